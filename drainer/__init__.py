@@ -1,0 +1,1 @@
+"""The Drainer: all Pumps, one order, once, into one downstream."""

@@ -1,0 +1,1 @@
+"""Where the changes land; one file per downstream."""

@@ -1,0 +1,80 @@
+"""A binlog and its parts as frozen values; `codec.py` turns them into bytes and back.
+
+A transaction leaves two binlogs: a Prewrite with its row changes, keyed by `start_ts`, and a
+Commit with its `commit_ts` (or a Rollback). A *fake* binlog is a Rollback whose two timestamps
+are equal: it changes nothing and says only that a Pump has nothing older to come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class BinlogType(IntEnum):
+    """What a binlog says about its transaction."""
+
+    PREWRITE = 0
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+class MutationType(IntEnum):
+    """What happened to one row; the gaps are forms that no writer has used since 2017."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binlog:
+    """One binlog; a merged one (Prewrite and Commit in one) is what a Pump streams out."""
+
+    tp: BinlogType
+    start_ts: int = 0
+    commit_ts: int = 0
+    prewrite_key: bytes = b""
+    prewrite_value: bytes = b""
+    ddl_query: bytes = b""
+    ddl_job_id: int = 0
+    ddl_schema_state: int = 0
+
+    @property
+    def is_fake(self) -> bool:
+        """True for a binlog that only moves time forward."""
+        return self.tp is BinlogType.ROLLBACK and self.start_ts == self.commit_ts > 0
+
+    @property
+    def is_ddl(self) -> bool:
+        """True when the transaction is a schema change and not row changes."""
+        return self.ddl_job_id > 0
+
+    @property
+    def is_probe(self) -> bool:
+        """True for the empty binlog with which a client asks whether a Pump is well."""
+        return self.start_ts == 0 and self.commit_ts == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMutation:
+    """One transaction's changes in one table, row bytes by kind, `sequence` giving the order."""
+
+    table_id: int
+    inserted_rows: tuple[bytes, ...] = ()
+    updated_rows: tuple[bytes, ...] = ()
+    deleted_rows: tuple[bytes, ...] = ()
+    sequence: tuple[MutationType, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrewriteValue:
+    """All row changes of one transaction, and the schema version they were encoded with."""
+
+    schema_version: int
+    mutations: tuple[TableMutation, ...] = ()
+
+
+def fake_binlog(ts: int) -> Binlog:
+    """Return the binlog that says: on this Pump, nothing at or before `ts` is still to come."""
+    return Binlog(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts)

@@ -1,0 +1,123 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WriteBatch(_message.Message):
+    __slots__ = ("cluster_id", "seq", "payloads")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    seq: int
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, cluster_id: _Optional[int] = ..., seq: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("index", "code", "message")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Refusal.Code]
+        RETRYABLE: _ClassVar[Refusal.Code]
+        NOT_ONLINE: _ClassVar[Refusal.Code]
+        RESOURCE_EXHAUSTED: _ClassVar[Refusal.Code]
+        INVALID: _ClassVar[Refusal.Code]
+        CLUSTER_MISMATCH: _ClassVar[Refusal.Code]
+    UNKNOWN: Refusal.Code
+    RETRYABLE: Refusal.Code
+    NOT_ONLINE: Refusal.Code
+    RESOURCE_EXHAUSTED: Refusal.Code
+    INVALID: Refusal.Code
+    CLUSTER_MISMATCH: Refusal.Code
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    code: Refusal.Code
+    message: str
+    def __init__(self, index: _Optional[int] = ..., code: _Optional[_Union[Refusal.Code, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class WriteAck(_message.Message):
+    __slots__ = ("seq", "refusals")
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    def __init__(self, seq: _Optional[int] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "drainer_id")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    DRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    after_ts: int
+    batch_bytes_max: int
+    drainer_id: str
+    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., drainer_id: _Optional[str] = ...) -> None: ...
+
+class PullBatch(_message.Message):
+    __slots__ = ("payloads", "commit_ts")
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    commit_ts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., commit_ts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("node_id", "state", "max_commit_ts", "details")
+    class DetailsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MAX_COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    state: str
+    max_commit_ts: int
+    details: _containers.ScalarMap[str, str]
+    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class PauseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CloseRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class CloseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TriggerGcRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TriggerGcReply(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,255 @@
+"""Schemas as frozen values, and as the JSON in which TiDB keeps them (`TableInfo`, DDL job).
+
+Names and numbers are TiDB's, so that a history written by a real TiDB reads the same. A table or
+a column keeps its id for life, whatever it is called: row bytes name columns by id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+from typing import Any
+
+
+class MysqlType(IntEnum):
+    """The type codes of MySQL's protocol, by TiDB's names."""
+
+    TINY = 1
+    SHORT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    NULL = 6
+    TIMESTAMP = 7
+    LONGLONG = 8
+    INT24 = 9
+    DATE = 10
+    DURATION = 11
+    DATETIME = 12
+    YEAR = 13
+    NEWDATE = 14
+    VARCHAR = 15
+    BIT = 16
+    JSON = 0xF5
+    NEWDECIMAL = 0xF6
+    ENUM = 0xF7
+    SET = 0xF8
+    TINY_BLOB = 0xF9
+    MEDIUM_BLOB = 0xFA
+    LONG_BLOB = 0xFB
+    BLOB = 0xFC
+    VAR_STRING = 0xFD
+    STRING = 0xFE
+    GEOMETRY = 0xFF
+
+
+class ColumnFlag(IntFlag):
+    """Column flags of MySQL's protocol that Penstock reads or writes."""
+
+    NOT_NULL = 1
+    PRI_KEY = 2
+    UNIQUE_KEY = 4
+    MULTIPLE_KEY = 8
+    BLOB = 16
+    UNSIGNED = 32
+    ZEROFILL = 64
+    BINARY = 128
+    ENUM = 256
+    AUTO_INCREMENT = 512
+    TIMESTAMP = 1024
+    SET = 2048
+    ON_UPDATE_NOW = 8192
+
+
+PUBLIC = 5
+"""The schema state of a column or index that everyone sees; lower ones are on their way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnInfo:
+    """One column. `default` is what an insert takes, `origin_default` what older rows read as."""
+
+    id: int
+    name: str
+    offset: int
+    tp: MysqlType
+    flag: ColumnFlag = ColumnFlag(0)
+    flen: int = -1
+    decimal: int = -1
+    charset: str = ""
+    collate: str = ""
+    elems: tuple[str, ...] = ()
+    origin_default: str | None = None
+    default: str | None = None
+    default_is_expr: bool = False
+    generated_expr: str = ""
+    generated_stored: bool = False
+    comment: str = ""
+    state: int = PUBLIC
+
+    @property
+    def is_unsigned(self) -> bool:
+        """True for an unsigned number."""
+        return ColumnFlag.UNSIGNED in self.flag
+
+    @property
+    def is_not_null(self) -> bool:
+        """True when the column refuses NULL."""
+        return ColumnFlag.NOT_NULL in self.flag
+
+    @property
+    def is_generated(self) -> bool:
+        """True when the value is computed from other columns."""
+        return bool(self.generated_expr)
+
+    @property
+    def is_binary(self) -> bool:
+        """True when a string column holds bytes and not text."""
+        return self.charset == "binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexColumn:
+    """One column of an index; `length` is a prefix in characters, -1 the whole column."""
+
+    name: str
+    offset: int
+    length: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexInfo:
+    """One index, its columns in order."""
+
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    unique: bool = False
+    primary: bool = False
+    state: int = PUBLIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInfo:
+    """One version of one table; columns are in their order in the table.
+
+    `pk_is_handle`: the primary key is one integer column and is the row's handle.
+    `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
+    """
+
+    id: int
+    name: str
+    columns: tuple[ColumnInfo, ...] = ()
+    indexes: tuple[IndexInfo, ...] = ()
+    charset: str = "utf8mb4"
+    collate: str = "utf8mb4_bin"
+    pk_is_handle: bool = False
+    is_common_handle: bool = False
+    max_column_id: int = 0
+    max_index_id: int = 0
+    comment: str = ""
+    is_view: bool = False
+
+    def column(self, name: str) -> ColumnInfo | None:
+        """Return the column of that name, letter case aside."""
+        wanted = name.lower()
+        return next((c for c in self.columns if c.name.lower() == wanted), None)
+
+    @property
+    def primary_key(self) -> IndexInfo | None:
+        """Return the primary key; an integer handle counts as one even without an index entry."""
+        for index in self.indexes:
+            if index.primary:
+                return index
+        if self.pk_is_handle:
+            for c in self.columns:
+                if ColumnFlag.PRI_KEY in c.flag:
+                    part = IndexColumn(name=c.name, offset=c.offset)
+                    return IndexInfo(
+                        id=0, name="PRIMARY", columns=(part,), unique=True, primary=True
+                    )
+        return None
+
+    @property
+    def row_key(self) -> IndexInfo | None:
+        """Return an index that names every row: the primary key, or a unique one without NULLs."""
+        if self.primary_key is not None:
+            return self.primary_key
+        for index in self.indexes:
+            whole = all(part.length == -1 for part in index.columns)
+            solid = all(self.columns[part.offset].is_not_null for part in index.columns)
+            if index.unique and index.state == PUBLIC and whole and solid:
+                return index
+        return None
+
+    def renamed(self, name: str) -> TableInfo:
+        """Return the same table under another name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaInfo:
+    """One database."""
+
+    id: int
+    name: str
+    charset: str = "utf8mb4"
+    collate: str = "utf8mb4_bin"
+
+
+class DdlType(IntEnum):
+    """The kinds of DDL job Penstock writes, by TiDB's numbers."""
+
+    CREATE_SCHEMA = 1
+    DROP_SCHEMA = 2
+    CREATE_TABLE = 3
+    DROP_TABLE = 4
+    ADD_COLUMN = 5
+    DROP_COLUMN = 6
+    ADD_INDEX = 7
+    DROP_INDEX = 8
+    TRUNCATE_TABLE = 11
+    MODIFY_COLUMN = 12
+    RENAME_TABLE = 14
+    SET_DEFAULT = 15
+    TABLE_COMMENT = 17
+    RENAME_INDEX = 18
+    CREATE_VIEW = 21
+    MODIFY_TABLE_CHARSET = 22
+    DROP_VIEW = 24
+    MODIFY_SCHEMA_CHARSET = 26
+    ADD_PRIMARY_KEY = 32
+    DROP_PRIMARY_KEY = 33
+    RENAME_TABLES = 47
+    MULTI_SCHEMA_CHANGE = 61
+
+
+JOB_SYNCED = 6
+"""The job state of a DDL that is done and visible to all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlJob:
+    """One finished DDL as history keeps it: what was asked, and the table as it was afterwards.
+
+    `finished_ts` is the `commit_ts` of its binlog. `tables` holds (schema name, table) for jobs
+    that leave several tables changed; `table` is the one table of the usual job; for
+    TRUNCATE `table_id` is the old table and `table` the new one.
+    """
+
+    id: int
+    type: int
+    schema_id: int
+    schema_name: str
+    query: str
+    schema_version: int
+    table_id: int = 0
+    table_name: str = ""
+    finished_ts: int = 0
+    state: int = JOB_SYNCED
+    schema: SchemaInfo | None = None
+    table: TableInfo | None = None
+    tables: tuple[tuple[str, TableInfo], ...] = ()
+
+
+Json = dict[str, Any]

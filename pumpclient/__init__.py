@@ -1,0 +1,1 @@
+"""Writers: how binlogs get into the Pumps."""
