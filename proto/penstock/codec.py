@@ -63,7 +63,7 @@ def encode_prewrite_value(value: PrewriteValue) -> bytes:
             inserted_rows=mutation.inserted_rows,
             updated_rows=mutation.updated_rows,
             deleted_rows=mutation.deleted_rows,
-            sequence=[int(kind) for kind in mutation.sequence],  # type: ignore[misc]
+            sequence=[int(kind) for kind in mutation.sequence],
         )
     return message.SerializeToString()
 

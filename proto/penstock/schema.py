@@ -1,4 +1,4 @@
-"""Schemas as frozen values, and as the JSON in which TiDB keeps them (`TableInfo`, DDL job).
+"""Schemas and DDL jobs as frozen values; `tableinfo.py` knows their JSON.
 
 Names and numbers are TiDB's, so that a history written by a real TiDB reads the same. A table or
 a column keeps its id for life, whatever it is called: row bytes name columns by id.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
-from typing import Any
 
 
 class MysqlType(IntEnum):
@@ -61,6 +60,8 @@ class ColumnFlag(IntFlag):
     ON_UPDATE_NOW = 8192
 
 
+NO_FLAGS = ColumnFlag(0)
+
 PUBLIC = 5
 """The schema state of a column or index that everyone sees; lower ones are on their way."""
 
@@ -73,7 +74,7 @@ class ColumnInfo:
     name: str
     offset: int
     tp: MysqlType
-    flag: ColumnFlag = ColumnFlag(0)
+    flag: ColumnFlag = NO_FLAGS
     flen: int = -1
     decimal: int = -1
     charset: str = ""
@@ -250,6 +251,3 @@ class DdlJob:
     schema: SchemaInfo | None = None
     table: TableInfo | None = None
     tables: tuple[tuple[str, TableInfo], ...] = ()
-
-
-Json = dict[str, Any]

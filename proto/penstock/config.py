@@ -1,0 +1,254 @@
+"""A node's settings: defaults, a TOML file, the environment and flags into one frozen dataclass.
+
+    flag > environment > TOML file > default
+
+A field `data_dir` is the key `data-dir`, the flag `--data-dir`, the variable `<PREFIX>_DATA_DIR`;
+a nested dataclass is a TOML section, its flags and variables carry the section's name. Settings
+whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h". A key that no field has
+is an error that names the nearest one: a typo must not become a silent default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from penstock import __version__
+from penstock.errors import NeedsOperator
+
+T = TypeVar("T")
+
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Setting:
+    path: tuple[str, ...]
+    kind: Any
+    field: dataclasses.Field[Any]
+
+    @property
+    def key(self) -> str:
+        return ".".join(_kebab(part) for part in self.path)
+
+    @property
+    def flag(self) -> str:
+        return "--" + "-".join(_kebab(part) for part in self.path)
+
+    def variable(self, prefix: str) -> str:
+        return "_".join((prefix, *self.path)).upper()
+
+
+def load(
+    cls: type[T],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    env_prefix: str,
+    env: Mapping[str, str] | None = None,
+) -> T:
+    """Return `cls` built from every source; exits for --help and --version.
+
+    Raises `NeedsOperator` for an unknown key or flag, a value of the wrong kind, or a file that
+    cannot be read.
+    """
+    settings = list(_settings(cls))
+    parser = _parser(cls, settings, prog, env_prefix)
+    flags = vars(parser.parse_args(argv))
+    environment = os.environ if env is None else env
+    values: dict[tuple[str, ...], Any] = {}
+    path = flags.pop("config") or environment.get(f"{env_prefix}_CONFIG")
+    if path:
+        values.update(_from_file(Path(path), settings))
+    for setting in settings:
+        name = setting.variable(env_prefix)
+        if name in environment:
+            values[setting.path] = _parsed(setting, environment[name], name)
+        told = flags[".".join(setting.path)]
+        if told is not None:
+            values[setting.path] = _parsed(setting, told, setting.flag)
+    return _build(cls, values)
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes that "64 MiB", "1 gb" or "4096" stand for."""
+    return int(_quantity(text, _BYTES, "a size such as 64 MiB"))
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds that "8h", "7d", "250ms" or "3" stand for."""
+    return _quantity(text, _SECONDS, "a duration such as 8h or 250ms")
+
+
+def _quantity(text: str, units: Mapping[str, float], wanted: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return float(match[1]) * units[match[2].lower()]
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _settings(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[_Setting]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from _settings(kind, (*path, field.name))
+        else:
+            yield _Setting((*path, field.name), kind, field)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        known = [flag for action in self._actions for flag in action.option_strings]
+        wrong = re.search(r"unrecognized arguments: (\S+)", message)
+        near = difflib.get_close_matches(wrong[1].split("=")[0], known, 1) if wrong else []
+        hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
+        raise NeedsOperator(message, hint=hint)
+
+
+def _parser(
+    cls: type[Any], settings: Sequence[_Setting], prog: str, prefix: str
+) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=prog,
+        description=(cls.__doc__ or "").strip(),
+        epilog=f"Settings also come from {prefix}_<NAME> and from the TOML file; flags win.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    for setting in settings:
+        default = _default(setting.field)
+        text = setting.field.metadata.get("help", "")
+        names = [*filter(None, [setting.field.metadata.get("flag")]), setting.flag]
+        action: Any = argparse.BooleanOptionalAction if setting.kind is bool else "store"
+        extra: dict[str, Any] = {} if setting.kind is bool else {"metavar": "VALUE"}
+        shown = "" if default in ("", None, ()) else f" (default: {default})".replace("%", "%%")
+        parser.add_argument(
+            *names,
+            action=action,
+            default=None,
+            dest=".".join(setting.path),
+            help=text + shown,
+            **extra,
+        )
+    return parser
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _from_file(path: Path, settings: Sequence[_Setting]) -> dict[tuple[str, ...], Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NeedsOperator(
+            f"cannot read {path}: {error.strerror}", hint="check --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise NeedsOperator(f"{path} is not TOML: {error}", hint="see deploy/conf/") from error
+    by_key = {setting.key: setting for setting in settings}
+    values = {}
+    for key, value in _flatten(document):
+        setting = by_key.get(key)
+        if setting is None:
+            near = difflib.get_close_matches(key, by_key, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"
+            raise NeedsOperator(f"{path}: unknown key {key!r}", hint=hint)
+        values[setting.path] = _parsed(setting, value, f"{path}: {key}")
+    return values
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _parsed(setting: _Setting, value: Any, source: str) -> Any:
+    parse = setting.field.metadata.get("parse")
+    try:
+        return parse(value) if parse else _coerced(setting, value)
+    except (ValueError, TypeError) as error:
+        raise NeedsOperator(f"{source}: {error}", hint=_wanted(setting)) from error
+
+
+def _wanted(setting: _Setting) -> str:
+    kind = getattr(setting.kind, "__name__", str(setting.kind))
+    return f"{setting.key} takes a value of type {kind}"
+
+
+def _coerced(setting: _Setting, value: Any) -> Any:
+    kind, name = setting.kind, setting.path[-1]
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(str(part).strip() for part in parts if str(part).strip())
+    if kind is bool:
+        return _boolean(value)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{value!r} is not a {kind.__name__}")
+    if kind is str or kind is Path:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is not text")
+        return kind(value)
+    if isinstance(value, str) and name.endswith("_bytes"):
+        return size_bytes(value)
+    if isinstance(value, str) and name.endswith("_s"):
+        return kind(duration_s(value))
+    number = kind(value)
+    if number != float(value):
+        raise ValueError(f"{value!r} is not a whole number")
+    return number
+
+
+def _boolean(value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _build(cls: type[T], values: Mapping[tuple[str, ...], Any], path: tuple[str, ...] = ()) -> T:
+    assert dataclasses.is_dataclass(cls)
+    arguments: dict[str, Any] = {}
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        here = (*path, field.name)
+        if dataclasses.is_dataclass(hints[field.name]):
+            section = hints[field.name]
+            assert isinstance(section, type)
+            arguments[field.name] = _build(section, values, here)
+        elif here in values:
+            arguments[field.name] = values[here]
+        elif _default(field) is None and field.default is dataclasses.MISSING:
+            raise NeedsOperator(
+                f"{'.'.join(map(_kebab, here))} is not set",
+                hint="give it as a flag or in the config file",
+            )
+    return typing.cast(T, cls(**arguments))

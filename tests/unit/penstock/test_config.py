@@ -1,0 +1,107 @@
+"""Settings come from four places, and a typo in any of them is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from penstock import config
+from penstock.errors import NeedsOperator
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Storage:
+    sync_log: bool = True
+    segment_bytes: int = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A node for the tests."""
+
+    addr: str = "127.0.0.1:1"
+    data_dir: Path = Path("data")
+    heartbeat_s: float = 2.0
+    retries: int = 3
+    etcd_urls: tuple[str, ...] = ("127.0.0.1:2379",)
+    node_id: str | None = None
+    log_level: str = field(default="info", metadata={"flag": "-L", "help": "how much to log"})
+    storage: Storage = field(default_factory=Storage)
+
+
+def load(argv: list[str] | None = None, env: dict[str, str] | None = None) -> Node:
+    return config.load(Node, argv or [], prog="node", env_prefix="NODE", env=env or {})
+
+
+def written(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "node.toml"
+    path.write_text(text)
+    return ["--config", str(path)]
+
+
+def test_without_any_source_the_defaults_hold() -> None:
+    assert load() == Node()
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, 'addr = "file:1"\nretries = 7\nheartbeat-s = 9\n')
+    env = {"NODE_ADDR": "env:1", "NODE_RETRIES": "8"}
+    assert load([*file, "--addr", "flag:1"], env) == Node(addr="flag:1", retries=8, heartbeat_s=9.0)
+
+
+def test_sections_lists_sizes_and_durations_are_understood(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        'etcd-urls = ["a:1", "b:2"]\nheartbeat-s = "250ms"\n'
+        '[storage]\nsync-log = false\nsegment-bytes = "64 MiB"\n',
+    )
+    assert load(file) == Node(
+        etcd_urls=("a:1", "b:2"),
+        heartbeat_s=0.25,
+        storage=Storage(sync_log=False, segment_bytes=64 << 20),
+    )
+    assert load(["--no-storage-sync-log", "--etcd-urls", "a:1,b:2"]).etcd_urls == ("a:1", "b:2")
+    assert load(["-L", "debug"]).log_level == "debug"
+
+
+def test_an_unknown_key_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(NeedsOperator, match=r"unknown key 'retrys' \(did you mean 'retries'\?\)"):
+        load(written(tmp_path, "retrys = 3\n"))
+    with pytest.raises(NeedsOperator, match=r"did you mean 'storage\.sync-log'"):
+        load(written(tmp_path, "[storage]\nsynclog = true\n"))
+
+
+def test_an_unknown_flag_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(NeedsOperator, match="did you mean --retries"):
+        load(["--retrys", "3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("retries = 1.5\n", "not a whole number"),
+        ("retries = true\n", "is not a int"),
+        ('heartbeat-s = "soon"\n', "not a duration"),
+        ("addr = 5\n", "not text"),
+        ('[storage]\nsync-log = "perhaps"\n', "neither true nor false"),
+        ("addr = \n", "is not TOML"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_names_its_key(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(NeedsOperator, match=told):
+        load(written(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NeedsOperator, match=r"nowhere\.toml"):
+        load(["--config", str(tmp_path / "nowhere.toml")])
+
+
+def test_version_and_help_go_to_stdout_and_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--version", "--help"):
+        with pytest.raises(SystemExit) as stopped:
+            load([flag])
+        assert stopped.value.code == 0
+    assert "node 0." in capsys.readouterr().out
