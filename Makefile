@@ -1,0 +1,50 @@
+# Every target sets up what it needs by itself; the first run takes a few minutes.
+SINK ?= sqlite
+ONLY ?=
+BIN := .venv/bin
+GENERATED := proto/penstock/pb
+PROTOC := $(BIN)/python -m grpc_tools.protoc
+
+.PHONY: help setup proto proto-check fmt check test test-slow demo bench clean
+
+help:  ## List these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
+	@deploy/setup.sh
+
+demo: setup  ## The whole main job on real data; SINK=mysql applies into a MariaDB
+	@[ "$(SINK)" != mysql ] || deploy/setup.sh mariadb
+	@$(BIN)/python -m deploy.demo --sink $(SINK)
+
+test: check  ## All checks and all tests, against real etcd, Spark and MariaDB
+	@deploy/setup.sh mariadb
+	$(BIN)/python -m pytest
+
+test-slow: setup  ## The long sweeps that `make test` leaves out
+	@deploy/setup.sh mariadb
+	$(BIN)/python -m pytest -m slow
+
+bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
+	@deploy/setup.sh mariadb
+	@$(BIN)/python -m tests.bench $(ONLY)
+
+check: setup proto-check  ## Style, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: setup  ## Format, and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: setup  ## Generate proto/penstock/pb from proto/*.proto
+	$(PROTOC) -Ipenstock/pb=proto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
+		proto/*.proto
+
+proto-check: setup  ## Fail when the generated code is not that of proto/*.proto
+	@$(BIN)/python -m deploy.generated --check
+
+clean:  ## Remove the virtual environment and all caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

