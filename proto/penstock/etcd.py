@@ -1,0 +1,348 @@
+"""etcd for every node: a connection, errors we can act on, watches and leases that outlive outages.
+
+The `etcd3` package carries generated code that protobuf ≥ 4 refuses. We put stubs generated from
+the same messages (`proto/etcd/*.proto`) where it looks for its own, before it is imported.
+
+Its watcher spins while etcd is away and forgets its watches afterwards, so `Watch` is ours:
+
+    list the prefix at revision r ──> call back ──> stream changes from r + 1 ──> call back …
+              ^                                                │ stream breaks
+              └──────────────── wait, with back-off <──────────┘
+
+No change is missed (the list shows its outcome), and every failure says `Retryable`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import grpc
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+EtcdClient = Any
+"""An `etcd3.Etcd3Client`; the package has no types."""
+
+_CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", -1),  # A long DDL history is one answer.
+    # A frozen member must not hold a watch for ever; etcd refuses pings closer than 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.lb_policy_name", "round_robin"),
+]
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_RETRY_S_MIN = 0.1
+_RETRY_S_MAX = 1.0
+
+
+class EtcdClosed(Retryable):
+    """This client was closed; another one may work."""
+
+
+def _install_stubs() -> ModuleType:
+    """Import `etcd3` with stubs that today's protobuf accepts."""
+    name = "etcd3.etcdrpc"
+    if name not in sys.modules and "etcd3" not in sys.modules:
+        spec = importlib.util.spec_from_loader(name, loader=None)
+        assert spec is not None
+        stubs = importlib.util.module_from_spec(spec)
+        for source in (rpc_pb2, rpc_pb2_grpc):
+            public = {k: v for k, v in vars(source).items() if not k.startswith("_")}
+            vars(stubs).update(public)
+        sys.modules[name] = stubs
+    return importlib.import_module("etcd3")
+
+
+_etcd3 = _install_stubs()
+
+
+def connect(urls: Sequence[str] | str, *, timeout_s: float = 5) -> EtcdClient:
+    """Return a client for these endpoints ("host:port", "http://host:port", comma-separated).
+
+    Connects lazily and reconnects by itself; each call takes at most `timeout_s` seconds. With
+    several endpoints calls go round those that answer. Raises NeedsOperator for a malformed
+    endpoint, Retryable when a host name cannot be resolved.
+    """
+    endpoints = _endpoints(urls)
+    target = "{}:{}".format(*endpoints[0]) if len(endpoints) == 1 else _addresses(endpoints)
+    host, _, port = target.rpartition(":")
+    return _etcd3.client(host=host, port=port, timeout=timeout_s, grpc_options=_CHANNEL_OPTIONS)
+
+
+def _endpoints(urls: Sequence[str] | str) -> list[tuple[str, int]]:
+    parts = urls.split(",") if isinstance(urls, str) else urls
+    found = []
+    for url in (part.strip() for part in parts):
+        if url.startswith("https://"):
+            raise NeedsOperator(
+                f"etcd endpoint {url!r} asks for TLS", hint="only http:// endpoints are supported"
+            )
+        host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
+        if not host or not port.isdecimal():
+            raise NeedsOperator(
+                f"etcd endpoint {url!r} is not host:port", hint="like 10.0.0.1:2379"
+            )
+        found.append((host, int(port)))
+    if not found:
+        raise NeedsOperator("no etcd endpoint given", hint="give at least one, like 127.0.0.1:2379")
+    return found
+
+
+def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
+    """Return one gRPC target of several addresses, which it takes only as numbers."""
+    found = []
+    for host, port in endpoints:
+        try:
+            answers = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            raise Retryable(f"cannot resolve etcd host {host!r}: {error}") from error
+        found.append(f"{answers[0][4][0]}:{port}")
+    return "ipv4:" + ",".join(found)
+
+
+@contextmanager
+def etcd_errors() -> Iterator[None]:
+    """Turn whatever goes wrong with etcd inside the block into Retryable.
+
+    A refused login is NeedsOperator, since it does not pass by waiting.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except grpc.RpcError as error:
+        # A call that failed is a grpc.Call too, which is where code and details live.
+        code = error.code()
+        if code in _REFUSALS:
+            raise NeedsOperator(
+                f"etcd refused: {error.details()}", hint="check etcd's users and roles"
+            ) from error
+        raise Retryable(f"etcd failed: {code.name}: {error.details()}") from error
+    except _etcd3.Etcd3Exception as error:
+        raise Retryable(f"etcd failed: {error or type(error).__name__}") from error
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise EtcdClosed("this etcd client is closed") from error
+
+
+def read(etcd: EtcdClient, key: str) -> bytes | None:
+    """Return a key's value, None when there is none; Retryable when etcd does not answer."""
+    with etcd_errors():
+        value: bytes | None = etcd.get(key)[0]
+        return value
+
+
+def read_prefix(etcd: EtcdClient, prefix: str) -> tuple[dict[str, bytes], int]:
+    """Return all keys below a prefix with their values, in key order, and the store's revision."""
+    with etcd_errors():
+        answer = etcd.get_prefix_response(prefix, sort_order="ascend")
+        return {kv.key.decode(): kv.value for kv in answer.kvs}, answer.header.revision
+
+
+class Watch:
+    """A prefix of etcd kept in memory by a thread, through every outage until cancelled.
+
+    `on_items` gets all keys and values below the prefix: once before the constructor returns (which
+    raises Retryable when etcd is away), then after each change, from the watch's own thread.
+    """
+
+    def __init__(
+        self, etcd: EtcdClient, prefix: str, on_items: Callable[[dict[str, bytes]], None]
+    ) -> None:
+        self._etcd = etcd
+        self._prefix = prefix
+        self._on_items = on_items
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._items, revision = read_prefix(etcd, prefix)
+        on_items(dict(self._items))
+        self._thread = threading.Thread(
+            target=self._run, args=(revision,), name=f"watch {prefix}", daemon=True
+        )
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """End the watch; once this returns, no call-back runs any more."""
+        self._stopped.set()
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self, revision: int) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._follow(revision)
+                revision = self._relist()
+        except EtcdClosed:
+            log.info("watch of %s ends with its etcd client", self._prefix)
+
+    def _follow(self, revision: int) -> None:
+        """Apply changes after `revision` until the stream breaks or the watch is cancelled."""
+        stream_over = threading.Event()
+        try:
+            with etcd_errors():
+                stub = rpc_pb2_grpc.WatchStub(self._etcd.channel)  # type: ignore[no-untyped-call]
+                call = stub.Watch(
+                    self._requests(revision + 1, stream_over),
+                    # A member cut off from its leader then breaks the stream instead of going mute.
+                    metadata=(("hasleader", "true"), *(self._etcd.metadata or ())),
+                )
+                with self._lock:
+                    self._call = call
+                    if self._stopped.is_set():
+                        call.cancel()
+                for answer in call:
+                    if answer.canceled:
+                        break
+                    if answer.events:
+                        self._apply(answer.events)
+        except EtcdClosed:
+            raise
+        except PenstockError as error:
+            if not self._stopped.is_set():
+                log.info("watch of %s broke, resuming: %s", self._prefix, error)
+        finally:
+            stream_over.set()
+
+    def _requests(self, revision: int, stream_over: threading.Event) -> Iterator[Any]:
+        start = self._prefix.encode()
+        yield rpc_pb2.WatchRequest(
+            create_request=rpc_pb2.WatchCreateRequest(
+                key=start, range_end=_after_prefix(start), start_revision=revision
+            )
+        )
+        stream_over.wait()
+
+    def _apply(self, events: Sequence[Any]) -> None:
+        for event in events:
+            key = event.kv.key.decode()
+            if event.type:  # DELETE
+                self._items.pop(key, None)
+            else:
+                self._items[key] = event.kv.value
+        self._tell()
+
+    def _relist(self) -> int:
+        """List until etcd answers; return the revision listed."""
+        wait_s = _RETRY_S_MIN
+        while not self._stopped.wait(wait_s):
+            wait_s = min(wait_s * 2, _RETRY_S_MAX)
+            try:
+                items, revision = read_prefix(self._etcd, self._prefix)
+            except EtcdClosed:
+                raise
+            except PenstockError as error:
+                log.debug("listing %s failed: %s", self._prefix, error)
+                continue
+            if items != self._items:
+                self._items = items
+                self._tell()
+            return revision
+        return 0
+
+    def _tell(self) -> None:
+        if self._stopped.is_set():
+            return
+        try:
+            self._on_items(dict(self._items))
+        except Exception:
+            # One listener's bug must not silence every later change.
+            log.exception("the listener of %s failed", self._prefix)
+
+
+def _after_prefix(prefix: bytes) -> bytes:
+    """Return the first key after all that start with an ASCII prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class Lease:
+    """A lease kept alive by a thread; keys put with `id` vanish `ttl_s` after this process stops.
+
+    `is_held()` is judged by the local clock from before the last renewal was sent, so it turns
+    False no later than etcd lets the lease go. It may turn True again (etcd was away and came
+    back); `is_lost()` is final: etcd said that the lease is gone.
+    """
+
+    def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:
+        self._etcd = etcd
+        self._ttl_s = ttl_s
+        self._lost = threading.Event()
+        self._stopped = threading.Event()
+        sent_s = time.monotonic()
+        with etcd_errors():
+            self.id: int = etcd.lease(ttl_s).id
+        self._deadline_s = sent_s + ttl_s
+        self._thread = threading.Thread(target=self._run, name=f"lease {self.id:x}", daemon=True)
+        self._thread.start()
+
+    def is_held(self) -> bool:
+        """Tell whether no one else can think this lease gone."""
+        return time.monotonic() < self._deadline_s and not self._lost.is_set()
+
+    def is_lost(self) -> bool:
+        """Tell whether the lease is gone for good."""
+        return self._lost.is_set()
+
+    def close(self) -> None:
+        """Give the lease and its keys back at once; without etcd they expire by themselves."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._lost.is_set():
+            return
+        self._lost.set()
+        try:
+            with etcd_errors():
+                self._etcd.revoke_lease(self.id)
+        except Retryable as error:
+            log.info("lease %x is left to expire: %s", self.id, error)
+
+    def _run(self) -> None:
+        wait_s = self._ttl_s / 4
+        while not self._stopped.wait(wait_s):
+            try:
+                self._renew()
+            except EtcdClosed:
+                return
+            except PenstockError as error:
+                log.debug("renewing lease %x failed: %s", self.id, error)
+                wait_s = _RETRY_S_MIN
+                continue
+            if self._lost.is_set():
+                log.warning("lease %x was lost", self.id)
+                return
+            wait_s = self._ttl_s / 4
+
+    def _renew(self) -> None:
+        sent_s = time.monotonic()
+        request = rpc_pb2.LeaseKeepAliveRequest(ID=self.id)
+        with etcd_errors():
+            answers = self._etcd.leasestub.LeaseKeepAlive(
+                iter([request]), self._ttl_s / 2, metadata=self._etcd.metadata
+            )
+            for answer in answers:
+                if answer.TTL > 0:
+                    self._deadline_s = sent_s + self._ttl_s
+                else:
+                    self._lost.set()

@@ -1,0 +1,1 @@
+"""Generated from `proto/etcd/*.proto` by `make proto`; never edited by hand."""

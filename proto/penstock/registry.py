@@ -1,0 +1,208 @@
+"""Who is in the cluster: the status every Pump and Drainer keeps in etcd, as the original does.
+
+/tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
+/tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
+/penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from penstock.errors import Malformed
+from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
+from penstock.timestamp import seconds_between
+
+log = logging.getLogger(__name__)
+
+ROOT = "/tidb-binlog/v1"
+CLUSTER_ID_KEY = "/penstock/v1/cluster_id"
+
+T = TypeVar("T")
+
+
+class NodeState(StrEnum):
+    """What a node does, or was told to do."""
+
+    ONLINE = "online"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CLOSING = "closing"
+    OFFLINE = "offline"
+
+
+class NodeKind(StrEnum):
+    """The two kinds of node; the value is the folder they live in."""
+
+    PUMP = "pumps"
+    DRAINER = "drainers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node as etcd knows it.
+
+    `max_commit_ts` is how far a Pump has sorted, or a Drainer's checkpoint. `update_ts` is the time
+    of the last heartbeat. `is_alive`, `score` and `label` are kept for the original's tools only.
+    """
+
+    node_id: str
+    host: str
+    state: NodeState
+    is_alive: bool = False
+    score: int = 0
+    label: Mapping[str, Any] | None = None
+    max_commit_ts: int = 0
+    update_ts: int = 0
+
+    def to_json(self) -> str:
+        """Return the eight fields as the original names and orders them."""
+        fields = {
+            "nodeId": self.node_id,
+            "host": self.host,
+            "state": str(self.state),
+            "isAlive": self.is_alive,
+            "score": self.score,
+            "label": self.label,
+            "maxCommitTS": self.max_commit_ts,
+            "updateTS": self.update_ts,
+        }
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> NodeStatus:
+        """Read what `to_json` or the original wrote; fields that are absent take their zero."""
+        try:
+            fields = json.loads(text)
+            return cls(
+                node_id=_field(fields, "nodeId", str, ""),
+                host=_field(fields, "host", str, ""),
+                state=NodeState(fields.get("state")),
+                is_alive=_field(fields, "isAlive", bool, False),
+                score=_field(fields, "score", int, 0),
+                label=fields.get("label"),
+                max_commit_ts=_field(fields, "maxCommitTS", int, 0),
+                update_ts=_field(fields, "updateTS", int, 0),
+            )
+        except (ValueError, AttributeError) as error:
+            raise Malformed(
+                f"a node's status is {text!r}: {error}", hint="correct or delete its key in etcd"
+            ) from error
+
+
+Statuses = list[NodeStatus]
+
+
+def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
+    value = fields.get(name, absent)
+    if not isinstance(value, kind) or type(value) is not kind:
+        raise ValueError(f"{name} is not a {kind.__name__}")
+    return value
+
+
+def is_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
+    """Tell whether a node runs: not stopped on purpose, heard of `stale_after_s` ago at most."""
+    if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
+        return False
+    return seconds_between(status.update_ts, now_ts) <= stale_after_s
+
+
+class Cancellable(Protocol):
+    """Something under way that can be ended."""
+
+    def cancel(self) -> None:
+        """End it; no call-back runs once this returns."""
+
+
+class NodeRegistry(Protocol):
+    """The seam between a node and the place where all nodes are listed."""
+
+    def cluster_id(self) -> int:
+        """Return the cluster's id, the same for all who ask, ever."""
+
+    def put(self, kind: NodeKind, status: NodeStatus) -> None:
+        """Publish a node's status."""
+
+    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """Return one node's status."""
+
+    def list(self, kind: NodeKind) -> Statuses:
+        """Return all nodes of a kind, those long gone too, by node id."""
+
+    def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
+        """Call back with the full list: once before this returns, then after each change."""
+
+
+class Registry:
+    """The registry in etcd. Blocking, safe to share between threads; failures are Retryable."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+
+    def cluster_id(self) -> int:
+        """Return the cluster's id, drawing it if this is the first time anyone asks."""
+        while True:
+            found = read(self._etcd, CLUSTER_ID_KEY)
+            if found is not None:
+                return _cluster_id(found)
+            drawn = secrets.randbits(63) | 1
+            with etcd_errors():
+                self._etcd.put_if_not_exists(CLUSTER_ID_KEY, str(drawn))
+
+    def put(self, kind: NodeKind, status: NodeStatus) -> None:
+        """Publish a node's status, over whatever was there."""
+        with etcd_errors():
+            self._etcd.put(_prefix(kind) + status.node_id, status.to_json())
+
+    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """Return one node's status, None for a node never seen; Malformed if it cannot be read."""
+        found = read(self._etcd, _prefix(kind) + node_id)
+        return None if found is None else NodeStatus.from_json(found)
+
+    def list(self, kind: NodeKind) -> Statuses:
+        """Return all nodes of a kind, those long gone too, by node id."""
+        items, _ = read_prefix(self._etcd, _prefix(kind))
+        return _statuses(items)
+
+    def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
+        """Call back with the full list: once before this returns, then after each change.
+
+        Later calls come from a thread of the watch. An outage of etcd delays them and loses none;
+        during the first call it is Retryable. A status that cannot be read is Malformed in the
+        first list; in a later one it is logged, and the list before it stays in force.
+        """
+        first = True
+
+        def on_items(items: dict[str, bytes]) -> None:
+            nonlocal first
+            try:
+                statuses = _statuses(items)
+            except Malformed:
+                if first:
+                    raise
+                log.exception("ignoring a change of %s", kind)
+                return
+            first = False
+            on_change(statuses)
+
+        return Watch(self._etcd, _prefix(kind), on_items)
+
+
+def _statuses(items: Mapping[str, bytes]) -> Statuses:
+    return [NodeStatus.from_json(items[key]) for key in sorted(items)]
+
+
+def _prefix(kind: NodeKind) -> str:
+    return f"{ROOT}/{kind}/"
+
+
+def _cluster_id(text: bytes) -> int:
+    if not text.isdigit():
+        raise Malformed(f"the cluster id is {text!r}", hint=f"correct {CLUSTER_ID_KEY} in etcd")
+    return int(text)

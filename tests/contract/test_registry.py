@@ -1,0 +1,100 @@
+"""What every registry promises, in memory and in etcd."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.registry import NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
+from tests.kit.registry import MemoryRegistry
+
+PUMP = NodeKind.PUMP
+
+
+@pytest.fixture(params=["memory", "etcd"])
+def registry(request: pytest.FixtureRequest) -> NodeRegistry:
+    if request.param == "memory":
+        return MemoryRegistry()
+    return Registry(request.getfixturevalue("etcd"))
+
+
+def status(node_id: str, state: NodeState = NodeState.ONLINE, **more: Any) -> NodeStatus:
+    return NodeStatus(node_id=node_id, host="127.0.0.1:8250", state=state, **more)
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 5) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_a_status_reads_back_as_it_was_put(registry: NodeRegistry) -> None:
+    put = status("a:1", NodeState.PAUSING, max_commit_ts=2**60, update_ts=5, score=3)
+    registry.put(PUMP, put)
+    assert registry.get(PUMP, "a:1") == put
+
+
+def test_a_node_never_seen_is_none(registry: NodeRegistry) -> None:
+    registry.put(PUMP, status("a:1"))
+    assert registry.get(PUMP, "a") is None
+    assert registry.get(NodeKind.DRAINER, "a:1") is None
+
+
+def test_the_list_is_by_node_id_and_of_one_kind(registry: NodeRegistry) -> None:
+    registry.put(PUMP, status("b:1"))
+    registry.put(PUMP, status("a:1"))
+    registry.put(NodeKind.DRAINER, status("c:1"))
+    assert [s.node_id for s in registry.list(PUMP)] == ["a:1", "b:1"]
+    assert [s.node_id for s in registry.list(NodeKind.DRAINER)] == ["c:1"]
+
+
+def test_the_last_put_wins(registry: NodeRegistry) -> None:
+    registry.put(PUMP, status("a:1"))
+    registry.put(PUMP, status("a:1", NodeState.OFFLINE))
+    assert [s.state for s in registry.list(PUMP)] == [NodeState.OFFLINE]
+
+
+def test_everyone_gets_the_same_cluster_id(registry: NodeRegistry) -> None:
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(registry.cluster_id())) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert 0 < found[0] < 2**63
+
+
+def test_a_watch_tells_what_is_there_before_it_returns(registry: NodeRegistry) -> None:
+    registry.put(PUMP, status("a:1"))
+    told: list[Statuses] = []
+    watch = registry.watch(PUMP, told.append)
+    assert told == [[status("a:1")]]
+    watch.cancel()
+
+
+def test_a_watch_tells_each_change_of_its_kind_as_the_full_list(registry: NodeRegistry) -> None:
+    told: list[Statuses] = []
+    watch = registry.watch(PUMP, told.append)
+    registry.put(NodeKind.DRAINER, status("d:1"))
+    registry.put(PUMP, status("a:1"))
+    registry.put(PUMP, status("b:1"))
+    eventually(lambda: told[-1] == [status("a:1"), status("b:1")])
+    watch.cancel()
+    assert all(s.node_id != "d:1" for statuses in told for s in statuses)
+
+
+def test_a_cancelled_watch_is_silent(registry: NodeRegistry) -> None:
+    told: list[Statuses] = []
+    registry.watch(PUMP, told.append).cancel()
+    registry.put(PUMP, status("a:1"))
+    time.sleep(0.2)
+    assert told == [[]]

@@ -1,0 +1,61 @@
+"""The registry's twin in memory."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+
+from penstock.registry import NodeKind, NodeStatus, Statuses
+
+
+class MemoryRegistry:
+    """A registry shared by all who hold the same object; call-backs run in the writer's thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._cluster_id = secrets.randbits(63) | 1
+        self._nodes: dict[tuple[NodeKind, str], NodeStatus] = {}
+        self._watches: list[MemoryWatch] = []
+
+    def cluster_id(self) -> int:
+        return self._cluster_id
+
+    def put(self, kind: NodeKind, status: NodeStatus) -> None:
+        with self._lock:
+            self._nodes[kind, status.node_id] = status
+            for watch in list(self._watches):
+                if watch.kind is kind:
+                    watch.on_change(self.list(kind))
+
+    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        with self._lock:
+            return self._nodes.get((kind, node_id))
+
+    def list(self, kind: NodeKind) -> Statuses:
+        with self._lock:
+            return [self._nodes[key] for key in sorted(self._nodes) if key[0] is kind]
+
+    def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> MemoryWatch:
+        with self._lock:
+            watch = MemoryWatch(self, kind, on_change)
+            self._watches.append(watch)
+            on_change(self.list(kind))
+            return watch
+
+    def forget(self, watch: MemoryWatch) -> None:
+        with self._lock:
+            if watch in self._watches:
+                self._watches.remove(watch)
+
+
+class MemoryWatch:
+    def __init__(
+        self, registry: MemoryRegistry, kind: NodeKind, on_change: Callable[[Statuses], None]
+    ) -> None:
+        self._registry = registry
+        self.kind = kind
+        self.on_change = on_change
+
+    def cancel(self) -> None:
+        self._registry.forget(self)
