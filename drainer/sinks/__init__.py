@@ -1,1 +1,71 @@
-"""Where the changes land; one file per downstream."""
+"""Where the changes land: the `Sink` promise, and one module per downstream behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from drainer.sinks.checkpoint import Checkpoint
+from penstock.errors import NeedsOperator
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
+
+__all__ = ["RETRY_S_MAX", "Checkpoint", "Sink", "open_sink"]
+
+RETRY_S_MAX = 600.0
+"""How long a sink tries to reach its downstream before it gives up with `Retryable`."""
+
+
+class Sink(Protocol):
+    """One downstream of one cluster, written by one thread at a time.
+
+    Every method waits out a downstream that is away, locked or restarting, with a growing pause,
+    and raises `Retryable` after `retry_s_max`. `NeedsOperator` means that waiting cannot help:
+    the downstream refuses the statement, or another Drainer writes the same checkpoint.
+    """
+
+    dialect: str
+    """The SQL that `apply` takes, as `drainer.apply.sql` names it."""
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue, None on a fresh downstream; take over as its writer."""
+        ...
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` when nothing but time has moved on."""
+        ...
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Run all statements and store `checkpoint` in ONE transaction, exactly once."""
+        ...
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Change the schema and store `checkpoint`; `maybe_done` after a crash in between."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the downstream; a call that waits in another thread ends with `Retryable`."""
+        ...
+
+
+def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:
+    """Return the sink for `url` (`sqlite:///file` or `mysql://user:password@host:port/`).
+
+    Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream.
+    """
+    # Each downstream's driver is imported only by who uses it.
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from drainer.sinks.sqlite import SqliteSink
+
+        return SqliteSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if scheme in ("mysql", "mariadb", "tidb"):
+        from drainer.sinks.mysql import MysqlSink
+
+        return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    raise NeedsOperator(
+        f"no sink for downstream scheme {scheme!r}",
+        hint="use sqlite:///path/file.db or mysql://user:password@host:port/",
+    )

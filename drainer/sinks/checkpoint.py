@@ -1,0 +1,120 @@
+"""The checkpoint: how far a downstream is, kept in the downstream itself.
+
+It is one row, the cluster's id and JSON, in the shape of the original:
+
+    {"consistent": false, "commitTS": 414529105591271429, "ts-map": {}, "schema-version": 7,
+     "ddl-intent": 0, "writer": "5f1c9a0e22d94b11"}
+
+`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `writer` names the
+run of the Drainer that wrote the row. It is what makes two Drainers on one downstream visible:
+every transaction first locks the row and compares its text with what this run last knew. Equal:
+go on. Equal to what this run is just writing: an earlier attempt, whose answer got lost, did
+commit. Anything else: another Drainer works here, and this one must stop.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from penstock.errors import Malformed, NeedsOperator
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything at or before `commit_ts` is in the downstream, and nothing after it."""
+
+    commit_ts: int
+    schema_version: int
+    consistent: bool = False
+    ddl_intent_ts: int = 0
+
+    def to_json(self, writer: str) -> str:
+        """Return the row's text as this `writer` stores it."""
+        return json.dumps(
+            {
+                "consistent": self.consistent,
+                "commitTS": self.commit_ts,
+                "ts-map": {},
+                "schema-version": self.schema_version,
+                "ddl-intent": self.ddl_intent_ts,
+                "writer": writer,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Checkpoint:
+        """Return the checkpoint in `text`, the original's included; raise `Malformed`."""
+        try:
+            stored = json.loads(text)
+            return cls(
+                commit_ts=int(stored["commitTS"]),
+                schema_version=int(stored.get("schema-version", 0)),
+                consistent=bool(stored.get("consistent", False)),
+                ddl_intent_ts=int(stored.get("ddl-intent", 0)),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Malformed(
+                f"the downstream's checkpoint is unreadable: {text!r}",
+                hint="repair or delete the cluster's row in the checkpoint table",
+            ) from error
+
+
+class Standing(Enum):
+    """What the stored row says about the transaction that is about to run."""
+
+    OURS = "ours"
+    ALREADY_WRITTEN = "already written"
+
+
+class Ledger:
+    """What this run of the Drainer knows about the stored row; does no I/O itself."""
+
+    def __init__(self) -> None:
+        self.writer = secrets.token_hex(8)
+        self._known: str | None = None
+        self.is_loaded = False
+
+    def loaded(self, stored: str | None) -> Checkpoint | None:
+        """Take over the stored row as the one to continue from."""
+        checkpoint = None if stored is None else Checkpoint.from_json(stored)
+        self._known = stored
+        self.is_loaded = True
+        return checkpoint
+
+    @property
+    def is_new(self) -> bool:
+        """True when the downstream has no row for this cluster yet."""
+        return self._known is None
+
+    @property
+    def last(self) -> Checkpoint | None:
+        """The checkpoint this run last knew to be stored."""
+        return None if self._known is None else Checkpoint.from_json(self._known)
+
+    def text(self, checkpoint: Checkpoint) -> str:
+        """Return the text under which this run stores `checkpoint`."""
+        return checkpoint.to_json(self.writer)
+
+    def standing(self, stored: str | None, new_text: str, *, retried: bool) -> Standing:
+        """Judge the locked row; raise `NeedsOperator` when another Drainer wrote it."""
+        assert self.is_loaded, "a sink loads the checkpoint before it writes one"
+        if stored == self._known:
+            return Standing.OURS
+        if retried and stored == new_text:
+            return Standing.ALREADY_WRITTEN
+        raise NeedsOperator(
+            f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
+            hint="another Drainer writes to the same downstream; stop one of them",
+        )
+
+    def wrote(self, text: str) -> None:
+        """Remember a row that is now stored."""
+        self._known = text
+
+    def intent(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the row to store before the DDL that ends at `checkpoint` runs."""
+        last = self.last or Checkpoint(commit_ts=0, schema_version=0)
+        return replace(last, consistent=False, ddl_intent_ts=checkpoint.commit_ts)
