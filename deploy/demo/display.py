@@ -1,0 +1,80 @@
+"""The demo's progress: one changing line on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+LINE_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the display shows at one moment."""
+
+    stage: str
+    rows: int
+    transactions: int
+    lag_s: float
+
+
+class Display:
+    """Shows `look()` until it is left; `say` writes a line of its own."""
+
+    def __init__(self, look: Callable[[], Progress]) -> None:
+        self._look = look
+        self._console = Console(file=sys.stdout, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False) if self._is_live else None
+        self._started = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="display", daemon=True)
+
+    @property
+    def _is_live(self) -> bool:
+        return self._console.is_terminal
+
+    def say(self, text: str) -> None:
+        """Write one line with the time since the start."""
+        self._console.print(f"[{time.monotonic() - self._started:6.1f} s] {text}", markup=False)
+
+    def __enter__(self) -> Display:
+        """Start showing."""
+        if self._live:
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Show the last state and stop."""
+        self._done.set()
+        self._thread.join()
+        if self._live:
+            self._live.stop()
+
+    def _run(self) -> None:
+        pause_s = 0.2 if self._live else LINE_EVERY_S
+        while not self._done.wait(pause_s):
+            line = self._line(self._look())
+            if self._live:
+                self._live.update(Text(line), refresh=True)
+            else:
+                self.say(line)
+
+    def _line(self, progress: Progress) -> str:
+        return (
+            f"{progress.stage}: {progress.rows:,} rows in {progress.transactions:,} transactions,"
+            f" downstream {progress.lag_s:.1f} s behind"
+        )

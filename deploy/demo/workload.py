@@ -1,0 +1,188 @@
+"""What the demo's writers do: load the data set, then change it from several threads."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from deploy.demo import dataset
+from deploy.demo.store import Change, Key, Row, Store, Tables
+from pumpclient import PumpClient
+
+LOAD_ROWS = 250
+"""Rows per transaction while loading: a bulk import's habit, far below any limit."""
+
+DELAYS_DDL = (
+    "CREATE TABLE delays (flight_id BIGINT NOT NULL, minutes DECIMAL(8,2), noted VARCHAR(40))"
+)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Progress, read by the display while the writers count."""
+
+    rows: int = 0
+    transactions: int = 0
+
+
+class Workload:
+    """Writers over one client and one store; `counters` tells how far they are."""
+
+    def __init__(self, client: PumpClient, store: Store, *, threads: int) -> None:
+        self.client = client
+        self.store = store
+        self.threads = threads
+        self.counters = Counters()
+        self._counting = threading.Lock()
+        self._new_ids = itertools.count(1_000_000)
+
+    def create_tables(self) -> None:
+        """Create the schema, the tables of the data set, and one table without a key."""
+        self.client.execute_ddl(f"CREATE DATABASE {dataset.SCHEMA}")
+        for table in dataset.TABLES:
+            self.alter(table.ddl, _adds(table.name))
+        self.alter(DELAYS_DDL, _adds("delays"))
+
+    def alter(self, sql: str, effect: Callable[[Tables], None]) -> None:
+        """Run a DDL between transactions and note its effect on the rows."""
+        with self.store.schema_change():
+            commit_ts = self.client.execute_ddl(sql, schema=dataset.SCHEMA)[-1]
+            self.store.alter(commit_ts, effect)
+
+    def load(self) -> None:
+        """Insert the whole data set, several transactions at a time."""
+        batches = (
+            (table.name, batch)
+            for table in dataset.TABLES
+            for batch in _chunks(dataset.rows(table), LOAD_ROWS)
+        )
+        gate = threading.Lock()
+
+        def worker() -> None:
+            while True:
+                with gate:
+                    found = next(batches, None)
+                if found is None:
+                    return
+                name, rows = found
+                self._commit([Change(name, None, row[0], None, row) for row in rows])
+
+        self._in_threads([worker] * self.threads)
+
+    def churn(self, transactions: int) -> None:
+        """Run mixed updates, deletes, key changes and multi-table transactions."""
+        share = transactions // self.threads
+        dice = [random.Random(seed) for seed in range(self.threads)]
+        self._in_threads([partial(self._churn, each, share) for each in dice])
+
+    def _in_threads(self, jobs: Sequence[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(len(jobs), thread_name_prefix="writer") as pool:
+            for job in [pool.submit(job) for job in jobs]:
+                job.result()
+
+    def _churn(self, dice: random.Random, transactions: int) -> None:
+        kinds = (self._delay, self._cancel, self._renumber, self._note, self._add)
+        weights = (50, 12, 8, 20, 10)
+        for _ in range(transactions):
+            dice.choices(kinds, weights)[0](dice)
+
+    def _flight(self, dice: random.Random) -> Key:
+        return dice.randrange(1, 336_777)
+
+    def _delay(self, dice: random.Random) -> None:
+        """Update one flight in place."""
+        key = self._flight(dice)
+        with self.store.transaction([("flights", key)]):
+            row = self.store.tables["flights"].get(key)
+            if row is not None:
+                self._commit([_update("flights", row, _with(row, 6, dice.randrange(-20, 900)))])
+
+    def _cancel(self, dice: random.Random) -> None:
+        """Delete a few flights in one transaction."""
+        keys = {self._flight(dice) for _ in range(dice.randrange(1, 4))}
+        with self.store.transaction([("flights", key) for key in keys]):
+            rows = [self.store.tables["flights"].get(key) for key in keys]
+            changes = [Change("flights", r[0], None, r, None) for r in rows if r is not None]
+            if changes:
+                self._commit(changes)
+
+    def _renumber(self, dice: random.Random) -> None:
+        """Change a flight's primary key."""
+        key, new = self._flight(dice), next(self._new_ids)
+        with self.store.transaction([("flights", key), ("flights", new)]):
+            row = self.store.tables["flights"].get(key)
+            if row is not None:
+                self._commit([_update("flights", row, _with(row, 0, new))])
+
+    def _note(self, dice: random.Random) -> None:
+        """Change a flight, its plane, and the table without a key, all or nothing."""
+        key = self._flight(dice)
+        tail = (self.store.tables["flights"].get(key) or (None,) * 14)[12]
+        with self.store.transaction([("flights", key), ("planes", tail)]):
+            planes = "aircraft" if "aircraft" in self.store.tables else "planes"
+            row = self.store.tables["flights"].get(key)
+            if row is None or row[12] != tail:
+                return
+            minutes = f"{dice.randrange(0, 90_000) / 100:.2f}"
+            noted = dice.choice(("weather", "crew; 'late'", 'bird "strike"', "étape\n2", "\\"))
+            entry = (key, minutes, noted)
+            changes = [
+                _update("flights", row, _with(row, 9, dice.randrange(-60, 1200))),
+                Change("delays", None, (next(self._new_ids), *entry), None, entry),
+            ]
+            plane = self.store.tables[planes].get(tail)
+            if plane is not None:
+                changes.append(_update(planes, plane, _with(plane, 6, dice.randrange(2, 450))))
+            self._commit(changes)
+
+    def _add(self, dice: random.Random) -> None:
+        """Insert a flight and a weather report."""
+        key, report = next(self._new_ids), next(self._new_ids)
+        with self.store.transaction([("flights", key), ("weather", report)]):
+            flights, weather = (self.store.tables[name] for name in ("flights", "weather"))
+            flight = next(flights[k] for k in iter(lambda: self._flight(dice), 0) if k in flights)
+            seen = weather[dice.randrange(1, 26_000)]
+            changes = [
+                Change("flights", None, key, None, _with(flight, 0, key)),
+                Change("weather", None, report, None, _with(seen, 0, report)),
+            ]
+            self._commit(changes)
+
+    def _commit(self, changes: list[Change]) -> None:
+        with self.client.begin(schema=dataset.SCHEMA) as txn:
+            for change in changes:
+                if change.before is None:
+                    txn.insert(change.table, change.after)
+                elif change.after is None:
+                    txn.delete(change.table, change.before)
+                else:
+                    txn.update(change.table, change.before, change.after)
+        self.store.commit(txn.commit_ts, changes)
+        with self._counting:
+            self.counters.transactions += 1
+            self.counters.rows += len(changes)
+
+
+def _update(table: str, before: Row, after: Row) -> Change:
+    return Change(table, before[0], after[0], before, after)
+
+
+def _with(row: Row, position: int, value: object) -> Row:
+    return (*row[:position], value, *row[position + 1 :])
+
+
+def _adds(table: str) -> Callable[[Tables], None]:
+    def effect(tables: Tables) -> None:
+        tables[table] = {}
+
+    return effect
+
+
+def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    while chunk := list(itertools.islice(rows, size)):
+        yield chunk

@@ -1,0 +1,1 @@
+"""Real servers as child processes on this machine: for the demo, the benchmarks, the tests."""

@@ -1,0 +1,99 @@
+"""A whole Penstock cluster as child processes: etcd, Pumps, one Drainer, and its downstream."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+
+from deploy.local.etcd import EtcdServer
+from deploy.local.mariadb import MariadbServer
+from deploy.local.process import ServerProcess, free_port, python_module
+from penstock import etcd, timestamp
+from penstock.errors import Retryable
+from penstock.registry import NodeKind, NodeState, Registry
+
+ONLINE_S_MAX = 60.0
+
+
+class Cluster:
+    """Starts in the order of dependence, stops in the reverse; use as a context manager."""
+
+    def __init__(self, home: Path, *, pumps: int = 3, sink: str = "sqlite") -> None:
+        self.home = home
+        self.etcd = EtcdServer(home / "etcd")
+        self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
+        self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
+        self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
+        self.drainer = self._drainer()
+
+    def _pump(self, name: str) -> ServerProcess:
+        command = python_module("pump", "--node-id", name, "--etcd-urls", self.etcd.url)
+        command += ["--addr", f"127.0.0.1:{free_port()}", "--data-dir", str(self.home / name)]
+        return ServerProcess(command, log=self.home / f"{name}.log")
+
+    def _drainer(self) -> ServerProcess:
+        command = python_module("drainer", "--node-id", "drainer-1", "--etcd-urls", self.etcd.url)
+        command += ["--addr", f"127.0.0.1:{free_port()}", "--sink", self.sink_url]
+        command += ["--data-dir", str(self.home / "drainer-1")]
+        return ServerProcess(command, log=self.home / "drainer-1.log")
+
+    @property
+    def nodes(self) -> dict[str, ServerProcess]:
+        """All Penstock processes by name."""
+        return {**self.pumps, "drainer-1": self.drainer}
+
+    def __enter__(self) -> Cluster:
+        """Start everything and wait until every node is online."""
+        try:
+            self.etcd.start()
+            if self.mariadb:
+                self.mariadb.install()
+                self.mariadb.start()
+            for node in self.nodes.values():
+                node.start()
+            self.wait_online()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop everything, whatever happened."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the Drainer, the Pumps, the downstream and etcd, and wait for each."""
+        for node in (self.drainer, *self.pumps.values(), *filter(None, [self.mariadb]), self.etcd):
+            node.stop()
+
+    def wait_online(self) -> None:
+        """Return once all nodes say they are online; raise with a node's log when it ended."""
+        client = etcd.connect(self.etcd.url)
+        try:
+            registry = Registry(client)
+            deadline = time.monotonic() + ONLINE_S_MAX
+            while True:
+                statuses = registry.list(NodeKind.PUMP) + registry.list(NodeKind.DRAINER)
+                online = {s.node_id for s in statuses if s.state is NodeState.ONLINE}
+                missing = self.nodes.keys() - online
+                if not missing:
+                    return
+                for name in missing:
+                    if not self.nodes[name].is_running or time.monotonic() > deadline:
+                        raise Retryable(f"{name} is not online:\n{self.nodes[name].log_tail()}")
+                time.sleep(0.1)
+        finally:
+            client.close()
+
+
+def lag_s(commit_ts: int, applied_ts: int) -> float:
+    """Return how many seconds of commits the downstream is behind; 0 when it has everything."""
+    if applied_ts >= commit_ts:
+        return 0.0
+    return max(0.0, (timestamp.physical_ms(commit_ts) - timestamp.physical_ms(applied_ts)) / 1000)

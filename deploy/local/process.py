@@ -1,0 +1,99 @@
+"""One server as a child process: its log, its end by signal, its memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+STOP_S_MAX = 30.0
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def python_module(name: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of ours under this very interpreter."""
+    return [sys.executable, "-m", name, *arguments]
+
+
+class ServerProcess:
+    """A program that runs until it is told to stop; a restart runs the same command again."""
+
+    def __init__(self, command: Sequence[str], *, log: Path) -> None:
+        self.command = list(command)
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; only while it runs."""
+        assert self._process is not None, f"{self.command[0]} is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """True while the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code it ended with; None before that."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start the process; its output goes to the log file. Starting it twice is a mistake."""
+        assert not self.is_running, f"{self.command[0]} runs already"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, and nothing else."""
+        if self.is_running:
+            os.kill(self.pid, number)
+
+    def stop(self) -> int | None:
+        """End the process in order and return its exit code; kill it when it takes too long."""
+        return self._end(signal.SIGTERM)
+
+    def kill9(self) -> None:
+        """Kill the process where it stands."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> int | None:
+        if self._process is None:
+            return None
+        self.signal(number)
+        try:
+            return self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of the process itself, its children apart; 0 when gone."""
+        try:
+            rss: int = psutil.Process(self.pid).memory_info().rss
+        except psutil.Error:
+            return 0
+        return rss
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Return the last lines of the log, for an error message."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
