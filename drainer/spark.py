@@ -1,0 +1,255 @@
+"""Keep one long-running Spark job alive whose tasks turn units of work into SQL.
+
+    this thread ── JVM (driver) ──┬── task 0 ──┐
+       start session              ├── task 1 ──┼── connect back to the coordinator, stay
+       run job, again and again   └── task n ──┘
+
+A job per batch would cost hundreds of milliseconds each; a resident job costs its start once, and
+Spark still does what it is here for: it places the tasks, restarts those that are lost and
+spreads over a cluster. A job that ends although nobody asked is started again with back-off, a
+JVM that died is replaced. The JVM ends with this process, however this process ends: it reads
+our pipe on its standard input and exits at its end.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import shutil
+import sys
+import threading
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import drainer
+import penstock
+from drainer.apply.task import serve_partition
+from penstock.errors import NeedsOperator
+
+log = logging.getLogger(__name__)
+
+_TASK_FAILURES_MAX = 4
+_RESTART_S_MIN = 0.5
+_RESTART_S_MAX = 15.0
+_STOP_TIMEOUT_S = 10.0
+_LOCAL_TASKS_MAX = 4
+
+_LOG4J = """
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark.%c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """Where the tasks run and how many; `work_dir` is ours alone, emptied at start and end."""
+
+    work_dir: Path
+    master: str = "local[*]"
+    tasks: int = 0
+    driver_memory: str = "512m"
+    executor_memory: str = "512m"
+    host: str = "127.0.0.1"
+    conf: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def is_local(self) -> bool:
+        """True when the tasks are children of this process's JVM."""
+        return self.master.startswith("local")
+
+    @property
+    def task_count(self) -> int:
+        """How many resident tasks there are to be."""
+        if self.tasks > 0:
+            return self.tasks
+        told = re.fullmatch(r"local\[(\d+)(?:,\s*\d+)?\]", self.master)
+        return int(told[1]) if told else min(os.cpu_count() or 1, _LOCAL_TASKS_MAX)
+
+    @property
+    def spark_master(self) -> str:
+        """The master's URL; a local one also tolerates task failures, as a cluster does."""
+        if not self.is_local:
+            return self.master
+        return f"local[{self.task_count},{_TASK_FAILURES_MAX}]"
+
+
+class SparkJob:
+    """The Spark session and its resident job, driven by a thread of their own."""
+
+    def __init__(self, settings: SparkSettings, address: tuple[str, int], token: str) -> None:
+        """Prepare; the tasks will connect to `address` and present `token`."""
+        self._settings = settings
+        self._body = functools.partial(serve_partition, address[0], address[1], token)
+        self._stopping = threading.Event()
+        # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
+        self.restarts = -1
+
+    def start(self) -> None:
+        """Start the session in the background; tasks connect some seconds later."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End job, session and JVM; call it after the coordinator has hung up on the tasks."""
+        self._stopping.set()
+        self._thread.join(timeout=_STOP_TIMEOUT_S)
+        _end_jvm()
+        shutil.rmtree(self._settings.work_dir, ignore_errors=True)
+
+    def _run(self) -> None:
+        pause_s = _RESTART_S_MIN
+        while not self._stopping.is_set():
+            try:
+                self._run_once()
+                pause_s = _RESTART_S_MIN
+            except Exception as error:  # Whatever Spark throws, the answer is a fresh job.
+                if self._stopping.is_set():
+                    break
+                log.error("the Spark job failed, again in %.1f s: %s", pause_s, _first_lines(error))
+                log.debug("the Spark failure in full", exc_info=True)
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, _RESTART_S_MAX)
+        self._stop_session()
+
+    def _run_once(self) -> None:
+        """Run the job until it ends; a session that is still good is used again."""
+        self.restarts += 1
+        session = self._session()
+        count = self._settings.task_count
+        log.info("Spark %s at %s: %d resident tasks", session.version, session.master, count)
+        session.parallelize(range(count), count).foreachPartition(self._body)
+        if not self._stopping.is_set():
+            log.warning("the resident Spark job ended on its own")
+
+    def _session(self) -> Any:
+        # Spark is imported by the thread that uses it: the import alone takes half a second.
+        from pyspark import SparkContext
+
+        running = SparkContext._active_spark_context
+        if running is not None and _jvm_is_alive() and not running._jsc.sc().isStopped():
+            return running
+        _forget_session()
+        conf = self._conf()
+        return SparkContext(conf=conf, pyFiles=[str(_package_code(self._settings.work_dir))])
+
+    def _conf(self) -> Any:
+        from pyspark import SparkConf
+
+        settings = self._settings
+        work_dir = settings.work_dir
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir(parents=True, mode=0o700)
+        log4j = work_dir / "log4j2.properties"
+        log4j.write_text(_LOG4J)
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_DIRS"] = str(work_dir)
+        os.environ["SPARK_LOCAL_IP"] = settings.host
+        # The driver's JVM only places tasks: little heap, a simple collector, no second compiler.
+        java = (
+            f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={work_dir}"
+            " -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+        )
+        conf = SparkConf().setMaster(settings.spark_master).setAppName("penstock-drainer")
+        conf.setAll(
+            [
+                ("spark.ui.enabled", "false"),
+                ("spark.ui.showConsoleProgress", "false"),
+                ("spark.driver.memory", settings.driver_memory),
+                ("spark.driver.host", settings.host),
+                ("spark.driver.bindAddress", settings.host),
+                ("spark.driver.extraJavaOptions", java),
+                ("spark.executor.memory", settings.executor_memory),
+                ("spark.cores.max", str(settings.task_count)),
+                ("spark.task.maxFailures", str(_TASK_FAILURES_MAX)),
+                ("spark.python.worker.faulthandler.enabled", "true"),
+                ("spark.executorEnv.OPENBLAS_NUM_THREADS", "1"),
+                ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
+            ]
+        )
+        for setting in settings.conf:
+            name, equals, value = setting.partition("=")
+            if not equals:
+                raise NeedsOperator(f"spark conf {setting!r} has no value", hint="use name=value")
+            conf.set(name, value)
+        return conf
+
+    def _stop_session(self) -> None:
+        from pyspark import SparkContext
+
+        running = SparkContext._active_spark_context
+        if running is None or not _jvm_is_alive():
+            return
+        try:
+            running.stop()
+        except Exception as error:
+            log.warning("the Spark session did not stop cleanly: %s", _first_lines(error))
+
+
+def _package_code(work_dir: Path) -> Path:
+    """Zip the code that tasks import, so that an executor needs only the public packages."""
+    target = work_dir / "penstock.zip"
+    roots = [Path(package.__path__[0]) for package in (penstock, drainer)]
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for root in roots:
+            for path in sorted(root.rglob("*.py")):
+                bundle.write(path, path.relative_to(root.parent))
+    return target
+
+
+def _jvm_is_alive() -> bool:
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    return gateway is not None and gateway.proc.poll() is None
+
+
+def _forget_session() -> None:
+    """Let go of a session whose JVM or scheduler is gone, so that a new one can be made."""
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context
+    if running is not None and _jvm_is_alive():
+        running.stop()
+    SparkContext._active_spark_context = None
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    """Close the pipe that keeps the JVM alive; kill it when it does not follow."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is None:
+        return
+    process = gateway.proc
+    if process.poll() is None:
+        gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(timeout=5)
+    except Exception:
+        log.warning("the Spark JVM (pid %d) did not end and is killed", process.pid)
+        process.kill()
+        process.wait()
+
+
+def _first_lines(error: Exception) -> str:
+    """Return the part of a Spark error that a reader needs; the Java trace has dozens of lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("at ", "File ", "..."))]
+    return f"{type(error).__name__}: " + " | ".join(told[:4])
