@@ -19,13 +19,16 @@ ONLINE_S_MAX = 60.0
 class Cluster:
     """Starts in the order of dependence, stops in the reverse; use as a context manager."""
 
-    def __init__(self, home: Path, *, pumps: int = 3, sink: str = "sqlite") -> None:
+    def __init__(
+        self, home: Path, *, pumps: int = 3, sink: str = "sqlite", with_drainer: bool = True
+    ) -> None:
         self.home = home
         self.etcd = EtcdServer(home / "etcd")
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
         self.drainer = self._drainer()
+        self._with_drainer = with_drainer
 
     def _pump(self, name: str) -> ServerProcess:
         command = python_module("pump", "--node-id", name, "--etcd-urls", self.etcd.url)
@@ -41,7 +44,7 @@ class Cluster:
     @property
     def nodes(self) -> dict[str, ServerProcess]:
         """All Penstock processes by name."""
-        return {**self.pumps, "drainer-1": self.drainer}
+        return {**self.pumps, **({"drainer-1": self.drainer} if self._with_drainer else {})}
 
     def __enter__(self) -> Cluster:
         """Start everything and wait until every node is online."""
