@@ -1,0 +1,165 @@
+"""Reads and writes decimals in MySQL's binary form, precision and fraction digits kept exactly.
+
+    precision (1) | frac (1) | integer digits | fraction digits
+
+Nine digits fill four bytes, big-endian. Digits left over stand in a shorter word, at the front of
+the integer part or at the end of the fraction: 1 2 3 4 5 6 7 8 digits take 1 1 2 2 3 3 4 4 bytes.
+A negative number has every byte inverted; then the first bit is flipped, so that bytes sort like
+numbers. The size follows from precision and frac alone.
+
+    (5,2) -1.5   05 02 | 7f fe | cd        integer 001, fraction 50, inverted, first bit flipped
+"""
+
+from __future__ import annotations
+
+import decimal
+from decimal import Decimal
+
+from penstock.datum.values import damaged, take
+
+PRECISION_MAX = 81
+"""MySQL stops at 65 digits; a datum may carry the nine words of TiDB's own arithmetic."""
+FRAC_MAX = 30
+WORD_DIGITS = 9
+WORD_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+# Enough digits for any input that can pass the precision check, so that rounding happens once.
+_CONTEXT = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
+
+
+def word_sizes(precision: int, frac: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many digits each word holds, of the integer part and of the fraction."""
+    whole, lead = divmod(precision - frac, WORD_DIGITS)
+    part, tail = divmod(frac, WORD_DIGITS)
+    integer = ((lead,) if lead else ()) + (WORD_DIGITS,) * whole
+    return integer, (WORD_DIGITS,) * part + ((tail,) if tail else ())
+
+
+def binary_size(precision: int, frac: int) -> int:
+    """Return the bytes that digits of this precision take, the two leading bytes not counted."""
+    integer, fraction = word_sizes(precision, frac)
+    return sum(WORD_BYTES[digits] for digits in integer + fraction)
+
+
+def unscaled(value: Decimal, frac: int) -> int:
+    """Return `value` times ten to the `frac`, rounded half away from zero as MySQL does."""
+    return int(value.scaleb(frac, _CONTEXT).to_integral_value(context=_CONTEXT))
+
+
+def encode_unscaled(number: int, precision: int, frac: int) -> bytes:
+    """Return precision, frac and digits of `number`, which is the value times ten to the `frac`."""
+    integer, fraction = word_sizes(precision, frac)
+    whole, part = divmod(abs(number), 10**frac)
+    words = _split(whole, integer) + _split(part, fraction)
+    out = bytearray()
+    for word, digits in zip(words, integer + fraction, strict=True):
+        out += word.to_bytes(WORD_BYTES[digits], "big")
+    if number < 0:
+        out = bytearray(byte ^ 0xFF for byte in out)
+    if out:
+        out[0] ^= 0x80
+    return bytes((precision, frac)) + bytes(out)
+
+
+def _split(number: int, sizes: tuple[int, ...]) -> list[int]:
+    """Cut a number into words of the given digit counts."""
+    words = []
+    for digits in reversed(sizes):
+        number, word = divmod(number, 10**digits)
+        words.append(word)
+    assert number == 0, "the caller checked the precision"
+    return words[::-1]
+
+
+def encode_decimal(value: Decimal, precision: int = 0, frac: int = 0) -> bytes:
+    """Return a decimal datum without its flag; without a precision the value's own is taken.
+
+    Raises `Malformed` when the value has more integer digits than the precision leaves.
+    """
+    if not value.is_finite():
+        raise damaged(f"{value} is not a number a DECIMAL can hold")
+    if precision == 0:
+        precision, frac = natural_precision(value)
+    if not 0 < precision <= PRECISION_MAX or not 0 <= frac <= min(FRAC_MAX, precision):
+        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
+    # A value such as 1E+999999 must not be written out before it is refused.
+    number = unscaled(value, frac) if value.adjusted() < PRECISION_MAX else 10**precision
+    if abs(number) >= 10**precision:
+        raise damaged(f"{value} does not fit DECIMAL({precision},{frac})")
+    return encode_unscaled(number, precision, frac)
+
+
+def natural_precision(value: Decimal) -> tuple[int, int]:
+    """Return the precision and frac that `value` itself has: -1.50 has (3, 2), 0.05 has (2, 2)."""
+    exponent = value.as_tuple().exponent
+    assert isinstance(exponent, int), "only a NaN or an infinity has another exponent"
+    frac = min(max(-exponent, 0), FRAC_MAX)
+    whole = max(value.adjusted() + 1, 0) if value else 0
+    return max(whole + frac, 1), frac
+
+
+def read_unscaled(data: bytes, at: int) -> tuple[int, int, int]:
+    """Read precision, frac and digits; return the unscaled number, its frac, and what follows."""
+    head, at = take(data, at, 2)
+    precision, frac = head
+    if not 0 < precision <= PRECISION_MAX or frac > min(FRAC_MAX, precision):
+        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
+    raw, at = take(data, at, binary_size(precision, frac))
+    negative = not raw[0] & 0x80
+    bits = int.from_bytes(raw, "big") ^ (0x80 << 8 * (len(raw) - 1))
+    if negative:
+        bits ^= (1 << 8 * len(raw)) - 1
+    number = _join(bits.to_bytes(len(raw), "big"), precision, frac)
+    return -number if negative else number, frac, at
+
+
+def end_of(data: bytes, at: int) -> int:
+    """Return where the decimal at `at` ends, its digits unread."""
+    (precision, frac), at = take(data, at, 2)
+    if frac > precision:
+        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
+    return take(data, at, binary_size(precision, frac))[1]
+
+
+def _join(raw: bytes, precision: int, frac: int) -> int:
+    number = start = 0
+    integer, fraction = word_sizes(precision, frac)
+    for digits in integer + fraction:
+        end = start + WORD_BYTES[digits]
+        word = int.from_bytes(raw[start:end], "big")
+        if word >= 10**digits:
+            raise damaged(f"a decimal's word of {digits} digits holds {word}")
+        number = number * 10**digits + word
+        start = end
+    return number
+
+
+def decimal_text(number: int, frac: int) -> str:
+    """Return an unscaled number as MySQL prints it, always with `frac` fraction digits."""
+    if frac == 0:
+        return str(number)
+    digits = str(abs(number)).rjust(frac + 1, "0")
+    return f"{'-' if number < 0 else ''}{digits[:-frac]}.{digits[-frac:]}"
+
+
+def read_decimal_text(data: bytes, at: int, scale: int = -1) -> tuple[str, int]:
+    """Read a decimal as text with exactly `scale` fraction digits (-1: as many as are stored).
+
+    Digits that `scale` has no room for are malformed unless they are zeros: a row is read with the
+    schema it was written with, so there is nothing to round.
+    """
+    number, frac, at = read_unscaled(data, at)
+    if scale >= 0 and scale != frac:
+        number = rescale(number, frac, scale)
+        frac = scale
+    return decimal_text(number, frac), at
+
+
+def rescale(number: int, frac: int, scale: int) -> int:
+    """Move an unscaled number to another scale; losing a digit is malformed."""
+    if scale >= frac:
+        return int(number * 10 ** (scale - frac))
+    kept, lost = divmod(abs(number), 10 ** (frac - scale))
+    if lost:
+        raise damaged(f"{decimal_text(number, frac)} has more than {scale} fraction digits")
+    return int(-kept if number < 0 else kept)

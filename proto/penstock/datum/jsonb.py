@@ -1,0 +1,278 @@
+"""Reads and writes JSON values in the binary form that MySQL and TiDB store.
+
+    type (1) | value, all numbers little-endian
+
+    01 object   count u32 | size u32 | count × key entry | count × value entry | keys | values
+    03 array    count u32 | size u32 | count × value entry | values
+    04 literal  00 null, 01 true, 02 false         0c string    uvarint length, UTF-8
+    09 int64    8 bytes                            0d opaque    MySQL type (1), as 0c
+    0a uint64   8 bytes                            0e date, 0f datetime, 10 timestamp  8, core time
+    0b double   8 bytes                            11 duration  8, nanoseconds; u32 fraction digits
+
+    key entry    offset u32 | length u16
+    value entry  type u8 | offset u32, or the literal itself in its first byte
+
+Offsets and the size count from the start of `count`. Keys are sorted as bytes. A writer puts keys
+and values down in the order of their entries, and the reader insists on it: parts that overlap or
+point backwards are how a few bytes could unfold into gigabytes or into a loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from decimal import Decimal
+
+from penstock.datum import times
+from penstock.datum.values import (
+    INT64_MAX,
+    INT64_MIN,
+    UINT64_MAX,
+    damaged,
+    encode_uvarint,
+    read_uvarint,
+    take,
+)
+
+OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C
+OPAQUE, DATE, DATETIME, TIMESTAMP, DURATION = 0x0D, 0x0E, 0x0F, 0x10, 0x11
+DEPTH_MAX = 100
+"""MySQL's limit."""
+
+_HEAD = struct.Struct("<II")
+_KEY = struct.Struct("<IH")
+_VALUE = struct.Struct("<BI")
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+_U64 = struct.Struct("<Q")
+_F64 = struct.Struct("<d")
+_LITERALS: tuple[bool | None, ...] = (None, True, False)
+_LITERAL_TEXTS = ("null", "true", "false")
+_FIXED_SIZES = {INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, DURATION: 12}
+
+
+def encode_text(text: str) -> bytes:
+    """Return the binary form of a JSON text; text that is not JSON is malformed."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as problem:
+        raise damaged(f"this is not JSON: {problem}") from None
+    return encode(value)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def encode(value: object) -> bytes:
+    """Return type and value of a dict, list, tuple, str, int, float, Decimal, bool or None."""
+    tp, body = _encode(value, 1)
+    return bytes((tp,)) + body
+
+
+def _encode(value: object, depth: int) -> tuple[int, bytes]:
+    if depth > DEPTH_MAX:
+        raise damaged(f"JSON is nested deeper than {DEPTH_MAX}")
+    if isinstance(value, str):
+        raw = _utf8(value)
+        return STRING, encode_uvarint(len(raw)) + raw
+    if value is None or isinstance(value, bool):
+        return LITERAL, bytes((_LITERALS.index(value),))
+    if isinstance(value, (int, float, Decimal)):
+        return _encode_number(value)
+    if isinstance(value, dict):
+        return OBJECT, _encode_object(value, depth)
+    if isinstance(value, (list, tuple)):
+        return ARRAY, _encode_parts([], [_encode(item, depth + 1) for item in value])
+    raise damaged(f"JSON has no {type(value).__name__}")
+
+
+def _encode_number(value: int | float | Decimal) -> tuple[int, bytes]:
+    if isinstance(value, int):
+        if INT64_MIN <= value <= INT64_MAX:
+            return INT64, _I64.pack(value)
+        if 0 < value <= UINT64_MAX:
+            return UINT64, _U64.pack(value)
+    try:
+        double = float(value)
+    except OverflowError:
+        double = math.inf
+    if not math.isfinite(double):
+        raise damaged("JSON has no such number")
+    return DOUBLE, _F64.pack(double)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise damaged("JSON text holds half of a surrogate pair") from None
+
+
+def _encode_object(value: dict[object, object], depth: int) -> bytes:
+    members: list[tuple[bytes, tuple[int, bytes]]] = []
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise damaged(f"a JSON object's key is text, not {key!r}")
+        raw = _utf8(key)
+        if len(raw) > 0xFFFF:
+            raise damaged(f"a JSON object's key has {len(raw)} bytes, 65535 are the most")
+        members.append((raw, _encode(item, depth + 1)))
+    members.sort(key=lambda member: member[0])
+    return _encode_parts([key for key, _ in members], [item for _, item in members])
+
+
+def _encode_parts(keys: list[bytes], items: list[tuple[int, bytes]]) -> bytes:
+    """Lay out an object, or an array when there are no keys."""
+    at = _HEAD.size + len(keys) * _KEY.size + len(items) * _VALUE.size
+    entries = bytearray()
+    for key in keys:
+        entries += _KEY.pack(at, len(key))
+        at += len(key)
+    values = bytearray()
+    for tp, body in items:
+        if tp == LITERAL:
+            entries += _VALUE.pack(tp, body[0])
+            continue
+        entries += _VALUE.pack(tp, at + len(values))
+        values += body
+    size = at + len(values)
+    if size > 0xFFFFFFFF:
+        raise damaged(f"a JSON value of {size} bytes is too long")
+    return _HEAD.pack(len(items), size) + bytes(entries) + b"".join(keys) + bytes(values)
+
+
+def length(data: bytes, at: int) -> int:
+    """Return how many bytes the JSON at `at` takes, its type byte counted."""
+    if at >= len(data):
+        raise damaged(f"a JSON value is missing at byte {at}")
+    return 1 + _body_length(data, data[at], at + 1)
+
+
+def _body_length(data: bytes, tp: int, at: int) -> int:
+    """Return how many bytes a value of type `tp` takes; they are there."""
+    if tp in (OBJECT, ARRAY):
+        size: int = _U32.unpack(take(data, at + 4, 4)[0])[0]
+    elif tp == LITERAL:
+        size = 1
+    elif tp in _FIXED_SIZES:
+        size = _FIXED_SIZES[tp]
+    elif tp in (STRING, OPAQUE):
+        count, start = read_uvarint(data, at + (tp == OPAQUE))
+        size = start + count - at
+    else:
+        raise damaged(f"JSON has no type {tp:#04x}")
+    if at + size > len(data):
+        raise damaged(f"JSON of {size} bytes wanted at byte {at} of {len(data)}")
+    return size
+
+
+def read_text(data: bytes, at: int) -> tuple[str, int]:
+    """Read the JSON at `at` as text: `{"k": v}`, `[a, b]`, doubles always recognisable as such."""
+    end = at + length(data, at)
+    out: list[str] = []
+    _write(data[at + 1 : end], data[at], 0, out, 1)
+    return "".join(out), end
+
+
+def _write(data: bytes, tp: int, at: int, out: list[str], depth: int) -> int:
+    """Append the text of the value at `at`; return where it ends."""
+    if depth > DEPTH_MAX:
+        raise damaged(f"JSON is nested deeper than {DEPTH_MAX}")
+    end = at + _body_length(data, tp, at)
+    if tp in (OBJECT, ARRAY):
+        _write_parts(data[at:end], tp, out, depth)
+    else:
+        out.append(_scalar(tp, data[at:end]))
+    return end
+
+
+def _write_parts(data: bytes, tp: int, out: list[str], depth: int) -> None:
+    """Append an object or array that fills `data`."""
+    if len(data) < _HEAD.size:
+        raise damaged(f"a JSON object of {len(data)} bytes is too short")
+    count, _ = _HEAD.unpack_from(data)
+    values_at = _HEAD.size + (count * _KEY.size if tp == OBJECT else 0)
+    floor = values_at + count * _VALUE.size
+    if floor > len(data):
+        raise damaged(f"{count} JSON entries do not fit {len(data)} bytes")
+    keys: list[str] = []
+    if tp == OBJECT:
+        keys, floor = _read_keys(data, count, floor)
+    out.append("{" if tp == OBJECT else "[")
+    for i in range(count):
+        out.append((", " if i else "") + (keys[i] if keys else ""))
+        item, offset = _VALUE.unpack_from(data, values_at + i * _VALUE.size)
+        if item == LITERAL:
+            out.append(_literal(offset & 0xFF))
+            continue
+        if offset < floor:
+            raise damaged("JSON values overlap or point backwards")
+        floor = _write(data, item, offset, out, depth + 1)
+    out.append("}" if tp == OBJECT else "]")
+
+
+def _read_keys(data: bytes, count: int, floor: int) -> tuple[list[str], int]:
+    """Return the keys, quoted and with their colon, and where the last one ends."""
+    keys: list[str] = []
+    for i in range(count):
+        start, size = _KEY.unpack_from(data, _HEAD.size + i * _KEY.size)
+        if start < floor:
+            raise damaged("JSON keys overlap or point backwards")
+        raw, floor = take(data, start, size)
+        keys.append(_quoted(raw) + ": ")
+    return keys, floor
+
+
+def _scalar(tp: int, body: bytes) -> str:
+    if tp == STRING:
+        return _quoted(body[read_uvarint(body, 0)[1] :])
+    if tp == LITERAL:
+        return _literal(body[0])
+    if tp == INT64:
+        return str(_I64.unpack(body)[0])
+    if tp == UINT64:
+        return str(_U64.unpack(body)[0])
+    if tp == DOUBLE:
+        return double_text(_F64.unpack(body)[0])
+    if tp == OPAQUE:
+        raw = body[read_uvarint(body, 1)[1] :]
+        return f'"base64:type{body[0]}:{base64.b64encode(raw).decode()}"'
+    if tp == DURATION:
+        return f'"{times.duration_text(_I64.unpack_from(body)[0], 6)}"'
+    fields = times.unpack_core(_U64.unpack(body)[0])
+    return f'"{times.date_text(fields) if tp == DATE else times.datetime_text(fields, 6)}"'
+
+
+def _literal(code: int) -> str:
+    if code >= len(_LITERAL_TEXTS):
+        raise damaged(f"JSON has no literal {code:#04x}")
+    return _LITERAL_TEXTS[code]
+
+
+def _quoted(raw: bytes) -> str:
+    try:
+        return json.dumps(raw.decode(), ensure_ascii=False)
+    except UnicodeDecodeError:
+        raise damaged("JSON text is not UTF-8") from None
+
+
+def double_text(value: float) -> str:
+    """Return the shortest digits that read back as `value`, laid out as JavaScript does.
+
+    One thing differs: a whole number keeps ".0", or the next reader would make it an integer.
+    """
+    if not math.isfinite(value):
+        raise damaged("JSON has no infinity and no NaN")
+    text = repr(value)
+    if "e" not in text:
+        return text
+    digits, _, exponent = text.partition("e")
+    power = int(exponent)
+    if -7 < power < 21:
+        # JavaScript writes these out in full; Python does not, from 1e16 up and 1e-5 down.
+        plain = format(Decimal(text), "f")
+        return plain if "." in plain else plain + ".0"
+    return f"{digits}e{'+' if power > 0 else '-'}{abs(power)}"

@@ -1,0 +1,203 @@
+"""Reads and writes single datums: a flag byte, then the value in the form the flag names.
+
+    flag  form                         bytes after the flag
+    ----  ---------------------------  -----------------------------------------------------
+       0  NULL                         none
+       1  bytes, memcomparable         groups of 8, each followed by 0xFF minus its padding
+       2  bytes, compact               varint length, data
+       3  int, memcomparable           8, big-endian, sign bit flipped
+       4  uint, memcomparable          8, big-endian
+       5  float                        8, big-endian; positive: sign bit set, negative: inverted
+       6  decimal                      precision, frac, MySQL's binary decimal (`decimals.py`)
+       7  duration, memcomparable      8, nanoseconds in the form of flag 3
+       8  int, compact                 zig-zag varint
+       9  uint, compact                varint
+      10  JSON                         type, value (`jsonb.py`)
+
+Memcomparable forms sort as bytes like their values do, and stand in keys; rows use the compact
+ones. Every reader takes `(data, at)` and returns `(value, next_at)`. It checks a length against the
+bytes that are there before it allocates anything, and raises `Malformed` and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.errors import Malformed
+
+NULL_FLAG = 0
+BYTES_FLAG = 1
+COMPACT_BYTES_FLAG = 2
+INT_FLAG = 3
+UINT_FLAG = 4
+FLOAT_FLAG = 5
+DECIMAL_FLAG = 6
+DURATION_FLAG = 7
+VARINT_FLAG = 8
+UVARINT_FLAG = 9
+JSON_FLAG = 10
+
+INT64_MIN = -(1 << 63)
+INT64_MAX = (1 << 63) - 1
+UINT64_MAX = (1 << 64) - 1
+
+_U64 = struct.Struct(">Q")
+_F64 = struct.Struct(">d")
+_SIGN = 1 << 63
+_GROUP = 8
+_MARKER_FULL = 0xFF
+_PADDING = bytes(_GROUP)
+
+
+def damaged(what: str) -> Malformed:
+    """Return the error for bytes that do not follow the row format, to be raised by the caller."""
+    return Malformed(what, hint="the bytes are damaged or not in TiDB's row format")
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Return an unsigned LEB128 varint of `value`, at most ten bytes."""
+    assert 0 <= value <= UINT64_MAX, value
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_varint(value: int) -> bytes:
+    """Return a zig-zag varint of a signed 64-bit `value`."""
+    assert INT64_MIN <= value <= INT64_MAX, value
+    return encode_uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
+
+
+def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
+    """Read an unsigned varint; more than 64 bits are malformed."""
+    value = shift = 0
+    try:
+        while shift < 63:
+            byte = data[at]
+            at += 1
+            if byte < 0x80:
+                return value | byte << shift, at
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        if data[at] <= 1:
+            return value | data[at] << 63, at + 1
+    except IndexError:
+        raise damaged(f"a varint is cut off at byte {at}") from None
+    raise damaged(f"the varint before byte {at} has more than 64 bits")
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a zig-zag varint."""
+    raw, at = read_uvarint(data, at)
+    return (raw >> 1) ^ -(raw & 1), at
+
+
+def take(data: bytes, at: int, length: int) -> tuple[bytes, int]:
+    """Cut `length` bytes out of `data`; fewer than that are malformed."""
+    end = at + length
+    if length < 0 or end > len(data):
+        raise damaged(f"{length} bytes wanted at byte {at} of {len(data)}")
+    return data[at:end], end
+
+
+def encode_int_comparable(value: int) -> bytes:
+    """Return eight bytes that sort like signed 64-bit integers do."""
+    return _U64.pack(value + _SIGN)
+
+
+def read_int_comparable(data: bytes, at: int) -> tuple[int, int]:
+    """Read what `encode_int_comparable` wrote."""
+    value, at = read_uint_comparable(data, at)
+    return value - _SIGN, at
+
+
+def encode_uint_comparable(value: int) -> bytes:
+    """Return eight big-endian bytes."""
+    return _U64.pack(value)
+
+
+def read_uint_comparable(data: bytes, at: int) -> tuple[int, int]:
+    """Read eight big-endian bytes."""
+    raw, at = take(data, at, 8)
+    value: int = _U64.unpack(raw)[0]
+    return value, at
+
+
+def encode_float_comparable(value: float) -> bytes:
+    """Return eight bytes that sort like floats do; a negative zero becomes zero, as in TiDB."""
+    bits: int = _U64.unpack(_F64.pack(value))[0]
+    return _U64.pack(bits | _SIGN if value >= 0 else bits ^ UINT64_MAX)
+
+
+def read_float_comparable(data: bytes, at: int) -> tuple[float, int]:
+    """Read what `encode_float_comparable` wrote."""
+    bits, at = read_uint_comparable(data, at)
+    value: float = _F64.unpack(_U64.pack(bits ^ _SIGN if bits & _SIGN else bits ^ UINT64_MAX))[0]
+    return value, at
+
+
+def encode_bytes_comparable(value: bytes) -> bytes:
+    """Return groups of eight that sort like the bytes; a full last one is followed by one more."""
+    out = bytearray()
+    for start in range(0, len(value) + 1, _GROUP):
+        group = value[start : start + _GROUP]
+        pad = _GROUP - len(group)
+        out += group + _PADDING[:pad]
+        out.append(_MARKER_FULL - pad)
+    return bytes(out)
+
+
+def read_bytes_comparable(data: bytes, at: int) -> tuple[bytes, int]:
+    """Read what `encode_bytes_comparable` wrote; padding that is not zero is malformed."""
+    out = bytearray()
+    while True:
+        group, at = take(data, at, _GROUP + 1)
+        pad = _MARKER_FULL - group[_GROUP]
+        if pad == 0:
+            out += group[:_GROUP]
+            continue
+        if pad > _GROUP or group[_GROUP - pad : _GROUP] != _PADDING[:pad]:
+            raise damaged(f"the bytes group before byte {at} is not padded as it says")
+        out += group[: _GROUP - pad]
+        return bytes(out), at
+
+
+def encode_bytes(value: bytes) -> bytes:
+    """Return the compact form: a varint length and the bytes."""
+    return encode_varint(len(value)) + value
+
+
+def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    """Read what `encode_bytes` wrote."""
+    length, at = read_varint(data, at)
+    return take(data, at, length)
+
+
+def int_datum(value: int) -> bytes:
+    """Return a signed integer as rows hold it."""
+    return b"\x08" + encode_varint(value)
+
+
+def uint_datum(value: int) -> bytes:
+    """Return an unsigned integer as rows hold it."""
+    return b"\x09" + encode_uvarint(value)
+
+
+def bytes_datum(value: bytes) -> bytes:
+    """Return bytes as rows hold them."""
+    return b"\x02" + encode_bytes(value)
+
+
+def float_datum(value: float) -> bytes:
+    """Return a float as rows hold it."""
+    return b"\x05" + encode_float_comparable(value)
+
+
+def flag_at(data: bytes, at: int) -> int:
+    """Return the flag of the datum at `at`."""
+    if at >= len(data):
+        raise damaged(f"a datum is missing at byte {at}")
+    return data[at]
