@@ -1,0 +1,199 @@
+"""`penstock.Pump`: writes and pulls in batches, and the operator's verbs.
+
+A unary call costs this server some 200 µs whatever it carries, a binlog in a batch a few. Batches
+of one stream are pipelined: the next is read and queued while the one before is on its way to the
+disk; acknowledgements leave in the order of the batches.
+
+    Write:  read ──> admit ──> Writer.submit ──> answers (bounded queue) ──> durable ──> WriteAck
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb import penstock_pb2 as pb
+from pump.admission import Refused
+from pump.server import abort, parsed
+
+if TYPE_CHECKING:
+    from pump.admission import Admission
+    from pump.pulls import Pulls
+    from pump.writer import Writer
+
+log = logging.getLogger(__name__)
+
+_BATCHES_IN_FLIGHT_MAX = 32
+_NO_SPACE = "no available space"
+
+
+class Operations(Protocol):
+    """What an operator can ask of a node."""
+
+    def status(self) -> pb.StatusReply:
+        """Return the node's state and details."""
+
+    async def pause(self, node_id: str) -> None:
+        """Start to pause; the process ends soon after. Raises `NeedsOperator` when it must not."""
+
+    async def close(self, node_id: str) -> None:
+        """Start to go offline; the process ends once all Drainers have everything."""
+
+    async def trigger_gc(self) -> str:
+        """Purge now what may be purged, and say in one sentence what happened."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A batch on its way to the disk: `taken` are the positions of the binlogs that went."""
+
+    seq: int
+    refusals: list[pb.Refusal] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)
+    done: asyncio.Future[None] | None = None
+
+
+class BatchService:
+    """Penstock's own service beside the compatible one."""
+
+    def __init__(
+        self, writer: Writer, pulls: Pulls, admission: Admission, operations: Operations
+    ) -> None:
+        self._writer = writer
+        self._pulls = pulls
+        self._admission = admission
+        self._operations = operations
+
+    def methods(self) -> dict[str, Any]:
+        """Return the handlers by method name."""
+        return {
+            "Write": grpc.stream_stream_rpc_method_handler(self.write),
+            "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
+            "Status": grpc.unary_unary_rpc_method_handler(self.status),
+            "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
+            "Close": grpc.unary_unary_rpc_method_handler(self.close),
+            "TriggerGc": grpc.unary_unary_rpc_method_handler(self.trigger_gc),
+        }
+
+    async def write(self, requests: AsyncIterable[bytes], context: Any) -> None:
+        """Acknowledge each batch, in order, once its binlogs are durable or refused."""
+        answers: asyncio.Queue[_Answer | None] = asyncio.Queue(_BATCHES_IN_FLIGHT_MAX)
+        reading = asyncio.create_task(self._read(requests, context, answers))
+        try:
+            while (answer := await answers.get()) is not None:
+                await self._until_durable(answer)
+                ack = pb.WriteAck(seq=answer.seq, refusals=answer.refusals)
+                await context.write(ack.SerializeToString())
+            await reading
+        finally:
+            reading.cancel()
+
+    async def _read(
+        self, requests: AsyncIterable[bytes], context: Any, answers: asyncio.Queue[_Answer | None]
+    ) -> None:
+        try:
+            async for data in requests:
+                batch = await parsed(context, pb.WriteBatch, data)
+                await self._writer.room()
+                await answers.put(self._accept(batch))
+        except Exception:
+            await answers.put(None)  # Not when cancelled: nobody takes answers then.
+            raise
+        await answers.put(None)
+
+    def _accept(self, batch: pb.WriteBatch) -> _Answer:
+        """Queue what can be stored; never awaits, so that batches keep their order."""
+        answer = _Answer(batch.seq)
+        payloads: Sequence[bytes] = batch.payloads
+        try:
+            self._admission.check_cluster(batch.cluster_id)
+        except Refused as refused:
+            answer.refusals = [_refusal(i, refused) for i in range(len(payloads))]
+            return answer
+        records = []
+        for index, payload in enumerate(payloads):
+            try:
+                record = self._admission.admit(payload)
+            except Refused as refused:
+                answer.refusals.append(_refusal(index, refused))
+                continue
+            if record is not None:
+                records.append(record)
+                answer.taken.append(index)
+        if records:
+            answer.done = self._writer.submit(records)
+        return answer
+
+    async def _until_durable(self, answer: _Answer) -> None:
+        if answer.done is None:
+            return
+        try:
+            await answer.done
+        except (PenstockError, OSError) as error:
+            answer.refusals += [_refusal(index, error) for index in answer.taken]
+            answer.refusals.sort(key=lambda refusal: refusal.index)
+
+    async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Stream batches of merged binlogs until the Pump closes."""
+        request = await parsed(context, pb.PullRequest, data)
+        try:
+            self._admission.check_cluster(request.cluster_id)
+            name = request.drainer_id or context.peer()
+            batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
+            async with aclosing(batches):
+                async for pulled in batches:
+                    batch = pb.PullBatch(payloads=pulled.payloads, commit_ts=pulled.commit_ts)
+                    yield batch.SerializeToString()
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+
+    async def status(self, data: bytes, context: Any) -> bytes:
+        """Answer what an operator wants to read."""
+        return self._operations.status().SerializeToString()
+
+    async def pause(self, data: bytes, context: Any) -> bytes:
+        """Answer once the Pump refuses Prewrites; it ends soon after."""
+        request = await parsed(context, pb.PauseRequest, data)
+        try:
+            await self._operations.pause(request.node_id)
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.PauseReply().SerializeToString()
+
+    async def close(self, data: bytes, context: Any) -> bytes:
+        """Answer once the Pump refuses Prewrites; it ends when all Drainers have everything."""
+        request = await parsed(context, pb.CloseRequest, data)
+        try:
+            await self._operations.close(request.node_id)
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.CloseReply().SerializeToString()
+
+    async def trigger_gc(self, data: bytes, context: Any) -> bytes:
+        """Answer with what was purged, or why nothing was."""
+        try:
+            message = await self._operations.trigger_gc()
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.TriggerGcReply(message=message).SerializeToString()
+
+
+def _refusal(index: int, error: BaseException) -> pb.Refusal:
+    return pb.Refusal(index=index, code=_code(error), message=str(error))  # type: ignore[arg-type]
+
+
+def _code(error: BaseException) -> int:
+    if isinstance(error, Refused):
+        return error.code
+    if isinstance(error, Retryable):
+        return pb.Refusal.RETRYABLE
+    if _NO_SPACE in str(error):
+        return pb.Refusal.RESOURCE_EXHAUSTED
+    return pb.Refusal.INVALID if isinstance(error, NeedsOperator) else pb.Refusal.RETRYABLE

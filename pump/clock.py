@@ -1,0 +1,48 @@
+"""Cluster time for the tasks of one Pump: the Oracle behind a thread, and a guess that never waits.
+
+`next_ts` is a timestamp of the Oracle; `now_ts` is the last one moved on by the local monotonic
+clock, good for ages and heartbeats and for nothing that orders binlogs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from penstock.timestamp import LOGICAL_BITS
+
+if TYPE_CHECKING:
+    from penstock.timestamp import Oracle
+
+
+class ClusterClock:
+    """One Pump's view of the cluster's time."""
+
+    def __init__(
+        self, oracle: Oracle, *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._oracle = oracle
+        self._monotonic_s = monotonic_s
+        self._thread = ThreadPoolExecutor(1, "pump-oracle")
+        self._last_ts = 0
+        self._last_s = 0.0
+
+    async def next_ts(self) -> int:
+        """Return a new timestamp; `Retryable` when the Oracle does not answer in time."""
+        ts = await asyncio.get_running_loop().run_in_executor(self._thread, self._oracle.get_ts)
+        self._last_ts, self._last_s = ts, self._monotonic_s()
+        return ts
+
+    def now_ts(self) -> int:
+        """Return about the present time, without asking; `next_ts` must have succeeded once."""
+        assert self._last_ts, "nobody has asked the Oracle yet"
+        elapsed_ms = int((self._monotonic_s() - self._last_s) * 1000)
+        return self._last_ts + (elapsed_ms << LOGICAL_BITS)
+
+    async def close(self) -> None:
+        """Close the Oracle and end the thread."""
+        await asyncio.to_thread(self._oracle.close)
+        self._thread.shutdown(wait=False)

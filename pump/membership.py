@@ -1,0 +1,170 @@
+"""A Pump among the others: how it joins, keeps its status in etcd, and what Drainers still need.
+
+    serving ──> `paused` in etcd ──> Notify every live Drainer ──> `online` in etcd ──> Prewrites
+
+A Drainer that was notified has this Pump in its merge before any writer can choose it; so no
+binlog can be overtaken. A Drainer whose heartbeat is stale is dead and skipped: when it starts, it
+finds this Pump in etcd. etcd calls run in threads; while etcd is away, only the status grows old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
+from penstock.registry import NodeKind, NodeState, NodeStatus, is_live
+
+if TYPE_CHECKING:
+    from penstock.registry import NodeRegistry
+    from pump.clock import ClusterClock
+    from pump.storage import Storage
+
+log = logging.getLogger(__name__)
+
+NOTIFY_WITHIN_S = 10.0
+_RETRY_S = 1.0
+_SAME_NAME_WITHIN_S = 2.0
+
+
+class Membership:
+    """This Pump's entry in the registry, and its view of the Drainers."""
+
+    def __init__(
+        self,
+        registry: NodeRegistry,
+        storage: Storage,
+        clock: ClusterClock,
+        *,
+        node_id: str,
+        host: str,
+        heartbeat_interval_s: float = 2.0,
+    ) -> None:
+        self._registry = registry
+        self._storage = storage
+        self._clock = clock
+        self._node_id = node_id
+        self._host = host
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self.state = NodeState.PAUSED
+        self.etcd_is_away = False
+
+    async def join(self) -> None:
+        """Return once this Pump is online; tries again until then, saying what is in the way."""
+        while True:
+            try:
+                await self._clock.next_ts()
+                await self._check_name()
+                await self._put(NodeState.PAUSED)
+                await self._notify_drainers()
+                await self._put(NodeState.ONLINE)
+            except Retryable as error:
+                log.error("not online yet, trying again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self.state = NodeState.ONLINE
+                log.info("pump %s is online at %s", self._node_id, self._host)
+                return
+
+    async def enter(self, state: NodeState) -> None:
+        """Take a state at once, and publish it; without etcd the next heartbeat will."""
+        self.state = state
+        log.info("pump %s is %s", self._node_id, state)
+        await self._beat()
+
+    async def heartbeats(self) -> None:
+        """Renew the status, for ever."""
+        while True:
+            await asyncio.sleep(self._heartbeat_interval_s)
+            await self._beat()
+
+    async def drainers(self) -> list[NodeStatus]:
+        """Return the Drainers that still need binlogs: all that are not offline, dead ones too."""
+        listed = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
+        return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
+
+    def is_live(self, drainer: NodeStatus) -> bool:
+        """Tell whether a Drainer's heartbeat is fresh."""
+        return is_live(drainer, self._clock.now_ts())
+
+    async def _beat(self) -> None:
+        try:
+            await self._put(self.state)
+        except PenstockError as error:
+            if not self.etcd_is_away:
+                log.warning("the status in etcd grows old, writes and pulls go on: %s", error)
+            self.etcd_is_away = True
+        else:
+            if self.etcd_is_away:
+                log.info("etcd is back, the status is fresh again")
+            self.etcd_is_away = False
+
+    async def _put(self, state: NodeState) -> None:
+        status = NodeStatus(
+            node_id=self._node_id,
+            host=self._host,
+            state=state,
+            max_commit_ts=self._storage.max_commit_ts,
+            update_ts=self._clock.now_ts(),
+        )
+        await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)
+
+    async def _check_name(self) -> None:
+        """Raise `NeedsOperator` when another living Pump bears our name at another address."""
+        other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
+        if other is None or other.host == self._host or not self.is_live(other):
+            return
+        async with grpc.aio.insecure_channel(other.host) as channel:
+            stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                status = await stub.Status(
+                    penstock_pb2.StatusRequest(), timeout=_SAME_NAME_WITHIN_S
+                )
+            except grpc.RpcError:
+                return
+        if status.node_id == self._node_id:
+            raise NeedsOperator(
+                f"a Pump at {other.host} already has the node id {self._node_id}",
+                hint="give this one another --node-id, and remove .node from its data-dir",
+            )
+
+    async def _notify_drainers(self) -> None:
+        now_ts = await self._clock.next_ts()
+        live = []
+        for drainer in await self.drainers():
+            if is_live(drainer, now_ts):
+                live.append(drainer)
+            else:
+                log.info("drainer %s is not running, not notified", drainer.node_id)
+        await asyncio.gather(*(_notify(drainer) for drainer in live))
+
+
+async def _notify(drainer: NodeStatus) -> None:
+    """Return once the Drainer has this Pump in its merge; `Retryable` after ten seconds without."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + NOTIFY_WITHIN_S
+    async with grpc.aio.insecure_channel(drainer.host) as channel:
+        stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
+        while True:
+            left_s = deadline_s - loop.time()
+            try:
+                await stub.Notify(cistern_pb2.NotifyReq(), timeout=max(left_s, 0.1))
+                log.info("drainer %s was notified", drainer.node_id)
+                return
+            except grpc.RpcError as error:
+                if left_s < _RETRY_S:
+                    raise Retryable(_refused(drainer, error)) from error
+                await asyncio.sleep(_RETRY_S)
+
+
+def _refused(drainer: NodeStatus, error: Any) -> str:
+    return (
+        f"drainer {drainer.node_id} at {drainer.host} is alive but did not take notice within"
+        f" {NOTIFY_WITHIN_S:.0f} s: {error.code().name}: {error.details()} (look at its log; a dead"
+        " one is skipped once its heartbeat is stale)"
+    )

@@ -1,0 +1,255 @@
+"""One Pump's life, from an empty process to a clean end.
+
+storage open ─ etcd, cluster id ─ port bound ─ serving ─ oracle ─ Drainers notified ─ online
+     └─ Commits and pulls are served from `serving` on, Prewrites from `online` on
+pausing ─ a grace for open transactions ─ pulls ended ─ port closed ─ storage closed ─ paused
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from penstock.errors import NeedsOperator, Retryable
+from penstock.etcd import EtcdClient, connect
+from penstock.history import History
+from penstock.registry import NodeState, Registry
+from penstock.timestamp import open_oracle
+from penstock.timestamp_server import OracleServer
+from pump.admission import Admission
+from pump.batch_server import BatchService
+from pump.clock import ClusterClock
+from pump.config import PumpConfig
+from pump.fake import Faker
+from pump.membership import Membership
+from pump.operator import Operator, Retention
+from pump.pulls import Pulls
+from pump.resolver import DdlResolver, Resolving, TimeoutResolver
+from pump.server import CompatibleService, add_service, build_server, listen
+from pump.storage import Storage
+from pump.writer import Writer
+
+log = logging.getLogger(__name__)
+
+_ETCD_RETRY_S = 2.0
+_GRACE_TICK_S = 0.05
+_SERVER_GRACE_S = 2.0
+
+
+async def run(config: PumpConfig, stop: asyncio.Event) -> None:
+    """Live until `stop` is set or an operator's verb ends it; raise what no retry can cure."""
+    async with AsyncExitStack() as stack:
+        storage = await asyncio.to_thread(Storage.open, config.data_dir, config.storage)
+        stack.push_async_callback(asyncio.to_thread, storage.close)
+        etcd = connect(config.etcd_urls)
+        stack.push_async_callback(asyncio.to_thread, etcd.close)
+        cluster_id = await _first_answer(Registry(etcd).cluster_id, config, stop)
+        if cluster_id is None:
+            return
+        log.info("cluster %d, greatest commit_ts %d", cluster_id, storage.max_commit_ts)
+        await _Node(config, storage, etcd, cluster_id).live(stop)
+
+
+async def _first_answer(
+    ask: Callable[[], int], config: PumpConfig, stop: asyncio.Event
+) -> int | None:
+    """Return etcd's first answer, None when asked to stop before it came."""
+    while not stop.is_set():
+        try:
+            return await asyncio.to_thread(ask)
+        except Retryable as error:
+            log.error(
+                "etcd at %s does not answer, trying again (start it, or check --etcd-urls): %s",
+                config.etcd_urls,
+                error,
+            )
+        await _unless_set(stop, _ETCD_RETRY_S)
+    return None
+
+
+async def _unless_set(event: asyncio.Event, length_s: float) -> None:
+    try:
+        async with asyncio.timeout(length_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+class _Node:
+    """The parts of a Pump, wired together."""
+
+    def __init__(
+        self, config: PumpConfig, storage: Storage, etcd: EtcdClient, cluster_id: int
+    ) -> None:
+        self._config = config
+        self._storage = storage
+        self._server = build_server(config)
+        address = _address(config, listen(self._server, config))
+        node_id = _node_id(config, address)
+        self._oracle = None if config.pd_address else OracleServer(etcd, address)
+        self._clock = ClusterClock(open_oracle(etcd, config.pd_address or None))
+        self._membership = Membership(
+            Registry(etcd),
+            storage,
+            self._clock,
+            node_id=node_id,
+            host=address,
+            heartbeat_interval_s=config.heartbeat_interval_s,
+        )
+        self._pulls = Pulls(storage, batch_bytes_max=config.pull_batch_bytes)
+        self._writer = Writer(
+            storage,
+            on_indexed=self._pulls.wake,
+            group_bytes_max=config.write_group_bytes,
+            queue_bytes_max=config.write_queue_bytes,
+        )
+        self._admission = Admission(
+            storage,
+            cluster_id=cluster_id,
+            state=lambda: self._membership.state,
+            payload_bytes_max=config.max_message_bytes,
+        )
+        self._build_tasks(History(etcd))
+        self._operator = Operator(
+            node_id=node_id,
+            storage=storage,
+            membership=self._membership,
+            faker=self._faker,
+            retention=self._retention,
+            details=self._details,
+        )
+        self._began_s = time.monotonic()
+        self._add_services()
+        log.info("pump %s serves at %s, Prewrites once it is online", node_id, address)
+
+    def _build_tasks(self, history: History) -> None:
+        config = self._config
+        self._faker = Faker(
+            self._storage,
+            self._writer,
+            self._pulls,
+            self._clock.next_ts,
+            interval_pulled_s=config.fake_binlog_interval_pulled_s,
+            interval_idle_s=config.fake_binlog_interval_s,
+        )
+        timeout = TimeoutResolver(self._clock.now_ts, txn_timeout_s=config.txn_timeout_s)
+        resolver = DdlResolver(lambda job_id: asyncio.to_thread(history.get, job_id), timeout)
+        self._resolving = Resolving(self._storage, self._writer, self._admission, resolver)
+        self._retention = Retention(
+            self._storage, self._membership, self._clock, gc_days=config.gc_days
+        )
+
+    def _add_services(self) -> None:
+        compatible = CompatibleService(self._writer, self._pulls, self._admission)
+        add_service(self._server, "binlog.Pump", compatible.methods())
+        batches = BatchService(self._writer, self._pulls, self._admission, self._operator)
+        add_service(self._server, "penstock.Pump", batches.methods())
+        if self._oracle is not None:
+            self._oracle.add_to_server(self._server)
+
+    async def live(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, or until an operator's verb has done its work."""
+        await self._server.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                duties = group.create_task(self._duties())
+                reasons = [group.create_task(e.wait()) for e in (stop, self._operator.ended)]
+                await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+                await self._pause()
+                for task in (duties, *reasons):
+                    task.cancel()
+        finally:
+            await self._end()
+
+    async def _duties(self) -> None:
+        """Do everything that a Pump does by itself; ends only by failing or being cancelled."""
+        if self._oracle is not None:
+            await _until_answered(self._oracle.start, "the oracle cannot start")
+        await _until_answered(self._clock.next_ts, "nobody tells the time")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._faker.run())
+            group.create_task(self._resolving.run())
+            group.create_task(self._retention.run())
+            await self._membership.join()
+            group.create_task(self._membership.heartbeats())
+
+    def _details(self) -> dict[str, str]:
+        """Return what an operator wants to read about the parts, one line each."""
+        open_pulls = self._pulls.open.values()
+        return {
+            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
+            "binlogs_written": str(self._writer.records_written),
+            "groups_written": str(self._writer.groups_written),
+            "append_ms_average": f"{self._writer.append_s_average * 1000:.2f}",
+            "appends_run_in": "event loop" if self._writer.appends_inline else "thread",
+            "binlogs_refused": str(self._admission.refused),
+            "fake_binlogs_written": str(self._faker.written),
+            "transactions_resolved": str(self._resolving.resolved),
+            "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
+            "etcd": "away" if self._membership.etcd_is_away else "reachable",
+            "leads_oracle": str(self._oracle is not None and self._oracle.is_leader),
+            **{f"storage_{name}": str(value) for name, value in self._storage.stats().items()},
+        }
+
+    async def _pause(self) -> None:
+        """Leave `online`, and give open transactions a moment for their Commits."""
+        await self._operator.stop()
+        if self._membership.state is NodeState.ONLINE:
+            await self._membership.enter(NodeState.PAUSING)
+        if self._membership.state is NodeState.PAUSING:
+            ticks = int(self._config.pause_grace_s / _GRACE_TICK_S)
+            for _ in range(ticks):
+                if not self._storage.unmatched(older_than_s=0):
+                    break
+                await asyncio.sleep(_GRACE_TICK_S)
+
+    async def _end(self) -> None:
+        """Close everything in an order in which nothing acknowledged can be lost."""
+        if self._oracle is not None:
+            await self._oracle.stop()
+        self._pulls.close()
+        await self._server.stop(_SERVER_GRACE_S)
+        await self._writer.close()
+        if self._membership.state is not NodeState.PAUSED:
+            offline = self._operator.drained
+            await self._membership.enter(NodeState.OFFLINE if offline else NodeState.PAUSED)
+        await self._clock.close()
+
+
+async def _until_answered(ask: Callable[[], Awaitable[object]], problem: str) -> None:
+    while True:
+        try:
+            await ask()
+        except Retryable as error:
+            log.error("%s, trying again: %s", problem, error)
+            await asyncio.sleep(_ETCD_RETRY_S)
+        else:
+            return
+
+
+def _address(config: PumpConfig, port: int) -> str:
+    """Return the address that others reach this Pump at, with the port that was really bound."""
+    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
+    return f"{host}:{port if int(wanted) == 0 else wanted}"
+
+
+def _node_id(config: PumpConfig, address: str) -> str:
+    """Return the name this data directory already bears, or the configured one, or the address.
+
+    It is kept in `.node`: a Pump that moves keeps its name, and with it its place in the merge.
+    """
+    path = config.data_dir / ".node"
+    if path.exists():
+        name = path.read_text(encoding="utf-8").strip()
+        if config.node_id and config.node_id != name:
+            raise NeedsOperator(
+                f"{config.data_dir} belongs to pump {name}, not to {config.node_id}",
+                hint="leave --node-id away, or use another --data-dir",
+            )
+        return name
+    name = config.node_id or address
+    path.write_text(name + "\n", encoding="utf-8")
+    return name

@@ -1,0 +1,107 @@
+"""Who pulls from this Pump, and how they wait: woken by the write that has something for them.
+
+A puller asks for what lies after its `commit_ts`; at the end it waits until the Pump's greatest
+commit_ts moves. Storage reads run in a few threads, so that a cold disk does not hold up writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import NeedsOperator
+
+if TYPE_CHECKING:
+    from pump.storage import Pulled, Storage
+
+_COUNT_MAX = 4096
+_THREADS = 4
+
+
+class Purged(NeedsOperator):
+    """The binlogs that a puller asks for are gone."""
+
+
+@dataclass(slots=True)
+class Puller:
+    """One open pull: who, and the greatest commit_ts handed to it."""
+
+    name: str
+    after_ts: int
+
+
+class Pulls:
+    """All open pulls of one Pump; lives in one event loop."""
+
+    def __init__(self, storage: Storage, *, batch_bytes_max: int) -> None:
+        self._storage = storage
+        self._batch_bytes_max = batch_bytes_max
+        self._threads = ThreadPoolExecutor(_THREADS, "pump-pull")
+        self._moved = asyncio.Event()
+        self._seen_ts = storage.max_commit_ts
+        self._closed = False
+        self.moved_at_s = float("-inf")
+        self.hungry = asyncio.Event()
+        self.open: dict[int, Puller] = {}
+
+    def wake(self) -> None:
+        """Wake the waiting pullers when the greatest commit_ts has moved."""
+        if self._storage.max_commit_ts != self._seen_ts:
+            self._seen_ts = self._storage.max_commit_ts
+            self.moved_at_s = asyncio.get_running_loop().time()
+            self._wake_all()
+
+    def close(self) -> None:
+        """End every pull without an error, after what it is just sending."""
+        self._closed = True
+        self._wake_all()
+        self._threads.shutdown(wait=False)
+
+    def _wake_all(self) -> None:
+        self.hungry.clear()
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def batches(self, name: str, after_ts: int, bytes_max: int = 0) -> AsyncGenerator[Pulled]:
+        """Yield non-empty batches after `after_ts`, without end, until the Pump closes.
+
+        Raises `Purged` when binlogs after `after_ts` were already purged, `Corrupt` when
+        the stored bytes are damaged.
+        """
+        bytes_max = min(bytes_max or self._batch_bytes_max, self._batch_bytes_max)
+        puller = Puller(name, after_ts)
+        self.open[id(puller)] = puller
+        try:
+            while not self._closed:
+                self._refuse_purged(puller)
+                moved = self._moved
+                if self._storage.max_commit_ts <= puller.after_ts:
+                    self.hungry.set()
+                    await moved.wait()
+                    continue
+                pulled = await self._pull(puller, bytes_max)
+                self._refuse_purged(puller)  # Again: a purge may have overtaken the read.
+                assert pulled.last_ts > puller.after_ts, "a pull must move on"
+                if pulled.payloads:
+                    yield pulled
+                puller.after_ts = pulled.last_ts
+        finally:
+            del self.open[id(puller)]
+
+    async def _pull(self, puller: Puller, bytes_max: int) -> Pulled:
+        def read() -> Pulled:
+            return self._storage.pull(puller.after_ts, bytes_max=bytes_max, count_max=_COUNT_MAX)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+    def _refuse_purged(self, puller: Puller) -> None:
+        purged_ts = self._storage.purged_ts
+        if puller.after_ts < purged_ts:
+            raise Purged(
+                f"binlogs up to {purged_ts} are purged, {puller.name} asked for those after"
+                f" {puller.after_ts}",
+                hint="restore the downstream from a newer backup, or start it at a later commit_ts",
+            )

@@ -1,0 +1,199 @@
+"""Group commit: whatever waits becomes one write and one fdatasync, is acknowledged, then indexed.
+
+    submit ──> waiting ──> append (durable) ──> acknowledge ──> index ──> on_indexed
+                 ^           │                                              │
+    requests pile up here <──┘ while the disk works        next append <────┘
+
+Invariants: appends and index calls alternate, in order, never at the same time; nothing is
+acknowledged before `append` returned; a failed append is reported to every writer of its group
+and to no other. While an append takes less than a millisecond the event loop does it itself,
+which is cheaper than handing it to a thread; a slow disk gets a thread, so that pulls go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import Retryable
+
+if TYPE_CHECKING:
+    from pump.storage import Appended, Record, Storage
+
+log = logging.getLogger(__name__)
+
+INLINE_BELOW_S = 0.001
+"""Appends that take less on average run in the event loop."""
+
+_EWMA_WEIGHT = 0.1
+_INDEX_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    records: Sequence[Record]
+    size_bytes: int
+    done: asyncio.Future[None]
+
+
+class Writer:
+    """The one appender of a Pump's storage; lives in one event loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        on_indexed: Callable[[], None] = lambda: None,
+        group_bytes_max: int = 4 << 20,
+        queue_bytes_max: int = 256 << 20,
+        inline_below_s: float = INLINE_BELOW_S,
+    ) -> None:
+        self._storage = storage
+        self._on_indexed = on_indexed
+        self._group_bytes_max = group_bytes_max
+        self._queue_bytes_max = queue_bytes_max
+        self._inline_below_s = inline_below_s
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "pump-append")
+        self._waiting: deque[_Waiting] = deque()
+        self._queued_bytes = 0
+        self._unindexed: Appended | None = None
+        self._busy = False
+        self._roomy = asyncio.Event()
+        self._roomy.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.append_s_average = 0.0
+        self.records_written = 0
+        self.groups_written = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True while the queue holds its limit of bytes; `submit` then raises."""
+        return self._queued_bytes >= self._queue_bytes_max
+
+    @property
+    def appends_inline(self) -> bool:
+        """True while the event loop appends by itself."""
+        return self.append_s_average < self._inline_below_s
+
+    async def room(self) -> None:
+        """Return once the queue takes more: how a stream of batches feels back-pressure."""
+        while self.is_full:
+            await self._roomy.wait()
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Return once all of `records` are durable; raise what the append raised, else."""
+        await self.submit(records)
+
+    def submit(self, records: Sequence[Record]) -> asyncio.Future[None]:
+        """Queue `records` and return the future of their durability, in order of submission.
+
+        Raises `Retryable` while the queue is full.
+        """
+        if self.is_full:
+            raise Retryable(
+                f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written"
+            )
+        done = self._loop.create_future()
+        size_bytes = sum(len(record.payload) for record in records)
+        self._waiting.append(_Waiting(records, size_bytes, done))
+        self._queued_bytes += size_bytes
+        if self.is_full:
+            self._roomy.clear()
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            self._loop.call_soon(self._turn)
+        return done
+
+    async def close(self) -> None:
+        """Write and index what waits, then end the thread; nothing may be submitted any more."""
+        await self._idle.wait()
+        self._thread.shutdown()
+
+    def _turn(self) -> None:
+        """Index the group before, then append the next one, if any."""
+        if not self._indexed():
+            return
+        if not self._waiting:
+            self._busy = False
+            self._idle.set()
+            return
+        group = self._next_group()
+        records = [record for waiting in group for record in waiting.records]
+        if self.appends_inline:
+            try:
+                self._appended(group, self._timed_append(records), None)
+            except Exception as error:
+                self._appended(group, None, error)
+            return
+        task = self._loop.run_in_executor(self._thread, self._timed_append, records)
+        task.add_done_callback(lambda task: self._from_thread(group, task))
+
+    def _from_thread(self, group: list[_Waiting], task: asyncio.Future[Appended]) -> None:
+        error = task.exception()
+        self._appended(group, None if error else task.result(), error)
+
+    def _next_group(self) -> list[_Waiting]:
+        group = [self._waiting.popleft()]
+        size_bytes = group[0].size_bytes
+        while self._waiting and size_bytes + self._waiting[0].size_bytes <= self._group_bytes_max:
+            size_bytes += self._waiting[0].size_bytes
+            group.append(self._waiting.popleft())
+        self._queued_bytes -= size_bytes
+        if not self.is_full:
+            self._roomy.set()
+        return group
+
+    def _timed_append(self, records: Sequence[Record]) -> Appended:
+        begin = time.perf_counter()
+        appended = self._storage.append(records)
+        took_s = time.perf_counter() - begin
+        self.append_s_average += _EWMA_WEIGHT * (took_s - self.append_s_average)
+        if took_s > 1.0:
+            log.warning("writing %d binlogs to disk took %.1f s", len(records), took_s)
+        return appended
+
+    def _appended(
+        self, group: list[_Waiting], appended: Appended | None, error: BaseException | None
+    ) -> None:
+        """Tell the group how it went; its index entries follow after the acknowledgements left."""
+        for waiting in group:
+            if waiting.done.done():  # The caller went away; its records are written all the same.
+                continue
+            if error is None:
+                waiting.done.set_result(None)
+            else:
+                waiting.done.set_exception(error)
+                waiting.done.exception()  # Seen, even if its caller goes away before looking.
+        if error is None:
+            self._unindexed = appended
+            self.groups_written += 1
+            self.records_written += sum(len(waiting.records) for waiting in group)
+        else:
+            log.error("a group of %d writes failed: %s", len(group), error)
+        self._loop.call_soon(self._turn)
+
+    def _indexed(self) -> bool:
+        """Index the last group; False when that failed and will be tried again in a second.
+
+        Nothing is appended meanwhile: the index is filled in the order of the log.
+        """
+        if self._unindexed is None:
+            return True
+        try:
+            self._storage.index(self._unindexed)
+        except Exception:
+            log.exception("indexing failed; trying again in %.0f s", _INDEX_RETRY_S)
+            self._loop.call_later(_INDEX_RETRY_S, self._turn)
+            return False
+        self._unindexed = None
+        self._on_indexed()
+        return True
