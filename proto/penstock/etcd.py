@@ -1,4 +1,4 @@
-"""etcd for every node: a connection, errors we can act on, watches and leases that outlive outages.
+"""etcd for every node: a connection, errors we can act on, and watches that outlive outages.
 
 The `etcd3` package carries generated code that protobuf ≥ 4 refuses. We put stubs generated from
 the same messages (`proto/etcd/*.proto`) where it looks for its own, before it is imported.
@@ -20,7 +20,6 @@ import logging
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -46,6 +45,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.enable_http_proxy", 0),
 ]
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _RETRY_S_MIN = 0.1
@@ -143,11 +143,12 @@ def etcd_errors() -> Iterator[None]:
         raise EtcdClosed("this etcd client is closed") from error
 
 
-def read(etcd: EtcdClient, key: str) -> bytes | None:
+def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:
     """Return a key's value, None when there is none; Retryable when etcd does not answer."""
+    request = rpc_pb2.RangeRequest(key=key.encode())
     with etcd_errors():
-        value: bytes | None = etcd.get(key)[0]
-        return value
+        answer = etcd.kvstub.Range(request, timeout_s or etcd.timeout, metadata=etcd.metadata)
+    return answer.kvs[0].value if answer.kvs else None
 
 
 def read_prefix(etcd: EtcdClient, prefix: str) -> tuple[dict[str, bytes], int]:
@@ -274,75 +275,3 @@ class Watch:
 def _after_prefix(prefix: bytes) -> bytes:
     """Return the first key after all that start with an ASCII prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
-
-
-class Lease:
-    """A lease kept alive by a thread; keys put with `id` vanish `ttl_s` after this process stops.
-
-    `is_held()` is judged by the local clock from before the last renewal was sent, so it turns
-    False no later than etcd lets the lease go. It may turn True again (etcd was away and came
-    back); `is_lost()` is final: etcd said that the lease is gone.
-    """
-
-    def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:
-        self._etcd = etcd
-        self._ttl_s = ttl_s
-        self._lost = threading.Event()
-        self._stopped = threading.Event()
-        sent_s = time.monotonic()
-        with etcd_errors():
-            self.id: int = etcd.lease(ttl_s).id
-        self._deadline_s = sent_s + ttl_s
-        self._thread = threading.Thread(target=self._run, name=f"lease {self.id:x}", daemon=True)
-        self._thread.start()
-
-    def is_held(self) -> bool:
-        """Tell whether no one else can think this lease gone."""
-        return time.monotonic() < self._deadline_s and not self._lost.is_set()
-
-    def is_lost(self) -> bool:
-        """Tell whether the lease is gone for good."""
-        return self._lost.is_set()
-
-    def close(self) -> None:
-        """Give the lease and its keys back at once; without etcd they expire by themselves."""
-        self._stopped.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-        if self._lost.is_set():
-            return
-        self._lost.set()
-        try:
-            with etcd_errors():
-                self._etcd.revoke_lease(self.id)
-        except Retryable as error:
-            log.info("lease %x is left to expire: %s", self.id, error)
-
-    def _run(self) -> None:
-        wait_s = self._ttl_s / 4
-        while not self._stopped.wait(wait_s):
-            try:
-                self._renew()
-            except EtcdClosed:
-                return
-            except PenstockError as error:
-                log.debug("renewing lease %x failed: %s", self.id, error)
-                wait_s = _RETRY_S_MIN
-                continue
-            if self._lost.is_set():
-                log.warning("lease %x was lost", self.id)
-                return
-            wait_s = self._ttl_s / 4
-
-    def _renew(self) -> None:
-        sent_s = time.monotonic()
-        request = rpc_pb2.LeaseKeepAliveRequest(ID=self.id)
-        with etcd_errors():
-            answers = self._etcd.leasestub.LeaseKeepAlive(
-                iter([request]), self._ttl_s / 2, metadata=self._etcd.metadata
-            )
-            for answer in answers:
-                if answer.TTL > 0:
-                    self._deadline_s = sent_s + self._ttl_s
-                else:
-                    self._lost.set()
