@@ -26,7 +26,7 @@ from pump.server import abort, parsed
 if TYPE_CHECKING:
     from pump.admission import Admission
     from pump.pulls import Pulls
-    from pump.writer import Writer
+    from pump.writer import Refusals, Writer
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Answer:
     seq: int
     refusals: list[pb.Refusal] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
-    done: asyncio.Future[None] | None = None
+    done: asyncio.Future[Refusals] | None = None
 
 
 class BatchService:
@@ -135,9 +135,11 @@ class BatchService:
         if answer.done is None:
             return
         try:
-            await answer.done
+            refused = await answer.done
         except (PenstockError, OSError) as error:
-            answer.refusals += [_refusal(index, error) for index in answer.taken]
+            refused = dict.fromkeys(range(len(answer.taken)), error)
+        if refused:
+            answer.refusals += [_refusal(answer.taken[i], why) for i, why in refused.items()]
             answer.refusals.sort(key=lambda refusal: refusal.index)
 
     async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:

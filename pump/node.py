@@ -107,7 +107,6 @@ class _Node:
             queue_bytes_max=config.write_queue_bytes,
         )
         self._admission = Admission(
-            storage,
             cluster_id=cluster_id,
             state=lambda: self._membership.state,
             payload_bytes_max=config.max_message_bytes,
@@ -137,7 +136,7 @@ class _Node:
         )
         timeout = TimeoutResolver(self._clock.now_ts, txn_timeout_s=config.txn_timeout_s)
         resolver = DdlResolver(lambda job_id: asyncio.to_thread(history.get, job_id), timeout)
-        self._resolving = Resolving(self._storage, self._writer, self._admission, resolver)
+        self._resolving = Resolving(self._storage, self._writer, resolver)
         self._retention = Retention(
             self._storage, self._membership, self._clock, gc_days=config.gc_days
         )

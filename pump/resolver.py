@@ -19,14 +19,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.codec import decode_binlog, encode_binlog
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import PenstockError
 from penstock.model import Binlog, BinlogType
 from penstock.schema import DdlJob
 from penstock.timestamp import seconds_between
-from pump.storage import Record
+from pump.ledger import Record
 
 if TYPE_CHECKING:
-    from pump.admission import Admission
     from pump.storage import Storage, Unmatched
     from pump.writer import Writer
 
@@ -107,24 +106,18 @@ class _Pause:
 class Resolving:
     """The task that asks about unmatched Prewrites and writes down the answers."""
 
-    def __init__(
-        self, storage: Storage, writer: Writer, admission: Admission, resolver: Resolver
-    ) -> None:
+    def __init__(self, storage: Storage, writer: Writer, resolver: Resolver) -> None:
         self._storage = storage
         self._writer = writer
-        self._admission = admission
         self._resolver = resolver
         self._pauses: dict[int, _Pause] = {}
         self.resolved = 0
 
     async def run(self) -> None:
-        """Ask and write, for ever; failures are logged and tried again."""
+        """Ask and write, for ever; log failures and try again."""
         while True:
             await asyncio.sleep(_TICK_S)
-            try:
-                await self.ask()
-            except PenstockError as error:
-                log.warning("resolving transactions failed, trying again: %s", error)
+            await self.ask()
 
     async def ask(self) -> None:
         """Ask once about every Prewrite that is due."""
@@ -145,20 +138,17 @@ class Resolving:
         last = self._pauses.get(start_ts)
         length_s = min(last.length_s * 2, _BACK_OFF_S_MAX) if last else ASK_AFTER_S
         self._pauses[start_ts] = _Pause(loop.time() + length_s, length_s)
-        payload = await loop.run_in_executor(None, unmatched.payload_reader)
         try:
+            payload = await loop.run_in_executor(None, unmatched.payload_reader)
             resolution = await self._resolver.resolve(start_ts, decode_binlog(payload))
-        except Retryable as error:
-            log.warning("nobody can say what became of transaction %d yet: %s", start_ts, error)
-            return
-        if resolution.outcome is not Outcome.UNKNOWN:
-            await self._write(start_ts, resolution)
+            if resolution.outcome is not Outcome.UNKNOWN:
+                await self._write(start_ts, resolution)
+        except (PenstockError, OSError) as error:
+            log.warning("transaction %d stays open, trying again: %s", start_ts, error)
 
     async def _write(self, start_ts: int, resolution: Resolution) -> None:
         committed = resolution.outcome is Outcome.COMMITTED
         tp = BinlogType.COMMIT if committed else BinlogType.ROLLBACK
-        if not committed:
-            self._admission.rolled_back(start_ts)
         commit_ts = resolution.commit_ts
         payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
         await self._writer.write([Record(tp, start_ts, commit_ts, payload, False)])

@@ -133,7 +133,7 @@ class CompatibleService:
             self._admission.check_cluster(request.clusterID)
             record = self._admission.admit(request.payload)
             if record is not None:
-                await self._writer.submit([record])
+                await self._writer.write([record])
         except (PenstockError, OSError) as error:
             await abort(context, error)
         return _WRITTEN

@@ -16,17 +16,20 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import Retryable
+from penstock.errors import PenstockError, Retryable
 
 if TYPE_CHECKING:
     from pump.storage import Appended, Record, Storage
 
 log = logging.getLogger(__name__)
+
+Refusals = Mapping[int, PenstockError]
+"""By position among the records submitted: those that were not stored, and why."""
 
 INLINE_BELOW_S = 0.001
 """Appends that take less on average run in the event loop."""
@@ -39,7 +42,7 @@ _INDEX_RETRY_S = 1.0
 class _Waiting:
     records: Sequence[Record]
     size_bytes: int
-    done: asyncio.Future[None]
+    done: asyncio.Future[Refusals]
 
 
 class Writer:
@@ -89,19 +92,20 @@ class Writer:
             await self._roomy.wait()
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Return once all of `records` are durable; raise what the append raised, else."""
-        await self.submit(records)
+        """Return once all of `records` are durable; raise the first reason why one is not."""
+        for refusal in (await self.submit(records)).values():
+            raise refusal
 
-    def submit(self, records: Sequence[Record]) -> asyncio.Future[None]:
-        """Queue `records` and return the future of their durability, in order of submission.
+    def submit(self, records: Sequence[Record]) -> asyncio.Future[Refusals]:
+        """Queue `records`; the future is done once all but the refused ones are durable.
 
-        Raises `Retryable` while the queue is full.
+        Raises `Retryable` while the queue is full. When the append fails, the future raises.
         """
         if self.is_full:
             raise Retryable(
                 f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written"
             )
-        done = self._loop.create_future()
+        done: asyncio.Future[Refusals] = self._loop.create_future()
         size_bytes = sum(len(record.payload) for record in records)
         self._waiting.append(_Waiting(records, size_bytes, done))
         self._queued_bytes += size_bytes
@@ -165,20 +169,16 @@ class Writer:
         self, group: list[_Waiting], appended: Appended | None, error: BaseException | None
     ) -> None:
         """Tell the group how it went; its index entries follow after the acknowledgements left."""
-        for waiting in group:
-            if waiting.done.done():  # The caller went away; its records are written all the same.
-                continue
-            if error is None:
-                waiting.done.set_result(None)
-            else:
-                waiting.done.set_exception(error)
-                waiting.done.exception()  # Seen, even if its caller goes away before looking.
-        if error is None:
+        if appended is None:
+            assert error is not None
+            log.error("a group of %d writes failed: %s", len(group), error)
+            _fail(group, error)
+        else:
+            _tell(group, appended.refused)
             self._unindexed = appended
             self.groups_written += 1
             self.records_written += sum(len(waiting.records) for waiting in group)
-        else:
-            log.error("a group of %d writes failed: %s", len(group), error)
+            self.records_written -= len(appended.refused)
         self._loop.call_soon(self._turn)
 
     def _indexed(self) -> bool:
@@ -197,3 +197,21 @@ class Writer:
         self._unindexed = None
         self._on_indexed()
         return True
+
+
+def _tell(group: Sequence[_Waiting], refused: Refusals) -> None:
+    """Acknowledge every submission, handing each the refusals among its own records."""
+    begin = 0
+    for waiting in group:
+        end = begin + len(waiting.records)
+        own = {i - begin: refused[i] for i in range(begin, end) if i in refused} if refused else {}
+        if not waiting.done.done():  # Else its caller went away; it is stored all the same.
+            waiting.done.set_result(own)
+        begin = end
+
+
+def _fail(group: Sequence[_Waiting], error: BaseException) -> None:
+    for waiting in group:
+        if not waiting.done.done():
+            waiting.done.set_exception(error)
+            waiting.done.exception()  # Seen, even if its caller goes away before looking.

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockError, Retryable
+from penstock.model import BinlogType
+from pump.ledger import Record
+from pump.writer import Writer
+
+
+@dataclass
+class Appended:
+    records: list[Record]
+    refused: dict[int, PenstockError] = field(default_factory=dict)
+
+
+class Disk:
+    """A storage that notes what is asked of it, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+        self.threads: set[int] = set()
+        self.append_errors: list[Exception] = []
+        self.index_errors: list[Exception] = []
+        self.refuse: set[int] = set()
+
+    def append(self, records: Sequence[Record]) -> Appended:
+        self.threads.add(threading.get_ident())
+        self.calls.append(("append", [record.start_ts for record in records]))
+        if self.append_errors:
+            raise self.append_errors.pop()
+        refused = {i: Retryable("no") for i, r in enumerate(records) if r.start_ts in self.refuse}
+        return Appended(list(records), refused)
+
+    def index(self, appended: Appended) -> None:
+        if self.index_errors:
+            raise self.index_errors.pop()
+        self.calls.append(("index", [record.start_ts for record in appended.records]))
+
+    def groups(self, kind: str) -> list[list[int]]:
+        return [stamps for name, stamps in self.calls if name == kind]
+
+
+def record(start_ts: int, size_bytes: int = 10) -> Record:
+    return Record(BinlogType.PREWRITE, start_ts, 0, b"x" * size_bytes)
+
+
+def run(
+    body: Callable[[Writer, Disk], Awaitable[None]], disk: Disk | None = None, **settings: Any
+) -> Disk:
+    disk = disk or Disk()
+
+    async def main() -> None:
+        writer = Writer(disk, **settings)  # type: ignore[arg-type]
+        try:
+            await asyncio.wait_for(body(writer, disk), 10)
+        finally:
+            await writer.close()
+
+    asyncio.run(main())
+    return disk
+
+
+def test_what_waits_together_is_one_append() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        await asyncio.gather(*(writer.write([record(ts)]) for ts in range(1, 101)))
+
+    assert run(body).groups("append") == [list(range(1, 101))]
+
+
+def test_a_group_is_indexed_before_the_next_is_appended() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 8)))
+
+    disk = run(body, group_bytes_max=200)
+    assert [name for name, _ in disk.calls] == ["append", "index"] * 4
+    assert disk.groups("append") == disk.groups("index") == [[1, 2], [3, 4], [5, 6], [7]]
+
+
+def test_a_record_above_the_group_limit_goes_alone() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        sizes = {1: 10, 2: 10_000, 3: 10}
+        await asyncio.gather(*(writer.write([record(ts, size)]) for ts, size in sizes.items()))
+
+    assert run(body, group_bytes_max=100).groups("append") == [[1], [2], [3]]
+
+
+def test_the_acknowledgement_comes_before_the_index() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        await writer.write([record(1)])
+        assert [name for name, _ in disk.calls] == ["append"]
+
+    assert run(body).groups("index") == [[1]]
+
+
+def test_a_failed_append_reaches_its_own_group_and_no_other() -> None:
+    disk = Disk()
+    disk.append_errors = [OSError(28, "No space left on device")]
+
+    async def body(writer: Writer, disk: Disk) -> None:
+        first = [writer.submit([record(ts)]) for ts in (1, 2)]
+        outcomes = await asyncio.gather(*first, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [OSError, OSError]
+        await writer.write([record(3)])
+
+    assert run(body, disk).groups("index") == [[3]]
+
+
+def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
+    disk = Disk()
+    disk.refuse = {2, 5}
+
+    async def body(writer: Writer, disk: Disk) -> None:
+        one = writer.submit([record(1)])
+        batch = writer.submit([record(2), record(3), record(4), record(5)])
+        assert not await one
+        assert sorted(await batch) == [0, 3]
+        with pytest.raises(Retryable, match="no"):
+            await writer.write([record(2)])
+
+    run(body, disk)
+
+
+def test_a_failed_index_is_tried_again_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pump.writer._INDEX_RETRY_S", 0.01)
+    disk = Disk()
+    disk.index_errors = [OSError("twice"), OSError("once")]
+
+    async def body(writer: Writer, disk: Disk) -> None:
+        await writer.write([record(1)])
+        await writer.write([record(2)])
+
+    assert run(body, disk).calls == [
+        ("append", [1]),
+        ("index", [1]),
+        ("append", [2]),
+        ("index", [2]),
+    ]
+    assert "indexing failed" in caplog.text
+
+
+def test_a_full_queue_refuses_a_call_and_makes_a_stream_wait() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        writer.submit([record(1, 600)])
+        writer.submit([record(2, 600)])
+        assert writer.is_full
+        with pytest.raises(Retryable, match="overloaded: 1200 bytes"):
+            writer.submit([record(3)])
+        await writer.room()
+        await writer.write([record(4)])
+
+    assert run(body, queue_bytes_max=1000).groups("append") == [[1, 2], [4]]
+
+
+def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        for ts in range(1, 4):
+            await writer.write([record(ts)])
+
+    here = threading.get_ident()
+    assert run(body).threads == {here}
+    assert here not in run(body, inline_below_s=0).threads
+
+
+def test_a_thread_keeps_the_order_too() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 200)))
+
+    disk = run(body, inline_below_s=0, group_bytes_max=1000)
+    assert [ts for group in disk.groups("append") for ts in group] == list(range(1, 200))
+    assert disk.groups("append") == disk.groups("index")
+    assert [name for name, _ in disk.calls[:4]] == ["append", "index"] * 2
+
+
+def test_a_caller_that_goes_away_takes_nobody_with_it() -> None:
+    async def body(writer: Writer, disk: Disk) -> None:
+        gone = asyncio.create_task(writer.write([record(1)]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await writer.write([record(2)])
+        assert gone.cancelled()
+
+    assert run(body).groups("append") == [[1, 2]]
