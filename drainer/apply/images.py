@@ -1,0 +1,64 @@
+"""Before and after images of rows of mixed kinds, as Arrow columns in the order of the rows.
+
+A before image exists for updates and deletes, an after image for inserts and updates. Each kind
+has its own byte layout and is decoded by itself; the pieces are put back in order afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.model import MutationType
+from penstock.schema import TableInfo
+
+Kinds = np.ndarray[Any, np.dtype[np.uint8]]
+Columns = list[pa.Array]
+
+
+def before_columns(
+    table: TableInfo, kinds: Kinds, rows: pa.Array, positions: Sequence[int]
+) -> Columns:
+    """Return the columns at `positions` of every row's before image."""
+
+    def decode(kind: MutationType, some: pa.Array) -> Columns:
+        from penstock.datum.columns import decode_columns
+
+        images = decode_columns(table, kind, some, positions)
+        assert images.before is not None, "an insert has no before image"
+        return images.before
+
+    return _by_kind(kinds, rows, decode)
+
+
+def after_columns(
+    table: TableInfo, kinds: Kinds, rows: pa.Array, positions: Sequence[int]
+) -> Columns:
+    """Return the columns at `positions` of every row's after image."""
+
+    def decode(kind: MutationType, some: pa.Array) -> Columns:
+        from penstock.datum.columns import decode_columns
+
+        images = decode_columns(table, kind, some, positions)
+        assert images.after is not None, "a delete has no after image"
+        return images.after
+
+    return _by_kind(kinds, rows, decode)
+
+
+def _by_kind(
+    kinds: Kinds, rows: pa.Array, decode: Callable[[MutationType, pa.Array], Columns]
+) -> Columns:
+    present = np.unique(kinds)
+    if len(present) == 1:
+        return decode(MutationType(int(present[0])), rows)
+    places = [np.flatnonzero(kinds == kind) for kind in present]
+    pieces = [
+        decode(MutationType(int(kind)), rows.take(pa.array(where)))
+        for kind, where in zip(present, places, strict=True)
+    ]
+    back = pa.array(np.argsort(np.concatenate(places), kind="stable"))
+    return [pa.concat_arrays(column).take(back) for column in zip(*pieces, strict=True)]
