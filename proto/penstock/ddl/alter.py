@@ -1,0 +1,353 @@
+"""ALTER TABLE: a table and a list of operations into the table afterwards.
+
+As in MySQL, all operations look at the table as it was, in this order whatever theirs: columns go
+and change, then come and move (from left to right), then keys go, are renamed and follow their
+columns, then keys come. So columns may swap names, and a new key may name a new column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from penstock.ddl.charsets import char_bytes_max, resolve
+from penstock.ddl.defaults import convert, default_of, origin_of
+from penstock.ddl.lexer import Kind, read
+from penstock.ddl.syntax import (
+    AddColumns,
+    AddKey,
+    ChangeColumn,
+    ColumnDef,
+    Convert,
+    DropColumn,
+    DropKey,
+    DropPrimary,
+    KeyDef,
+    KeyPart,
+    Operation,
+    Place,
+    RenameColumn,
+    RenameKey,
+    SetDefault,
+    SetOptions,
+    Value,
+    ValueKind,
+)
+from penstock.ddl.tables import Draft, DraftKey, check_primary
+from penstock.ddl.types import LARGE_TYPES, TEXT_TYPES, build_column, large_type
+from penstock.ddl.zero import zero_text
+from penstock.schema import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """The operations by kind, names in lower case."""
+
+    dropped: set[str] = field(default_factory=set)
+    changed: dict[str, ColumnDef] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, Value | None] = field(default_factory=dict)
+    placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
+    keys: list[KeyDef] = field(default_factory=list)
+    keys_dropped: set[str] = field(default_factory=set)
+    keys_renamed: dict[str, str] = field(default_factory=dict)
+    convert: Convert | None = None
+    options: list[SetOptions] = field(default_factory=list)
+
+
+def altered(table: TableInfo, operations: Sequence[Operation], schema: SchemaInfo) -> TableInfo:
+    """Return the table after the operations; what MySQL would refuse raises NeedsOperator."""
+    draft = Draft.of(table)
+    wishes = _wishes(draft, operations)
+    _apply_options(draft, wishes, schema)
+    names = _apply_columns(draft, wishes)
+    _apply_keys(draft, wishes, names)
+    draft.add_keys(wishes.keys)
+    nullable = {d.name.lower() for d in wishes.changed.values() if d.not_null is False}
+    nullable |= {d.name.lower() for _, d in wishes.placed if d.not_null is False}
+    check_primary(draft, nullable)
+    return draft.finish()
+
+
+def _wishes(draft: Draft, operations: Sequence[Operation]) -> _Wishes:
+    wishes = _Wishes()
+    touched: list[str] = []
+    for operation in operations:
+        touched += _wish(draft, wishes, operation)
+    twice = {t for t in touched if touched.count(t) > 1}
+    if twice:
+        raise draft.refuse(f"{min(twice)} is changed twice", "use two statements")
+    return wishes
+
+
+def _wish(draft: Draft, wishes: _Wishes, operation: Operation) -> list[str]:
+    """Sort one operation in; returns what it touches, so that doubles show."""
+    match operation:
+        case AddColumns(columns):
+            for column in columns:
+                wishes.placed.append((None, column))
+                wishes.keys += column.keys
+        case ChangeColumn(old, column):
+            key = _known_column(draft, old)
+            wishes.changed[key] = column
+            wishes.keys += column.keys
+            if column.place is not Place.LAST:
+                wishes.placed.append((key, column))
+            return [f"column {key}"]
+        case DropColumn(name):
+            wishes.dropped.add(_known_column(draft, name))
+            return [f"column {name.lower()}"]
+        case RenameColumn(old, new):
+            wishes.renamed[_known_column(draft, old)] = new
+            return [f"column {old.lower()}"]
+        case SetDefault(name, default):
+            wishes.defaults[_known_column(draft, name)] = default
+            return [f"default of {name.lower()}"]
+        case Convert():
+            wishes.convert = operation
+            return ["the character set"]
+        case SetOptions():
+            wishes.options.append(operation)
+        case _:
+            return _wish_key(draft, wishes, operation)
+    return []
+
+
+def _wish_key(draft: Draft, wishes: _Wishes, operation: Operation) -> list[str]:
+    match operation:
+        case AddKey(key):
+            wishes.keys.append(key)
+        case DropPrimary():
+            wishes.keys_dropped.add(_known_key(draft, "PRIMARY"))
+            return ["the primary key"]
+        case DropKey(name):
+            wishes.keys_dropped.add(_known_key(draft, name))
+            return [f"index {name.lower()}"]
+        case RenameKey(old, new):
+            wishes.keys_renamed[_known_key(draft, old)] = new
+            return [f"index {old.lower()}"]
+    return []
+
+
+def _known_column(draft: Draft, name: str) -> str:
+    if draft.column(name) is None:
+        raise draft.refuse(f"column {name!r} does not exist", "check the name")
+    return name.lower()
+
+
+def _known_key(draft: Draft, name: str) -> str:
+    if draft.key(name) is None:
+        raise draft.refuse(f"index {name!r} does not exist", "check the name")
+    return name.lower()
+
+
+def _apply_options(draft: Draft, wishes: _Wishes, schema: SchemaInfo) -> None:
+    table = draft.table
+    for options in wishes.options:
+        charset, collate = resolve(options.options.charset, (table.charset, table.collate))
+        comment = options.options.comment
+        table = replace(
+            table,
+            charset=charset,
+            collate=collate,
+            comment=table.comment if comment is None else comment,
+        )
+    if wishes.convert is not None:
+        charset, collate = resolve(wishes.convert.charset, (schema.charset, schema.collate))
+        table = replace(table, charset=charset, collate=collate)
+        draft.columns = [converted(c, charset, collate) for c in draft.columns]
+    draft.table = table
+
+
+def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
+    """Return a text column in another character set; other columns come back as they are.
+
+    TEXT grows, as in MySQL, when its characters may take more bytes than before.
+    """
+    if column.tp not in TEXT_TYPES or (
+        column.is_binary and column.tp not in (MysqlType.ENUM, MysqlType.SET)
+    ):
+        return column
+    tp, flen, flag = column.tp, column.flen, column.flag
+    if column.tp in LARGE_TYPES:
+        before, after = char_bytes_max(column.charset), char_bytes_max(charset)
+        if after > before:
+            tp, flen = large_type(min(flen * after // before, 0xFFFFFFFF))
+    if charset == "binary":
+        flag |= ColumnFlag.BINARY
+    return replace(column, tp=tp, flen=flen, flag=flag, charset=charset, collate=collate)
+
+
+def _apply_columns(draft: Draft, wishes: _Wishes) -> dict[str, str]:
+    """Change the columns; returns the new name of each that stays, by its old one."""
+    _check_generated(draft, wishes)
+    moving = {key for key, _ in wishes.placed if key is not None}
+    kept: list[ColumnInfo] = []
+    moved: dict[str, ColumnInfo] = {}
+    names: dict[str, str] = {}
+    for column in draft.columns:
+        key = column.name.lower()
+        if key in wishes.dropped:
+            continue
+        after = _changed(draft, wishes, column)
+        names[key] = after.name
+        if key in moving:
+            moved[key] = after
+        else:
+            kept.append(after)
+    for old, definition in wishes.placed:
+        column = moved[old] if old is not None else _added(draft, wishes, definition)
+        _insert(draft, kept, column, definition)
+    draft.columns = kept
+    return names
+
+
+def _changed(draft: Draft, wishes: _Wishes, column: ColumnInfo) -> ColumnInfo:
+    key = column.name.lower()
+    definition = wishes.changed.get(key)
+    if definition is not None:
+        column = _redefined(draft, column, definition)
+    if key in wishes.renamed:
+        column = replace(column, name=wishes.renamed[key])
+    if key in wishes.defaults:
+        column = _with_default(draft, column, wishes.defaults[key])
+    return column
+
+
+def _redefined(draft: Draft, before: ColumnInfo, definition: ColumnDef) -> ColumnInfo:
+    after = build_column(definition, before.id, (draft.table.charset, draft.table.collate))
+    if before.is_generated != after.is_generated or (
+        before.is_generated and before.generated_stored != after.generated_stored
+    ):
+        raise draft.refuse(
+            f"column {before.name!r} turning from or into a generated one",
+            "drop it and add it again",
+        )
+    if before.origin_default is None:
+        return after
+    origin = convert(after, before.origin_default)
+    if origin is None and after.is_not_null:
+        origin = zero_text(after)
+    return replace(after, origin_default=origin)
+
+
+def _with_default(draft: Draft, column: ColumnInfo, value: Value | None) -> ColumnInfo:
+    is_null = value is not None and value.kind is ValueKind.NULL
+    if is_null and column.is_not_null:
+        raise draft.refuse(f"DEFAULT NULL for {column.name!r}", "it is NOT NULL")
+    if value is not None and (column.is_generated or ColumnFlag.AUTO_INCREMENT in column.flag):
+        raise draft.refuse(f"a default for {column.name!r}", "its values come by themselves")
+    return default_of(column, value)
+
+
+def _added(draft: Draft, wishes: _Wishes, definition: ColumnDef) -> ColumnInfo:
+    inherited = (draft.table.charset, draft.table.collate)
+    primary = {p.name.lower() for key in wishes.keys if key.primary for p in key.parts}
+    column = build_column(definition, draft.new_column_id(), inherited)
+    if column.name.lower() in primary:
+        column = replace(column, flag=column.flag | ColumnFlag.NOT_NULL)
+    return replace(column, origin_default=origin_of(column))
+
+
+def _insert(
+    draft: Draft, columns: list[ColumnInfo], column: ColumnInfo, definition: ColumnDef
+) -> None:
+    at = len(columns)
+    if definition.place is Place.FIRST:
+        at = 0
+    elif definition.place is Place.AFTER:
+        wanted = definition.after.lower()
+        before = [i for i, c in enumerate(columns) if c.name.lower() == wanted]
+        if not before:
+            raise draft.refuse(f"AFTER {definition.after!r} names no column", "check the name")
+        at = before[0] + 1
+    columns.insert(at, column)
+
+
+def _check_generated(draft: Draft, wishes: _Wishes) -> None:
+    """Refuse to drop or rename what a generated column that stays is computed from."""
+    leaving = set(wishes.dropped) | set(wishes.renamed)
+    leaving |= {old for old, d in wishes.changed.items() if d.name.lower() != old}
+    for column in draft.columns:
+        key = column.name.lower()
+        expression = column.generated_expr
+        if not expression or key in wishes.dropped or key in wishes.changed:
+            continue
+        lost = leaving & names_in(expression)
+        if lost:
+            raise draft.refuse(
+                f"column {min(lost)!r} is part of the generated column {column.name!r}",
+                "drop the generated column first",
+            )
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the names in an expression that are no functions, in lower case."""
+    tokens = read(expression).tokens
+    return {
+        token.text.lower()
+        for token, after in pairwise(tokens)
+        if token.kind in (Kind.WORD, Kind.QUOTED) and after.text != "("
+    }
+
+
+def _apply_keys(draft: Draft, wishes: _Wishes, names: dict[str, str]) -> None:
+    kept: list[DraftKey] = []
+    for key in draft.keys:
+        if key.name.lower() in wishes.keys_dropped:
+            continue
+        parts = tuple(
+            _part(draft, part, names[part.name.lower()])
+            for part in key.parts
+            if part.name.lower() in names
+        )
+        if len(parts) < len(key.parts) and key.unique and parts:
+            raise draft.refuse(
+                f"a column of the unique index {key.name!r} is dropped",
+                "drop the index first: what is left of it might not be unique",
+            )
+        if parts:
+            kept.append(replace(key, parts=parts, name=_key_name(draft, wishes, key)))
+    draft.keys = kept
+    lowered = [k.name.lower() for k in kept]
+    if len(set(lowered)) < len(lowered):
+        raise draft.refuse("two indexes of the same name", "choose another name")
+
+
+def _key_name(draft: Draft, wishes: _Wishes, key: DraftKey) -> str:
+    new = wishes.keys_renamed.get(key.name.lower(), key.name)
+    if (new.upper() == "PRIMARY") != key.primary:
+        raise draft.refuse("an index called PRIMARY", "choose another name")
+    return new
+
+
+def _part(draft: Draft, part: KeyPart, name: str) -> KeyPart:
+    """Return a part of a key over its column's new form: a prefix it outgrew is the whole."""
+    column = draft.column(name)
+    assert column is not None, name
+    length = part.length
+    text = column.tp in TEXT_TYPES and column.tp not in (MysqlType.ENUM, MysqlType.SET)
+    if not text or (column.tp not in LARGE_TYPES and length >= column.flen):
+        length = -1
+    return KeyPart(name=name, length=length)
+
+
+def skipped(table: TableInfo, operation: Operation) -> bool:
+    """Return whether IF [NOT] EXISTS makes an operation come to nothing."""
+    draft = Draft.of(table)
+    match operation:
+        case AddColumns(columns):
+            known = [c.if_not_exists and draft.column(c.name) is not None for c in columns]
+            if any(known) and not all(known):
+                raise draft.refuse(
+                    "some of the columns in ADD IF NOT EXISTS (…) exist", "add them one by one"
+                )
+            return all(known)
+        case DropColumn(name, if_exists=True) | ChangeColumn(name, if_exists=True):
+            return draft.column(name) is None
+        case DropKey(name, if_exists=True):
+            return draft.key(name) is None and not operation.lenient
+        case AddKey(key):
+            return key.if_not_exists and key.name is not None and draft.key(key.name) is not None
+    return False

@@ -1,0 +1,274 @@
+"""All schemas and tables at one schema version, and the step from one version to the next.
+
+Names of schemas and tables are found as written and, where nothing is called exactly that, letter
+case aside (the first in order of creation). The step takes the finished `TableInfo` from the job
+and reads no SQL, so that a history written by a real TiDB is followed in the same way.
+
+    job                                     effect
+    CREATE_SCHEMA, DROP, MODIFY CHARSET     by name; a dropped schema takes its tables along
+    CREATE TABLE, VIEW, CREATE TABLES (60)  adds; a view may take the place of a view
+    DROP TABLE, VIEW                        removes by id
+    TRUNCATE                                removes `table_id`, adds `table`
+    RENAME, RENAME TABLES                   moves by id, under the name and schema of the job
+    anything else that carries a table      replaces it by id; its name and schema may change too
+    locks, TiFlash, placement, …            nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from penstock.ddl.defaults import is_now
+from penstock.errors import NeedsOperator
+from penstock.schema import ColumnInfo, DdlJob, DdlType, SchemaInfo, TableInfo
+
+_CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, 25, 34)
+_DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, 36)
+_CREATE_TABLES = 60
+_NOTHING = frozenset({27, 28, 30, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 68, 69, 70})
+_UNFOLLOWABLE = {
+    42: "EXCHANGE PARTITION moves rows between tables without a binlog",
+    62: "FLASHBACK CLUSTER changes rows without a binlog",
+    63: "RECOVER SCHEMA brings back rows without a binlog",
+}
+_FAILED_STATES = (3, 5)
+LOGICAL_BITS = 18
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """What a DDL job did, by tables.
+
+    A truncated table is `dropped` under its old id and `created` under its new one. A `renamed`
+    table may have changed in the same step. A replaced view is dropped and created.
+    """
+
+    job: DdlJob
+    created: tuple[tuple[str, TableInfo], ...] = ()
+    dropped: tuple[tuple[str, TableInfo], ...] = ()
+    altered: tuple[tuple[str, TableInfo, TableInfo], ...] = ()
+    renamed: tuple[tuple[str, TableInfo, str, TableInfo], ...] = ()
+    schemas_created: tuple[str, ...] = ()
+    schemas_dropped: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """True when neither a schema nor a table came, went or changed."""
+        return not (
+            self.created
+            or self.dropped
+            or self.altered
+            or self.renamed
+            or self.schemas_created
+            or self.schemas_dropped
+        )
+
+
+class Catalog:
+    """Schemas by name, tables by name and by id; changes only through `apply`."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._schemas: dict[str, SchemaInfo] = {}
+        self._tables: dict[str, dict[str, int]] = {}
+        self._by_id: dict[int, tuple[str, TableInfo]] = {}
+
+    def copy(self) -> Catalog:
+        """Return a catalog that changes independently of this one."""
+        other = Catalog()
+        other.version = self.version
+        other._schemas = dict(self._schemas)
+        other._tables = {schema: dict(names) for schema, names in self._tables.items()}
+        other._by_id = dict(self._by_id)
+        return other
+
+    def schemas(self) -> tuple[SchemaInfo, ...]:
+        """Return all schemas, in the order of their creation."""
+        return tuple(self._schemas.values())
+
+    def schema(self, name: str) -> SchemaInfo | None:
+        """Return the schema of that name, None if there is none."""
+        key = _find(self._schemas, name)
+        return None if key is None else self._schemas[key]
+
+    def tables(self, schema: str | None = None) -> tuple[tuple[str, TableInfo], ...]:
+        """Return (schema name, table) for all tables, or those of one schema."""
+        found = None if schema is None else self.schema(schema)
+        names = [found.name] if found is not None else list(self._schemas) * (schema is None)
+        return tuple(self._by_id[i] for n in names for i in self._tables[n].values())
+
+    def table(self, schema: str, name: str) -> TableInfo | None:
+        """Return the table or view of that name, None if there is none."""
+        found = self.schema(schema)
+        if found is None:
+            return None
+        names = self._tables[found.name]
+        key = _find(names, name)
+        return None if key is None else self._by_id[names[key]][1]
+
+    def table_by_id(self, table_id: int) -> tuple[str, TableInfo] | None:
+        """Return (schema name, table) for an id, None if no table has it now."""
+        return self._by_id.get(table_id)
+
+    def apply(self, job: DdlJob) -> SchemaChange:
+        """Take one finished job into account and return what changed.
+
+        A job that does not fit (a table missing, a name taken) raises NeedsOperator and changes
+        nothing; a failed job changes nothing.
+        """
+        if job.state in _FAILED_STATES or job.schema_version == 0:
+            return SchemaChange(job=job)
+        if job.type in _UNFOLLOWABLE:
+            raise _unfit(job, _UNFOLLOWABLE[job.type])
+        step = _STEPS.get(job.type, Catalog._replace)
+        trial = self.copy()
+        change = step(trial, job)
+        self._schemas, self._tables, self._by_id = trial._schemas, trial._tables, trial._by_id
+        self.version = max(self.version, job.schema_version)
+        return change
+
+    def _nothing(self, job: DdlJob) -> SchemaChange:
+        return SchemaChange(job=job)
+
+    def _create_schema(self, job: DdlJob) -> SchemaChange:
+        if job.schema is None:
+            raise _unfit(job, "it carries no schema")
+        if job.schema.name in self._schemas:
+            raise _unfit(job, f"schema {job.schema.name!r} exists")
+        self._schemas[job.schema.name] = job.schema
+        self._tables[job.schema.name] = {}
+        return SchemaChange(job=job, schemas_created=(job.schema.name,))
+
+    def _drop_schema(self, job: DdlJob) -> SchemaChange:
+        name = self._schema_of(job)
+        dropped = self.tables(name)
+        for _, table in dropped:
+            del self._by_id[table.id]
+        del self._schemas[name], self._tables[name]
+        return SchemaChange(job=job, dropped=dropped, schemas_dropped=(name,))
+
+    def _modify_schema(self, job: DdlJob) -> SchemaChange:
+        name = self._schema_of(job)
+        if job.schema is None:
+            raise _unfit(job, "it carries no schema")
+        self._schemas[name] = replace(job.schema, name=name)
+        return SchemaChange(job=job)
+
+    def _create_tables(self, job: DdlJob) -> SchemaChange:
+        pairs = job.tables or (((self._schema_of(job), job.table),) if job.table else ())
+        if not pairs:
+            raise _unfit(job, "it carries no table")
+        created: list[tuple[str, TableInfo]] = []
+        dropped: list[tuple[str, TableInfo]] = []
+        for schema, table in pairs:
+            old_id = self._tables.get(schema, {}).get(table.name)
+            if old_id is not None and table.is_view and self._by_id[old_id][1].is_view:
+                dropped.append(self._remove(job, old_id))
+            created.append(self._add(job, schema, table))
+        return SchemaChange(job=job, created=tuple(created), dropped=tuple(dropped))
+
+    def _drop_table(self, job: DdlJob) -> SchemaChange:
+        return SchemaChange(job=job, dropped=(self._remove(job, job.table_id),))
+
+    def _truncate(self, job: DdlJob) -> SchemaChange:
+        if job.table is None:
+            raise _unfit(job, "it carries no table")
+        schema, before = self._remove(job, job.table_id)
+        created = self._add(job, schema, job.table)
+        return SchemaChange(job=job, dropped=((schema, before),), created=(created,))
+
+    def _replace(self, job: DdlJob) -> SchemaChange:
+        """Replace tables by id, all at once, so that names may swap."""
+        pairs = job.tables or (((self._schema_of(job), job.table),) if job.table else ())
+        if not pairs:
+            raise _unfit(job, f"jobs of type {job.type} without a table are unknown")
+        before = [self._remove(job, table.id) for _, table in pairs]
+        for i, (schema, table) in enumerate(pairs):
+            self._add(job, schema, _settled(job, before[i][1], table))
+        after = [self._by_id[table.id] for _, table in pairs]
+        altered = []
+        renamed = []
+        for (old_schema, old), (new_schema, new) in zip(before, after, strict=True):
+            if (old_schema, old.name) == (new_schema, new.name):
+                altered.append((new_schema, old, new))
+            else:
+                renamed.append((old_schema, old, new_schema, new))
+        return SchemaChange(job=job, altered=tuple(altered), renamed=tuple(renamed))
+
+    def _schema_of(self, job: DdlJob) -> str:
+        if job.schema_name in self._schemas:
+            return job.schema_name
+        by_id = [s.name for s in self._schemas.values() if s.id == job.schema_id]
+        if not by_id:
+            raise _unfit(job, f"schema {job.schema_name!r} does not exist")
+        return by_id[0]
+
+    def _remove(self, job: DdlJob, table_id: int) -> tuple[str, TableInfo]:
+        found = self._by_id.pop(table_id, None)
+        if found is None:
+            raise _unfit(job, f"table id {table_id} does not exist")
+        del self._tables[found[0]][found[1].name]
+        return found
+
+    def _add(self, job: DdlJob, schema: str, table: TableInfo) -> tuple[str, TableInfo]:
+        if schema not in self._schemas:
+            raise _unfit(job, f"schema {schema!r} does not exist")
+        if table.name in self._tables[schema] or table.id in self._by_id:
+            raise _unfit(job, f"table {schema}.{table.name} (id {table.id}) exists")
+        self._tables[schema][table.name] = table.id
+        self._by_id[table.id] = (schema, table)
+        return schema, table
+
+
+def _find(names: Mapping[str, object], name: str) -> str | None:
+    if name in names:
+        return name
+    wanted = name.lower()
+    return next((n for n in names if n.lower() == wanted), None)
+
+
+def _settled(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
+    """Return the table with the time of the DDL where older rows read as the current time."""
+    if job.finished_ts == 0 or not any(is_now(c.origin_default) for c in after.columns):
+        return after
+    known = {c.id: c.origin_default for c in before.columns}
+    columns = tuple(
+        replace(c, origin_default=_moment(job, c, known.get(c.id)))
+        if is_now(c.origin_default)
+        else c
+        for c in after.columns
+    )
+    return replace(after, columns=columns)
+
+
+def _moment(job: DdlJob, column: ColumnInfo, known: str | None) -> str:
+    return known if known is not None and not is_now(known) else moment_text(job, column.decimal)
+
+
+def moment_text(job: DdlJob, decimals: int) -> str:
+    """Return the time at which a job finished, in UTC, as MySQL prints it."""
+    moment = _EPOCH + timedelta(milliseconds=job.finished_ts >> LOGICAL_BITS)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return text[: len(text) - 6 + decimals] if decimals else text[:-7]
+
+
+def _unfit(job: DdlJob, why: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"DDL job {job.id} ({job.query[:80]!r}, version {job.schema_version}) does not fit: {why}",
+        hint="the DDL history is incomplete or was changed by hand: compare it with the tables",
+    )
+
+
+_STEPS: dict[int, Callable[[Catalog, DdlJob], SchemaChange]] = {
+    DdlType.CREATE_SCHEMA: Catalog._create_schema,
+    DdlType.DROP_SCHEMA: Catalog._drop_schema,
+    DdlType.MODIFY_SCHEMA_CHARSET: Catalog._modify_schema,
+    DdlType.TRUNCATE_TABLE: Catalog._truncate,
+    _CREATE_TABLES: Catalog._create_tables,
+    **dict.fromkeys(_CREATES, Catalog._create_tables),
+    **dict.fromkeys(_DROPS, Catalog._drop_table),
+    **dict.fromkeys(_NOTHING, Catalog._nothing),
+}

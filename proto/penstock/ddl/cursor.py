@@ -1,0 +1,263 @@
+"""A place in the tokens of a statement, and the questions a parser asks there.
+
+The cursor also gathers `edits`: what must read otherwise downstream, whatever the catalog says.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from penstock.ddl.lexer import Kind, Source, Token
+from penstock.ddl.syntax import Edit, TableRef, Value, ValueKind
+from penstock.ddl.words import RESERVED
+from penstock.errors import NeedsOperator
+
+NAME_CHARS_MAX = 64
+_NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
+
+
+class Cursor:
+    """Walks over the tokens of one source, forwards only."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.at = 0
+        self.edits: list[Edit] = []
+
+    @property
+    def token(self) -> Token:
+        """The token under the cursor."""
+        return self.source.tokens[self.at]
+
+    @property
+    def last_end(self) -> int:
+        """The place where the token before the cursor ends."""
+        return self.source.tokens[self.at - 1].end if self.at else 0
+
+    def peek(self, ahead: int = 1) -> Token:
+        """Return a token further on, END beyond the last."""
+        return self.source.tokens[min(self.at + ahead, len(self.source.tokens) - 1)]
+
+    def next(self) -> Token:
+        """Return the token under the cursor and move on."""
+        token = self.token
+        if token.kind is not Kind.END:
+            self.at += 1
+        return token
+
+    def fail(self, wanted: str = "") -> NoReturn:
+        """Raise NeedsOperator naming the text under the cursor."""
+        near = self.source.text[self.token.start : self.token.start + 40] or "its end"
+        what = f", {wanted} is missing" if wanted else ""
+        raise NeedsOperator(
+            f"cannot read the DDL near {near!r}{what}",
+            hint="check the statement; docs/ddl lists what Penstock can follow",
+        )
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise NeedsOperator for something understood but not supported."""
+        raise NeedsOperator(f"Penstock does not support {what}", hint=hint)
+
+    def is_word(self, *words: str) -> bool:
+        """Return whether bare words stand here, in this order."""
+        return all(self.peek(i).upper == word for i, word in enumerate(words))
+
+    def take(self, *words: str) -> bool:
+        """Move past these bare words if they stand here."""
+        if not self.is_word(*words):
+            return False
+        self.at += len(words)
+        return True
+
+    def take_any(self, *words: str) -> str:
+        """Move past one of several words and return it, "" if none stands here."""
+        if self.token.upper and self.token.upper in words:
+            return self.next().upper
+        return ""
+
+    def expect(self, *words: str) -> None:
+        """Move past these words or fail."""
+        if not self.take(*words):
+            self.fail(" ".join(words))
+
+    def is_sign(self, sign: str) -> bool:
+        """Return whether a punctuation character stands here."""
+        return self.token.kind is Kind.SIGN and self.token.text == sign
+
+    def take_sign(self, sign: str) -> bool:
+        """Move past a punctuation character if it stands here."""
+        if not self.is_sign(sign):
+            return False
+        self.at += 1
+        return True
+
+    def expect_sign(self, sign: str) -> None:
+        """Move past a punctuation character or fail."""
+        if not self.take_sign(sign):
+            self.fail(repr(sign))
+
+    def at_end(self) -> bool:
+        """Return whether the statement ends here."""
+        return self.token.kind is Kind.END or self.is_sign(";")
+
+    def name(self) -> str:
+        """Read an identifier; reserved words must be quoted."""
+        token = self.token
+        if token.kind is Kind.WORD and (token.upper in RESERVED or token.text.isdigit()):
+            self.fail("a name (reserved words need backticks)")
+        if token.kind not in (Kind.WORD, Kind.QUOTED):
+            self.fail("a name")
+        if not token.text or len(token.text) > NAME_CHARS_MAX or token.text.endswith(" "):
+            raise NeedsOperator(
+                f"{token.text!r} is no valid name",
+                hint=f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",
+            )
+        self.at += 1
+        return token.text
+
+    def is_name(self) -> bool:
+        """Return whether an identifier stands here."""
+        token = self.token
+        return token.kind is Kind.QUOTED or (
+            token.kind is Kind.WORD and token.upper not in RESERVED and not token.text.isdigit()
+        )
+
+    def table_ref(self) -> TableRef:
+        """Read a table's name with or without its schema."""
+        start = self.token.start
+        first = self.name()
+        if not self.take_sign("."):
+            return TableRef(None, first, start, self.last_end)
+        return TableRef(first, self.name(), start, self.last_end)
+
+    def column_name(self) -> str:
+        """Read a column's name, which may come with its table's."""
+        name = self.name()
+        while self.take_sign("."):
+            name = self.name()
+        return name
+
+    def integer(self) -> int:
+        """Read a whole number."""
+        token = self.token
+        if token.kind is not Kind.NUMBER or not token.text.isdigit():
+            self.fail("a whole number")
+        self.at += 1
+        return int(token.text)
+
+    def string(self) -> str:
+        """Read a string literal; literals side by side are one."""
+        if self.token.kind is not Kind.STRING:
+            self.fail("a string")
+        text = ""
+        while self.token.kind is Kind.STRING:
+            text += self.next().text
+        return text
+
+    def names(self) -> tuple[str, ...]:
+        """Read names in parentheses."""
+        self.expect_sign("(")
+        found = [self.column_name()]
+        while self.take_sign(","):
+            found.append(self.column_name())
+        self.expect_sign(")")
+        return tuple(found)
+
+    def parenthesised(self) -> str:
+        """Move past a balanced pair of parentheses and return the text between them."""
+        start = self.token.end
+        self.expect_sign("(")
+        depth = 1
+        while depth:
+            token = self.next()
+            if token.kind is Kind.END:
+                self.fail("')'")
+            if token.kind is Kind.SIGN:
+                depth += {"(": 1, ")": -1}.get(token.text, 0)
+        return self.source.text[start : self.last_end - 1].strip()
+
+    def skip_expression(self) -> None:
+        """Move past an expression of words, strings and calls up to a comma or the end."""
+        while not self.at_end() and not self.is_sign(",") and not self.is_sign(")"):
+            if self.is_sign("("):
+                self.parenthesised()
+            else:
+                self.next()
+
+    def drop_text(self, start: int) -> None:
+        """Leave out downstream what stands from `start` up to the cursor."""
+        self.edits.append(Edit(start, self.last_end, ""))
+
+    def if_exists(self) -> bool:
+        """Move past IF EXISTS and leave it out downstream, where a miss must be loud."""
+        start = self.token.start
+        if not self.take("IF", "EXISTS"):
+            return False
+        self.drop_text(start)
+        return True
+
+    def if_not_exists(self) -> bool:
+        """Move past IF NOT EXISTS and leave it out downstream, where a clash must be loud."""
+        start = self.token.start
+        if not self.take("IF", "NOT", "EXISTS"):
+            return False
+        self.drop_text(start)
+        return True
+
+    def now(self) -> Value | None:
+        """Read CURRENT_TIMESTAMP and its like, with or without a precision."""
+        if not self.take_any(*_NOW):
+            return None
+        fsp = 0
+        if self.take_sign("("):
+            fsp = 0 if self.is_sign(")") else self.integer()
+            self.expect_sign(")")
+        return Value(ValueKind.NOW, str(fsp))
+
+    def value(self) -> Value:
+        """Read what may stand after DEFAULT."""
+        if self.is_sign("("):
+            return self._in_parentheses()
+        found = self.literal() or self.now()
+        if found is None:
+            self.fail("a literal, CURRENT_TIMESTAMP or an expression in parentheses")
+        return found
+
+    def _in_parentheses(self) -> Value:
+        start = self.at
+        self.at += 1
+        inner = self.literal()
+        if inner is not None and self.take_sign(")"):
+            return inner
+        self.at = start
+        return Value(ValueKind.EXPRESSION, self.parenthesised())
+
+    def literal(self) -> Value | None:
+        """Read a literal if one stands here."""
+        if self.take("NULL"):
+            return Value(ValueKind.NULL)
+        if word := self.take_any("TRUE", "FALSE"):
+            return Value(ValueKind.NUMBER, str(int(word == "TRUE")))
+        minus = ""
+        if (self.is_sign("-") or self.is_sign("+")) and self.peek().kind is Kind.NUMBER:
+            minus = "-" if self.next().text == "-" else ""
+        token = self.token
+        if token.kind is Kind.NUMBER:
+            self.at += 1
+            return Value(ValueKind.NUMBER, minus + token.text)
+        if token.kind is Kind.WORD and self.peek().kind is Kind.STRING:
+            return self._introduced(token)
+        if token.kind is Kind.STRING:
+            return Value(ValueKind.TEXT, self.string())
+        if token.kind in (Kind.HEX, Kind.BITS):
+            self.at += 1
+            return Value(ValueKind.HEX if token.kind is Kind.HEX else ValueKind.BITS, token.text)
+        return None
+
+    def _introduced(self, token: Token) -> Value | None:
+        """Read `_utf8'x'`, `N'x'` or `DATE'2020-01-01'`: the string is what counts."""
+        known = ("_UTF8", "_UTF8MB4", "_UTF8MB3", "_ASCII", "N", "DATE", "TIME", "TIMESTAMP")
+        if token.upper not in known:
+            return None
+        self.at += 1
+        return Value(ValueKind.TEXT, self.string())

@@ -1,0 +1,303 @@
+"""Default values: a literal as written into the text that `ColumnInfo.default` keeps.
+
+    column               text
+    integer, YEAR, BIT   whole number                      "5"
+    DECIMAL              as many decimals as the column    "1.50"
+    FLOAT, DOUBLE        shortest that reads back equal    "1.5"
+    DATE … TIME          as MySQL prints it, with fsp decimals; TIMESTAMP in UTC
+    text, ENUM           itself                            "a"
+    SET                  names in the column's order       "a,b"
+    bytes                decoded as UTF-8 (others refused) "ab"
+    CURRENT_TIMESTAMP    "CURRENT_TIMESTAMP" or "CURRENT_TIMESTAMP(3)"
+    an expression        its SQL, and `default_is_expr` is set
+
+`origin_default`, what rows older than the column read as, has the same forms. For a column whose
+default is the current time it is the time of the DDL, known when the job is finished:
+`Catalog.apply` puts it in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+from penstock.ddl.syntax import Value, ValueKind
+from penstock.ddl.zero import zero_text
+from penstock.errors import NeedsOperator
+from penstock.schema import ColumnFlag, ColumnInfo, MysqlType
+
+NOW = "CURRENT_TIMESTAMP"
+_BITS = {
+    MysqlType.TINY: 8,
+    MysqlType.SHORT: 16,
+    MysqlType.INT24: 24,
+    MysqlType.LONG: 32,
+    MysqlType.LONGLONG: 64,
+}
+_LARGE = (
+    MysqlType.TINY_BLOB,
+    MysqlType.BLOB,
+    MysqlType.MEDIUM_BLOB,
+    MysqlType.LONG_BLOB,
+    MysqlType.JSON,
+)
+_FINITE_MAX = 1e308
+
+
+def default_of(column: ColumnInfo, value: Value | None) -> ColumnInfo:
+    """Return the column with that default; one that does not fit it raises NeedsOperator."""
+    if value is None or value.kind is ValueKind.NULL:
+        return replace(column, default=None, default_is_expr=False)
+    if value.kind is ValueKind.EXPRESSION:
+        return replace(column, default=value.text, default_is_expr=True)
+    if value.kind is ValueKind.NOW:
+        return replace(column, default=_now(column, value), default_is_expr=False)
+    return replace(column, default=literal_text(column, value), default_is_expr=False)
+
+
+def is_now(text: str | None) -> bool:
+    """Return whether a default's text stands for the current time."""
+    return text is not None and re.fullmatch(rf"{NOW}(\(\d\))?", text) is not None
+
+
+def origin_of(column: ColumnInfo) -> str | None:
+    """Return what rows that are older than this new column read as.
+
+    A default that differs from row to row cannot be known and raises NeedsOperator.
+    """
+    if column.is_generated:
+        return None
+    if column.default_is_expr:
+        raise NeedsOperator(
+            f"column {column.name!r}: adding a column whose default is an expression",
+            hint="add it without a default, fill the rows, then set the default",
+        )
+    if ColumnFlag.AUTO_INCREMENT in column.flag:
+        raise NeedsOperator(
+            f"column {column.name!r}: the numbers that older rows get cannot be known",
+            hint="add a plain column, fill it, then make it AUTO_INCREMENT",
+        )
+    if column.default is not None or not column.is_not_null:
+        return column.default
+    return zero_text(column)
+
+
+def _now(column: ColumnInfo, value: Value) -> str:
+    if column.tp not in (MysqlType.DATETIME, MysqlType.TIMESTAMP):
+        raise _misfit(column, NOW)
+    if int(value.text) != column.decimal:
+        raise NeedsOperator(
+            f"column {column.name!r}: its default has other decimals than the column",
+            hint=f"write {NOW}({column.decimal})",
+        )
+    return f"{NOW}({value.text})" if column.decimal else NOW
+
+
+def _misfit(column: ColumnInfo, text: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"column {column.name!r}: {text!r} is no default for its type",
+        hint="give a default that the column can hold",
+    )
+
+
+def literal_text(column: ColumnInfo, value: Value) -> str:
+    """Return a literal in the form of the table above."""
+    reader = _READERS.get(column.tp, _text)
+    try:
+        return reader(column, value)
+    except (ValueError, InvalidOperation, OverflowError):
+        raise _misfit(column, value.text) from None
+
+
+def convert(column: ColumnInfo, text: str) -> str | None:
+    """Return a default's text as another type of column would keep it, None if it cannot."""
+    if is_now(text):
+        return text
+    try:
+        return literal_text(column, Value(ValueKind.TEXT, text))
+    except NeedsOperator:
+        return None
+
+
+def _number(value: Value) -> Decimal:
+    if value.kind is ValueKind.HEX:
+        return Decimal(int(value.text or "0", 16))
+    if value.kind is ValueKind.BITS:
+        return Decimal(int(value.text or "0", 2))
+    number = Decimal(value.text.strip())
+    if not number.is_finite():
+        raise ValueError(value.text)
+    return number
+
+
+def _integer(column: ColumnInfo, value: Value) -> str:
+    number = int(_number(value).quantize(Decimal(1), ROUND_HALF_UP))
+    bits = _BITS[column.tp]
+    low, high = (0, 1 << bits) if column.is_unsigned else (-(1 << bits - 1), 1 << bits - 1)
+    if not low <= number < high:
+        raise ValueError(value.text)
+    return str(number)
+
+
+def _year(column: ColumnInfo, value: Value) -> str:
+    number = int(_number(value))
+    if number < 100 and (number or (value.kind is ValueKind.TEXT and len(value.text) < 4)):
+        number += 2000 if number < 70 else 1900
+    if number and not 1901 <= number <= 2155:
+        raise ValueError(value.text)
+    return str(number)
+
+
+def _bit(column: ColumnInfo, value: Value) -> str:
+    number = _bytes_number(value) if value.kind is ValueKind.TEXT else int(_number(value))
+    if not 0 <= number < 1 << column.flen:
+        raise ValueError(value.text)
+    return str(number)
+
+
+def _bytes_number(value: Value) -> int:
+    return int.from_bytes(value.text.encode(), "big")
+
+
+def _decimal(column: ColumnInfo, value: Value) -> str:
+    number = _number(value).quantize(Decimal(1).scaleb(-column.decimal), ROUND_HALF_UP)
+    if (column.is_unsigned and number < 0) or abs(number) >= 10 ** (column.flen - column.decimal):
+        raise ValueError(value.text)
+    return f"{number or abs(number):f}"
+
+
+def _float(column: ColumnInfo, value: Value) -> str:
+    number = float(_number(value))
+    if abs(number) > _FINITE_MAX or (column.is_unsigned and number < 0):
+        raise ValueError(value.text)
+    if column.decimal >= 0:
+        number = round(number, column.decimal)
+    text = repr(number)
+    return text.removesuffix(".0")
+
+
+def _text(column: ColumnInfo, value: Value) -> str:
+    if column.tp in _LARGE and value.kind is not ValueKind.TEXT:
+        raise ValueError(value.text)
+    text = _bytes_text(value)
+    if len(text.encode() if column.is_binary else text) > column.flen:
+        raise ValueError(text)
+    return text
+
+
+def _bytes_text(value: Value) -> str:
+    """Return a literal as text; hexadecimal and bit literals are bytes."""
+    if value.kind is ValueKind.HEX:
+        return bytes.fromhex(value.text.zfill(len(value.text) + len(value.text) % 2)).decode()
+    if value.kind is ValueKind.BITS:
+        size = (len(value.text) + 7) // 8
+        return int(value.text or "0", 2).to_bytes(size, "big").decode()
+    return value.text
+
+
+def _enum(column: ColumnInfo, value: Value) -> str:
+    if value.kind is ValueKind.NUMBER:
+        raise ValueError(value.text)
+    return _elem(column, _bytes_text(value))
+
+
+def _elem(column: ColumnInfo, text: str) -> str:
+    wanted = text.rstrip(" ")
+    exact = [e for e in column.elems if e == wanted]
+    loose = [e for e in column.elems if e.lower() == wanted.lower()]
+    found = exact or ([] if column.collate.endswith("_bin") else loose)
+    if not found:
+        raise ValueError(text)
+    return found[0]
+
+
+def _set(column: ColumnInfo, value: Value) -> str:
+    if value.kind is ValueKind.NUMBER:
+        raise ValueError(value.text)
+    text = _bytes_text(value)
+    chosen = {_elem(column, part) for part in text.split(",")} if text else set()
+    return ",".join(e for e in column.elems if e in chosen)
+
+
+def _json(column: ColumnInfo, value: Value) -> str:
+    raise ValueError("a JSON column takes an expression only")
+
+
+_DATE = r"(\d{4}|\d{2})[-/.:](\d{1,2})[-/.:](\d{1,2})"
+_CLOCK = r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?"
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+def _date(column: ColumnInfo, value: Value) -> str:
+    text = value.text.strip()
+    if re.fullmatch(r"\d{8}|\d{6}", text):
+        text = f"{text[:-4]}-{text[-4:-2]}-{text[-2:]}"
+    elif re.fullmatch(r"\d{14}|\d{12}", text):
+        day, clock = text[:-6], text[-6:]
+        day = f"{day[:-4]}-{day[-4:-2]}-{day[-2:]}"
+        text = f"{day} {clock[:2]}:{clock[2:4]}:{clock[4:]}"
+    elif value.kind is ValueKind.NUMBER and text == "0":
+        text = "0000-00-00"
+    match = re.fullmatch(rf"{_DATE}(?:[ T]+{_CLOCK})?", text)
+    if match is None or value.kind in (ValueKind.HEX, ValueKind.BITS):
+        raise ValueError(text)
+    day = _day(match[1], int(match[2]), int(match[3]))
+    if column.tp is MysqlType.DATE:
+        return day
+    return f"{day} {_clock(column, match.groups()[3:], 23)}"
+
+
+def _day(year_text: str, month: int, day: int) -> str:
+    year = int(year_text)
+    if len(year_text) == 2:
+        year += 2000 if year < 70 else 1900
+    if month > 12 or day > (_DAYS[month - 1] if month else 31):
+        raise ValueError(f"{year_text}-{month}-{day}")
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    if month == 2 and day == 29 and not leap:
+        raise ValueError(f"{year_text}-{month}-{day}")
+    return f"{year:04}-{month:02}-{day:02}"
+
+
+def _clock(column: ColumnInfo, groups: tuple[str | None, ...], hours_max: int) -> str:
+    hour, minute, second = (int(g or 0) for g in groups[:3])
+    fraction = (groups[3] or "").ljust(6, "0")
+    if hour > hours_max or minute > 59 or second > 59 or len(groups[3] or "") > 6:
+        raise ValueError("no time of day")
+    if fraction[column.decimal :].strip("0"):
+        raise ValueError("more decimals than the column has")
+    tail = f".{fraction[: column.decimal]}" if column.decimal else ""
+    return f"{hour:02}:{minute:02}:{second:02}{tail}"
+
+
+def _duration(column: ColumnInfo, value: Value) -> str:
+    text = value.text.strip()
+    minus = "-" if text.startswith("-") else ""
+    text = text.removeprefix("-")
+    if re.fullmatch(r"\d{1,7}(\.\d*)?", text):
+        whole, _, part = text.partition(".")
+        whole = whole.zfill(6)
+        text = f"{whole[:-4]}:{whole[-4:-2]}:{whole[-2:]}" + (f".{part}" if part else "")
+    match = re.fullmatch(_CLOCK.replace(r"(\d{1,2})", r"(\d{1,3})", 1), text)
+    if match is None or value.kind in (ValueKind.HEX, ValueKind.BITS):
+        raise ValueError(text)
+    return minus + _clock(column, match.groups(), 838)
+
+
+_READERS: dict[MysqlType, Callable[[ColumnInfo, Value], str]] = {
+    **dict.fromkeys(_BITS, _integer),
+    MysqlType.YEAR: _year,
+    MysqlType.BIT: _bit,
+    MysqlType.NEWDECIMAL: _decimal,
+    MysqlType.FLOAT: _float,
+    MysqlType.DOUBLE: _float,
+    MysqlType.DATE: _date,
+    MysqlType.DATETIME: _date,
+    MysqlType.TIMESTAMP: _date,
+    MysqlType.DURATION: _duration,
+    MysqlType.ENUM: _enum,
+    MysqlType.SET: _set,
+    MysqlType.JSON: _json,
+}

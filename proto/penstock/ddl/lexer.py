@@ -1,0 +1,165 @@
+"""SQL text into tokens, by MySQL's rules, with every token's place in the text.
+
+What MySQL would execute is kept and what it would not is blanked, character for character, so
+that a token's `start` and `end` are places in `Source.text` as well:
+
+    /* comment */  -- comment  # comment   blanked
+    /*!50100 sql */                        only the markers are blanked: any server of today runs it
+    /*T![feature] sql */                   blanked: TiDB's own placement and handle choices
+    /*M! sql */                            refused: MySQL and MariaDB would disagree about it
+
+Sql modes are the servers' defaults: "..." is a string, and a backslash escapes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from penstock.errors import NeedsOperator
+
+
+class Kind(Enum):
+    """What a token is."""
+
+    WORD = auto()
+    QUOTED = auto()
+    STRING = auto()
+    NUMBER = auto()
+    HEX = auto()
+    BITS = auto()
+    SIGN = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; `text` is what it means: a name without quotes, a string without escapes."""
+
+    kind: Kind
+    text: str
+    start: int
+    end: int
+
+    @property
+    def upper(self) -> str:
+        """The word in capitals, or "" for what is not a bare word."""
+        return self.text.upper() if self.kind is Kind.WORD else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text with its comments blanked, and its tokens, the last one being END."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+    def slice(self, start: int, end: int) -> str:
+        """Return the text between two places."""
+        return self.text[start:end]
+
+
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
+_KEPT_ESCAPES = {"%", "_"}
+_PATTERN = re.compile(
+    r"""
+    (?P<space>\s+)
+  | (?P<tidb>/\*T!.*?\*/)
+  | (?P<maria>/\*M!)
+  | (?P<opens>/\*!\d*)
+  | (?P<comment>/\*.*?\*/)
+  | (?P<line>(?:--(?=[\s\x00-\x1f]|$)|\#)[^\n]*)
+  | (?P<hex>0x[0-9A-Fa-f]+\b|[xX]'(?:[0-9A-Fa-f]{2})*')
+  | (?P<bits>0b[01]+\b|[bB]'[01]*')
+  | (?P<number>(?:\d+\.\d*|\.\d+|\d+)[eE][+-]?\d+(?![\w$])|\d+\.\d*|(?<![\w$`])\.\d+|\d+(?![\w$]))
+  | (?P<word>[\w$]+)
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<string>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
+  | (?P<closes>\*/)
+  | (?P<sign>[^`'"])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_KINDS = {
+    "word": Kind.WORD,
+    "quoted": Kind.QUOTED,
+    "string": Kind.STRING,
+    "number": Kind.NUMBER,
+    "hex": Kind.HEX,
+    "bits": Kind.BITS,
+    "sign": Kind.SIGN,
+}
+
+
+def read(sql: str) -> Source:
+    """Return the tokens of `sql`; an unclosed quote or comment raises NeedsOperator."""
+    tokens: list[Token] = []
+    kept: list[str] = []
+    at, depth = 0, 0
+    while at < len(sql):
+        match = _PATTERN.match(sql, at)
+        group = (match.lastgroup if match else None) or "open"
+        piece = match.group() if match else ""
+        if group in ("open", "maria") or (piece == "/" and sql.startswith("/*", at)):
+            raise _unreadable(sql, at, group)
+        if group == "closes" and depth == 0:
+            group = "sign"
+            piece = "*"
+        depth += {"opens": 1, "closes": -1}.get(group, 0)
+        kind = _KINDS.get(group)
+        if kind is None:
+            kept.append(re.sub(r"[^\n]", " ", piece))
+        else:
+            kept.append(piece)
+            tokens.append(Token(kind, _meaning(kind, piece), at, at + len(piece)))
+        at += len(piece)
+    if depth:
+        raise _unreadable(sql, len(sql), "open")
+    tokens.append(Token(Kind.END, "", at, at))
+    return Source("".join(kept), tuple(tokens))
+
+
+def _unreadable(sql: str, at: int, group: str) -> NeedsOperator:
+    near = sql[at : at + 30] or sql[-30:]
+    if group == "maria":
+        problem, hint = "a comment for MariaDB only", "write the clause without the comment marks"
+    else:
+        problem, hint = "a quote or comment that never ends", "close it"
+    return NeedsOperator(f"DDL holds {problem} near {near!r}", hint=hint)
+
+
+def _meaning(kind: Kind, piece: str) -> str:
+    if kind is Kind.QUOTED:
+        return piece[1:-1].replace("``", "`")
+    if kind is Kind.STRING:
+        return _unescape(piece)
+    if kind in (Kind.HEX, Kind.BITS):
+        return piece[2:-1] if piece[1] == "'" else piece[2:]
+    return piece
+
+
+def _unescape(piece: str) -> str:
+    quote = piece[0]
+    return re.sub(
+        rf"\\(.)|({quote}{quote})",
+        lambda m: quote if m.group(2) else _escaped(m.group(1)),
+        piece[1:-1],
+        flags=re.DOTALL,
+    )
+
+
+def _escaped(char: str) -> str:
+    if char in _KEPT_ESCAPES:
+        return "\\" + char
+    return _ESCAPES.get(char, char)
+
+
+def quote_name(name: str) -> str:
+    """Return an identifier between backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_text(text: str) -> str:
+    """Return a string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,280 @@
+"""DDL text into statements; what is not understood to the last word raises NeedsOperator.
+
+The grammar is our own and not sqlglot's, because sqlglot's MySQL reading loses what row images
+depend on: INT8 and REAL come out as TINYINT and FLOAT, LONG as BIGINT, `/*! … */` as a comment,
+and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY not at all.
+
+    CREATE | ALTER | DROP {DATABASE | SCHEMA}
+    CREATE TABLE … (…) | LIKE …      DROP TABLE a, b      TRUNCATE [TABLE]     RENAME TABLE …
+    ALTER TABLE …                    CREATE | DROP INDEX … ON …
+    CREATE [OR REPLACE] VIEW …       ALTER VIEW …         DROP VIEW a, b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.ddl import parse_alter
+from penstock.ddl.cursor import Cursor
+from penstock.ddl.lexer import Source, read
+from penstock.ddl.parse_columns import read_charset, read_column, read_option
+from penstock.ddl.parse_keys import at_key, index_options, key_parts, read_key
+from penstock.ddl.syntax import (
+    AddKey,
+    AlterSchema,
+    Charset,
+    ColumnDef,
+    CreateLike,
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    DropKey,
+    DropPrimary,
+    DropSchema,
+    DropTables,
+    IndexStatement,
+    KeyDef,
+    RenameTables,
+    Statement,
+    TableOptions,
+    TableRef,
+    TruncateTable,
+)
+from penstock.errors import NeedsOperator
+
+_NOT_REPLICATED = {
+    "TRIGGER": "triggers would change rows a second time downstream",
+    "PROCEDURE": "routines change no rows by themselves: create them downstream by hand",
+    "FUNCTION": "routines change no rows by themselves: create them downstream by hand",
+    "EVENT": "events would change rows a second time downstream",
+    "USER": "accounts belong to one server: manage them there",
+    "ROLE": "accounts belong to one server: manage them there",
+    "SEQUENCE": "use an AUTO_INCREMENT column",
+    "SERVER": "it belongs to one server: create it there",
+    "TABLESPACE": "it belongs to one server: create it there",
+    "TEMPORARY": "temporary tables live in one session and are not replicated",
+    "SPATIAL": "binlogs have no row encoding for geometries",
+}
+
+
+def parse(sql: str) -> tuple[Source, list[Statement]]:
+    """Return the statements in `sql`, at least one, and the text their places refer to."""
+    source = read(sql)
+    cur = Cursor(source)
+    statements = []
+    while True:
+        while cur.take_sign(";"):
+            pass
+        if cur.at_end():
+            break
+        statements.append(_statement(cur))
+    if not statements:
+        raise NeedsOperator("the DDL is empty", hint="give at least one statement")
+    return source, statements
+
+
+def _statement(cur: Cursor) -> Statement:
+    start, cur.edits = cur.token.start, []
+    verb = cur.next().upper
+    reader = _READERS.get(verb)
+    if reader is None:
+        raise NeedsOperator(
+            f"{verb or 'this'} starts no DDL that Penstock can follow",
+            hint="schema changes are CREATE, ALTER, DROP, TRUNCATE and RENAME",
+        )
+    found = reader(cur)
+    if not cur.at_end():
+        cur.fail("the end of the statement")
+    return replace(found, start=start, end=cur.last_end, edits=tuple(cur.edits))
+
+
+def _create(cur: Cursor) -> Statement:
+    replaces = cur.take("OR", "REPLACE")
+    if cur.take("TABLE"):
+        if replaces:
+            cur.refuse("CREATE OR REPLACE TABLE", "write DROP TABLE IF EXISTS, then CREATE TABLE")
+        return _create_table(cur)
+    if not replaces and cur.take_any("DATABASE", "SCHEMA"):
+        kept = len(cur.edits)
+        absent = cur.if_not_exists()
+        del cur.edits[kept:]
+        name = cur.name()
+        return CreateSchema(name=name, if_not_exists=absent, charset=_schema_options(cur))
+    if not replaces and (index := _create_index(cur)) is not None:
+        return index
+    return _create_view(cur, replaces=replaces, must_exist=False)
+
+
+def _schema_options(cur: Cursor) -> Charset:
+    charset = Charset()
+    while (more := read_charset(cur, charset)) is not None:
+        charset = more
+    return charset
+
+
+def _create_index(cur: Cursor) -> Statement | None:
+    before = cur.at
+    kind = cur.take_any("UNIQUE", "FULLTEXT")
+    if not cur.take("INDEX"):
+        cur.at = before
+        return None
+    key = KeyDef(name=None, parts=(), unique=kind == "UNIQUE", fulltext=kind == "FULLTEXT")
+    key = replace(key, if_not_exists=cur.if_not_exists(), name=cur.name())
+    index_options(cur)
+    cur.expect("ON")
+    ref = cur.table_ref()
+    key = replace(key, parts=key_parts(cur))
+    index_options(cur)
+    parse_alter.tuning_options(cur)
+    return IndexStatement(ref=ref, operation=AddKey(key))
+
+
+def _create_table(cur: Cursor) -> Statement:
+    absent = cur.if_not_exists()
+    ref = cur.table_ref()
+    if cur.take("LIKE"):
+        return CreateLike(ref=ref, if_not_exists=absent, like=cur.table_ref())
+    if cur.is_sign("(") and cur.peek().upper == "LIKE":
+        cur.expect_sign("(")
+        cur.expect("LIKE")
+        like = cur.table_ref()
+        cur.expect_sign(")")
+        return CreateLike(ref=ref, if_not_exists=absent, like=like)
+    if not cur.is_sign("("):
+        cur.refuse(
+            "CREATE TABLE … SELECT", "create the table with its columns, then insert the rows"
+        )
+    columns, keys = _table_elements(cur)
+    options = TableOptions(end=cur.last_end)
+    while (more := read_option(cur, options)) is not None:
+        options = more
+        cur.take_sign(",")
+    if cur.is_word("PARTITION", "BY"):
+        parse_alter.partition_by(cur)
+    if cur.token.upper in ("AS", "SELECT", "IGNORE", "REPLACE"):
+        cur.refuse("CREATE TABLE … SELECT", "create the table first, then insert the rows")
+    return CreateTable(ref=ref, if_not_exists=absent, columns=columns, keys=keys, options=options)
+
+
+def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...]]:
+    """Read what stands in the parentheses; keys come in the order in which MySQL names them."""
+    columns: list[ColumnDef] = []
+    keys: list[KeyDef] = []
+    cur.expect_sign("(")
+    while True:
+        if at_key(cur):
+            key = read_key(cur)
+            keys += [key] if key is not None else []
+        else:
+            columns.append(read_column(cur))
+            keys += columns[-1].keys
+        if not cur.take_sign(","):
+            break
+    cur.expect_sign(")")
+    return tuple(columns), tuple(keys)
+
+
+def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
+    start = cur.token
+    if cur.take("ALGORITHM"):
+        cur.expect_sign("=")
+        cur.next()
+    if cur.take("DEFINER"):
+        cur.expect_sign("=")
+        while not cur.at_end() and not (cur.is_word("SQL") or cur.is_word("VIEW")):
+            if cur.token.upper in _NOT_REPLICATED:
+                start = cur.token
+                break
+            cur.next()
+    if cur.take("SQL", "SECURITY"):
+        cur.next()
+    if not cur.take("VIEW"):
+        start = cur.token if cur.token.upper in _NOT_REPLICATED else start
+        what = start.text.upper()
+        hint = _NOT_REPLICATED.get(what, "only databases, tables, indexes and views are replicated")
+        cur.refuse(f"CREATE or ALTER {what}", hint)
+    absent = cur.if_not_exists()
+    ref = cur.table_ref()
+    if cur.is_sign("("):
+        cur.names()
+    cur.expect("AS")
+    select = cur.token.start
+    while not cur.at_end():
+        cur.next()
+    return CreateView(
+        ref=ref,
+        or_replace=replaces,
+        must_exist=must_exist,
+        if_not_exists=absent,
+        select_start=select,
+    )
+
+
+def _alter(cur: Cursor) -> Statement:
+    if cur.take_any("DATABASE", "SCHEMA"):
+        starts = cur.is_word("DEFAULT") or cur.is_word("COLLATE") or cur.is_word("CHARSET")
+        name = None if starts or cur.is_word("CHARACTER", "SET") else cur.name()
+        charset = _schema_options(cur)
+        if charset == Charset():
+            cur.fail("CHARACTER SET or COLLATE")
+        return AlterSchema(name=name, charset=charset)
+    if cur.is_word("IGNORE"):
+        cur.refuse("ALTER IGNORE TABLE", "it deletes rows silently: delete them first")
+    start = cur.token.start
+    if cur.take("ONLINE"):
+        cur.drop_text(start)
+    if cur.take("TABLE"):
+        return parse_alter.alter_table(cur)
+    return _create_view(cur, replaces=True, must_exist=True)
+
+
+def _drop(cur: Cursor) -> Statement:
+    if cur.take_any("DATABASE", "SCHEMA"):
+        absent = cur.if_exists()
+        return DropSchema(name=cur.name(), if_exists=absent)
+    if cur.take("INDEX"):
+        absent = cur.if_exists()
+        name_token = cur.token
+        name = cur.name()
+        cur.expect("ON")
+        ref = cur.table_ref()
+        parse_alter.tuning_options(cur)
+        if name_token.text.upper() == "PRIMARY":
+            return IndexStatement(ref=ref, operation=DropPrimary())
+        return IndexStatement(ref=ref, operation=DropKey(name, if_exists=absent))
+    views = cur.is_word("VIEW")
+    if not cur.take_any("TABLE", "TABLES", "VIEW"):
+        what = cur.token.text.upper()
+        cur.refuse(f"DROP {what}", _NOT_REPLICATED.get(what, "it changes no table"))
+    absent = cur.if_exists()
+    refs = [cur.table_ref()]
+    while cur.take_sign(","):
+        refs.append(cur.table_ref())
+    cur.take_any("RESTRICT", "CASCADE")
+    return DropTables(refs=tuple(refs), if_exists=absent, views=views)
+
+
+def _truncate(cur: Cursor) -> Statement:
+    cur.take("TABLE")
+    return TruncateTable(ref=cur.table_ref())
+
+
+def _rename(cur: Cursor) -> Statement:
+    if not cur.take_any("TABLE", "TABLES"):
+        cur.refuse("RENAME of anything but tables", "rename tables only")
+    pairs: list[tuple[TableRef, TableRef]] = []
+    while not pairs or cur.take_sign(","):
+        old = cur.table_ref()
+        cur.expect("TO")
+        pairs.append((old, cur.table_ref()))
+    return RenameTables(pairs=tuple(pairs))
+
+
+_READERS: dict[str, Callable[[Cursor], Statement]] = {
+    "CREATE": _create,
+    "ALTER": _alter,
+    "DROP": _drop,
+    "TRUNCATE": _truncate,
+    "RENAME": _rename,
+}

@@ -1,0 +1,275 @@
+"""The operations of ALTER TABLE.
+
+Followed: every operation on columns, keys, defaults, names, comments and character sets. Passed on
+but not tracked: foreign keys, CHECKs, storage options, ENABLE/DISABLE KEYS, FORCE, ORDER BY,
+PARTITION BY and those partition operations that keep all rows. Refused: partition operations and
+tablespace operations that make rows come or go without a row change in the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.ddl.cursor import Cursor
+from penstock.ddl.parse_columns import (
+    read_column,
+    read_option,
+    read_place,
+    take_charset,
+)
+from penstock.ddl.parse_keys import at_key, read_key
+from penstock.ddl.syntax import (
+    AddColumns,
+    AddKey,
+    AlterTable,
+    ChangeColumn,
+    Charset,
+    ColumnDef,
+    Convert,
+    DropColumn,
+    DropKey,
+    DropPrimary,
+    Edit,
+    Operation,
+    Part,
+    RenameColumn,
+    RenameKey,
+    RenameTo,
+    SetDefault,
+    SetOptions,
+    TableOptions,
+    Untracked,
+)
+
+_KEEPS_ROWS = ("ADD", "REORGANIZE", "COALESCE", "REMOVE", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR",
+               "REBUILD")  # fmt: skip
+
+
+def alter_table(cur: Cursor) -> AlterTable:
+    """Read what follows ALTER TABLE."""
+    cur.if_exists()
+    ref = cur.table_ref()
+    parts: list[Part] = []
+    while not cur.at_end():
+        if cur.is_word("PARTITION", "BY"):
+            start = cur.token.start
+            partition_by(cur)
+            parts.append(Part(Untracked(), start, cur.last_end))
+            break
+        start = cur.token.start
+        operation = _operation(cur)
+        parts.append(Part(operation, start, cur.last_end))
+        if not cur.take_sign(",") and not cur.is_word("PARTITION", "BY"):
+            # Table options may follow each other without commas.
+            if not isinstance(operation, SetOptions):
+                break
+        elif cur.at_end():
+            cur.fail("an operation")
+    return AlterTable(ref=ref, parts=tuple(parts))
+
+
+def _operation(cur: Cursor) -> Operation:
+    readers = {
+        "ADD": _add,
+        "DROP": _drop,
+        "MODIFY": _modify,
+        "CHANGE": _change,
+        "RENAME": _rename,
+        "ALTER": _alter,
+        "CONVERT": _convert,
+    }
+    if _is_partition_operation(cur):
+        return _partition_operation(cur)
+    reader = readers.get(cur.token.upper)
+    if reader is not None:
+        cur.next()
+        return reader(cur)
+    return _quiet(cur) or _options(cur)
+
+
+def _add(cur: Cursor) -> Operation:
+    if at_key(cur):
+        key = read_key(cur)
+        return AddKey(key) if key is not None else Untracked()
+    cur.take("COLUMN")
+    absent = cur.if_not_exists()
+    if not cur.is_sign("("):
+        column = read_place(cur, read_column(cur))
+        return AddColumns((replace(column, if_not_exists=absent),))
+    cur.expect_sign("(")
+    columns: list[ColumnDef] = []
+    while not columns or cur.take_sign(","):
+        if at_key(cur):
+            cur.refuse("keys within ADD (…)", "add the keys as operations of their own")
+        columns.append(replace(read_column(cur), if_not_exists=absent))
+    cur.expect_sign(")")
+    return AddColumns(tuple(columns))
+
+
+def _drop(cur: Cursor) -> Operation:
+    if cur.take("PRIMARY", "KEY"):
+        return DropPrimary()
+    if cur.take("FOREIGN", "KEY"):
+        cur.if_exists()
+        cur.name()
+        return Untracked()
+    start = cur.token.start
+    if cur.take("CHECK"):
+        # MariaDB and MySQL agree on DROP CONSTRAINT only.
+        cur.edits.append(Edit(start, cur.last_end, "CONSTRAINT"))
+        cur.name()
+        return Untracked()
+    if cur.take("CONSTRAINT"):
+        absent = cur.if_exists()
+        return DropKey(cur.name(), if_exists=absent, lenient=True)
+    if cur.take_any("INDEX", "KEY"):
+        absent = cur.if_exists()
+        name = cur.name()
+        return DropPrimary() if name.upper() == "PRIMARY" else DropKey(name, if_exists=absent)
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    name = cur.column_name()
+    start = cur.token.start
+    if cur.take_any("RESTRICT", "CASCADE"):
+        cur.drop_text(start)
+    return DropColumn(name, if_exists=absent)
+
+
+def _modify(cur: Cursor) -> Operation:
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    column = read_place(cur, read_column(cur))
+    return ChangeColumn(column.name, column, if_exists=absent)
+
+
+def _change(cur: Cursor) -> Operation:
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    old = cur.column_name()
+    return ChangeColumn(old, read_place(cur, read_column(cur)), if_exists=absent)
+
+
+def _rename(cur: Cursor) -> Operation:
+    if cur.take("COLUMN"):
+        old = cur.column_name()
+        cur.expect("TO")
+        return RenameColumn(old, cur.column_name())
+    if cur.take_any("INDEX", "KEY"):
+        old = cur.name()
+        cur.expect("TO")
+        return RenameKey(old, cur.name())
+    if not cur.take_any("TO", "AS"):
+        cur.take_sign("=")
+    return RenameTo(cur.table_ref())
+
+
+def _alter(cur: Cursor) -> Operation:
+    start = cur.source.tokens[cur.at - 1].start
+    if cur.take_any("INDEX", "KEY"):
+        cur.name()
+        if not cur.take_any("VISIBLE", "INVISIBLE") and not cur.take("NOT", "IGNORED"):
+            cur.expect("IGNORED")
+        # Whether an optimizer may use an index is each server's own affair.
+        cur.drop_text(start)
+        return Untracked(tuning=True)
+    if cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
+        cur.refuse("ALTER CHECK", "drop the constraint and add it again")
+    cur.take("COLUMN")
+    name = cur.column_name()
+    if cur.take("DROP", "DEFAULT"):
+        return SetDefault(name, None)
+    cur.expect("SET")
+    if cur.take_any("VISIBLE", "INVISIBLE"):
+        cur.refuse("ALTER COLUMN … SET VISIBLE", "use MODIFY COLUMN with the whole definition")
+    cur.expect("DEFAULT")
+    return SetDefault(name, cur.value())
+
+
+def _convert(cur: Cursor) -> Operation:
+    cur.expect("TO")
+    if not take_charset(cur):
+        cur.fail("CHARACTER SET")
+    start = cur.token.start
+    if cur.take("DEFAULT"):
+        return Convert(Charset(end=cur.last_end), start)
+    charset = Charset(charset=cur.next().text.lower(), end=cur.last_end)
+    if cur.take("COLLATE"):
+        cur.take_sign("=")
+        charset = replace(charset, collate=cur.next().text.lower(), end=cur.last_end)
+    return Convert(charset, start)
+
+
+def _options(cur: Cursor) -> Operation:
+    first = read_option(cur, TableOptions())
+    if first is None:
+        cur.fail("an operation of ALTER TABLE")
+    options = first
+    while not cur.at_end() and (more := read_option(cur, options)) is not None:
+        options = more
+    return SetOptions(options)
+
+
+def _quiet(cur: Cursor) -> Operation | None:
+    """Read what says how to alter, or alters nothing that is tracked."""
+    if _tuning(cur):
+        return Untracked(tuning=True)
+    if cur.take("FORCE") or cur.take("ENABLE", "KEYS") or cur.take("DISABLE", "KEYS"):
+        return Untracked()
+    if cur.take("ORDER", "BY"):
+        while not cur.at_end():
+            cur.column_name()
+            cur.take_any("ASC", "DESC")
+            if not cur.take_sign(","):
+                break
+        return Untracked()
+    if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
+        return Untracked(tuning=True)
+    if cur.is_word("DISCARD") or cur.is_word("IMPORT"):
+        cur.refuse("tablespace operations", "rows would come or go without a binlog")
+    return None
+
+
+def _tuning(cur: Cursor) -> bool:
+    if not cur.take_any("ALGORITHM", "LOCK"):
+        return False
+    cur.take_sign("=")
+    cur.next()
+    return True
+
+
+def tuning_options(cur: Cursor) -> None:
+    """Move past ALGORITHM and LOCK after CREATE INDEX and DROP INDEX."""
+    while _tuning(cur):
+        pass
+
+
+def _is_partition_operation(cur: Cursor) -> bool:
+    return cur.peek().upper in ("PARTITION", "PARTITIONING") and bool(cur.token.upper)
+
+
+def _partition_operation(cur: Cursor) -> Operation:
+    verb = cur.next().upper
+    if verb not in _KEEPS_ROWS:
+        cur.refuse(
+            f"{verb} PARTITION", "rows would come or go without a binlog: delete or insert them"
+        )
+    _skip_rest(cur)
+    return Untracked()
+
+
+def partition_by(cur: Cursor) -> None:
+    """Move past PARTITION BY and all that belongs to it: rows do not depend on it."""
+    cur.expect("PARTITION", "BY")
+    if cur.token.upper not in ("RANGE", "LIST", "HASH", "KEY", "LINEAR"):
+        cur.refuse(f"PARTITION BY {cur.token.text}", "use RANGE, LIST, HASH or KEY")
+    _skip_rest(cur)
+
+
+def _skip_rest(cur: Cursor) -> None:
+    while not cur.at_end():
+        if cur.token.upper in ("SELECT", "AS"):
+            return
+        if cur.is_sign("("):
+            cur.parenthesised()
+        else:
+            cur.next()

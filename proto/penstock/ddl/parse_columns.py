@@ -1,0 +1,259 @@
+"""Column definitions and table options: what CREATE TABLE and ALTER TABLE share.
+
+Read and passed on downstream, but not tracked, because no row image depends on them: CHECK and
+the action clauses of FOREIGN KEY, index types and comments, COLUMN_FORMAT, STORAGE, engine and
+storage options, PARTITION BY. Refused: what makes rows or keys Penstock cannot know (expression
+keys, types without a row encoding, CREATE TABLE AS SELECT).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.ddl.cursor import Cursor
+from penstock.ddl.lexer import Kind
+from penstock.ddl.parse_keys import enforcement, reference
+from penstock.ddl.syntax import (
+    Charset,
+    ColumnDef,
+    KeyDef,
+    KeyPart,
+    Place,
+    TableOptions,
+    TypeSpec,
+)
+
+_ONE_WORD = {
+    "BIT", "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE",
+    "BOOL", "SERIAL", "DATE", "TIME", "DATETIME", "TIMESTAMP", "YEAR", "CHAR", "VARCHAR", "BINARY",
+    "VARBINARY", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "TINYBLOB", "BLOB", "MEDIUMBLOB",
+    "LONGBLOB", "ENUM", "SET", "JSON",
+}  # fmt: skip
+_ALIASES = {
+    "BOOLEAN": "BOOL", "INT1": "TINYINT", "INT2": "SMALLINT", "INT3": "MEDIUMINT",
+    "MIDDLEINT": "MEDIUMINT", "INT4": "INT", "INTEGER": "INT", "INT8": "BIGINT",
+    "DEC": "DECIMAL", "FIXED": "DECIMAL", "NUMERIC": "DECIMAL", "FLOAT4": "FLOAT",
+    "FLOAT8": "DOUBLE", "REAL": "DOUBLE", "CHARACTER": "CHAR", "VARCHARACTER": "VARCHAR",
+    "NCHAR": "CHAR", "NVARCHAR": "VARCHAR",
+}  # fmt: skip
+_NATIONAL = ("NCHAR", "NVARCHAR")
+_NO_ENCODING = {
+    "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON",
+    "GEOMETRYCOLLECTION", "GEOMCOLLECTION", "VECTOR", "UUID", "INET4", "INET6", "XMLTYPE",
+}  # fmt: skip
+
+
+def read_type(cur: Cursor) -> TypeSpec:
+    """Read a column's type and the attributes that belong to it."""
+    written = cur.token.upper
+    if written in _NO_ENCODING:
+        cur.refuse(f"columns of type {written}", "binlogs have no row encoding for it")
+    spec = _long_type(cur) or _plain_type(cur)
+    if cur.is_sign("("):
+        spec = _parenthesis(cur, spec)
+    return _attributes(cur, spec)
+
+
+def _long_type(cur: Cursor) -> TypeSpec | None:
+    """Read LONG [VARCHAR|VARBINARY] and NATIONAL CHAR, types of more than a word."""
+    if cur.take("LONG"):
+        if cur.take("VARBINARY"):
+            return TypeSpec(name="MEDIUMBLOB")
+        _ = cur.take("VARCHAR") or cur.take("VARCHARACTER") or cur.take("CHAR", "VARYING")
+        return TypeSpec(name="MEDIUMTEXT")
+    if cur.take("NATIONAL"):
+        spec = _plain_type(cur)
+        if spec.name not in ("CHAR", "VARCHAR"):
+            cur.fail("CHAR or VARCHAR")
+        return replace(spec, charset=Charset(charset="utf8"))
+    return None
+
+
+def _plain_type(cur: Cursor) -> TypeSpec:
+    written = cur.token.upper
+    name = _ALIASES.get(written, written)
+    if name not in _ONE_WORD:
+        cur.fail("a column type")
+    cur.next()
+    if name == "DOUBLE":
+        cur.take("PRECISION")
+    if name == "CHAR" and cur.take("VARYING"):
+        name = "VARCHAR"
+    charset = Charset(charset="utf8") if written in _NATIONAL else Charset()
+    return TypeSpec(name=name, charset=charset)
+
+
+def _parenthesis(cur: Cursor, spec: TypeSpec) -> TypeSpec:
+    cur.expect_sign("(")
+    if spec.name in ("ENUM", "SET"):
+        elems = [cur.string()]
+        while cur.take_sign(","):
+            elems.append(cur.string())
+        spec = replace(spec, elems=tuple(elems))
+    else:
+        numbers = [cur.integer()]
+        while cur.take_sign(","):
+            numbers.append(cur.integer())
+        spec = replace(spec, numbers=tuple(numbers))
+    cur.expect_sign(")")
+    return spec
+
+
+def _attributes(cur: Cursor, spec: TypeSpec) -> TypeSpec:
+    charset = replace(spec.charset, end=cur.last_end)
+    while True:
+        if cur.take("UNSIGNED"):
+            spec = replace(spec, unsigned=True)
+        elif cur.take("ZEROFILL"):
+            spec = replace(spec, zerofill=True, unsigned=True)
+        elif cur.take("BINARY"):
+            spec = replace(spec, binary=True)
+        elif cur.take("SIGNED"):
+            pass
+        elif cur.take("BYTE"):
+            charset = Charset(charset="binary", collate="binary")
+        elif cur.take("ASCII"):
+            charset = Charset(charset="latin1", end=cur.last_end)
+        elif cur.take("UNICODE"):
+            charset = Charset(charset="ucs2", end=cur.last_end)
+        elif take_charset(cur):
+            charset = replace(charset, charset=_charset_name(cur), end=cur.last_end)
+        else:
+            return replace(spec, charset=charset)
+
+
+def take_charset(cur: Cursor) -> bool:
+    """Move past CHARACTER SET or CHARSET."""
+    return cur.take("CHARACTER", "SET") or cur.take("CHAR", "SET") or cur.take("CHARSET")
+
+
+def _charset_name(cur: Cursor) -> str:
+    """Read the name of a character set or collation: a name, a string, or the word BINARY."""
+    if cur.token.kind is Kind.STRING:
+        return cur.string().lower()
+    if cur.take("BINARY"):
+        return "binary"
+    return cur.name().lower()
+
+
+def read_charset(cur: Cursor, given: Charset) -> Charset | None:
+    """Read [DEFAULT] CHARACTER SET or COLLATE with or without `=`; None if neither is here."""
+    start = cur.at
+    cur.take("DEFAULT")
+    if take_charset(cur):
+        cur.take_sign("=")
+        return replace(given, charset=_charset_name(cur), end=cur.last_end)
+    if cur.take("COLLATE"):
+        cur.take_sign("=")
+        return replace(given, collate=_charset_name(cur), end=cur.last_end)
+    cur.at = start
+    return None
+
+
+def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
+    """Read a column definition; `name` if it was read already."""
+    column = ColumnDef(name=name or cur.column_name(), type=read_type(cur))
+    if column.type.name == "SERIAL":
+        serial = KeyDef(name=None, parts=(KeyPart(name=column.name),), unique=True)
+        column = replace(column, not_null=True, auto_increment=True, keys=(serial,))
+    while (more := _column_attribute(cur, column)) is not None:
+        column = more
+    return column
+
+
+def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
+    """Read one attribute after the type; None when none follows."""
+    if cur.take("NOT", "NULL"):
+        return replace(column, not_null=True)
+    if cur.take("NULL"):
+        return replace(column, not_null=False)
+    if cur.take("DEFAULT"):
+        return replace(column, default=cur.value())
+    if cur.take("ON", "UPDATE"):
+        if cur.now() is None:
+            cur.fail("CURRENT_TIMESTAMP")
+        return replace(column, on_update_now=True)
+    if cur.take("AUTO_INCREMENT"):
+        return replace(column, auto_increment=True)
+    if cur.take("COMMENT"):
+        return replace(column, comment=cur.string())
+    if cur.take("COLLATE"):
+        charset = replace(column.type.charset, collate=_charset_name(cur))
+        return replace(column, type=replace(column.type, charset=charset))
+    return _key_attribute(cur, column) or _quiet_attribute(cur, column)
+
+
+def _key_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
+    part = (KeyPart(name=column.name),)
+    if cur.take("PRIMARY", "KEY") or cur.take("PRIMARY") or cur.take("KEY"):
+        return replace(column, keys=(*column.keys, KeyDef(name=None, parts=part, primary=True)))
+    if cur.take("UNIQUE"):
+        cur.take("KEY")
+        return replace(column, keys=(*column.keys, KeyDef(name=None, parts=part, unique=True)))
+    if cur.take("GENERATED", "ALWAYS", "AS") or cur.take("AS"):
+        return replace(column, generated=cur.parenthesised())
+    if column.generated and (kind := cur.take_any("STORED", "PERSISTENT", "VIRTUAL")):
+        return replace(column, stored=kind != "VIRTUAL")
+    return None
+
+
+def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
+    """Read what changes no row image."""
+    start = cur.token.start
+    if cur.take("VISIBLE"):
+        cur.drop_text(start)
+    elif cur.take("COLUMN_FORMAT") or cur.take("STORAGE"):
+        # MySQL Cluster's wishes, which MariaDB does not know and InnoDB does not heed.
+        cur.next()
+        cur.drop_text(start)
+    elif cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
+        if cur.take("CONSTRAINT") and not cur.is_word("CHECK"):
+            cur.name()
+        cur.expect("CHECK")
+        cur.parenthesised()
+        enforcement(cur)
+    elif cur.take("REFERENCES"):
+        reference(cur)
+    elif not cur.take("INVISIBLE"):
+        return None
+    return column
+
+
+def read_place(cur: Cursor, column: ColumnDef) -> ColumnDef:
+    """Read FIRST or AFTER."""
+    if cur.take("FIRST"):
+        return replace(column, place=Place.FIRST)
+    if cur.take("AFTER"):
+        return replace(column, place=Place.AFTER, after=cur.column_name())
+    return column
+
+
+_WORD_OPTIONS = (
+    "ENGINE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "PAGE_CHECKSUM", "COMPRESSION",
+    "DELAY_KEY_WRITE", "ENCRYPTION", "ENCRYPTED", "INSERT_METHOD", "KEY_BLOCK_SIZE", "MAX_ROWS",
+    "MIN_ROWS", "PACK_KEYS", "ROW_FORMAT", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
+    "STATS_SAMPLE_PAGES", "TRANSACTIONAL", "PAGE_COMPRESSED", "PAGE_COMPRESSION_LEVEL",
+    "SHARD_ROW_ID_BITS", "PRE_SPLIT_REGIONS", "AUTO_ID_CACHE", "AUTO_RANDOM_BASE",
+)  # fmt: skip
+_TIDB_OPTIONS = _WORD_OPTIONS[-4:]
+
+
+def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
+    """Read one table option; None when none follows."""
+    if (charset := read_charset(cur, options.charset)) is not None:
+        return replace(options, charset=charset, end=cur.last_end)
+    start = cur.token.start
+    if cur.take("COMMENT"):
+        cur.take_sign("=")
+        return replace(options, comment=cur.string(), end=cur.last_end)
+    if cur.take("DATA", "DIRECTORY") or cur.take("INDEX", "DIRECTORY"):
+        cur.refuse("DATA DIRECTORY", "paths of one server mean nothing on another: leave it out")
+    word = cur.take_any(*_WORD_OPTIONS)
+    if not word:
+        return None
+    cur.take_sign("=")
+    if cur.next().kind not in (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.QUOTED):
+        cur.fail(f"a value for {word}")
+    if word in _TIDB_OPTIONS:
+        cur.drop_text(start)
+    return replace(options, end=cur.last_end)

@@ -1,0 +1,133 @@
+"""Keys and constraints, in CREATE TABLE and in ALTER TABLE.
+
+Tracked are the columns, the prefixes and the uniqueness of a key. A foreign key is tracked as the
+index it asks for; a CHECK is read and passed on downstream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.ddl.cursor import Cursor
+from penstock.ddl.syntax import KeyDef, KeyPart
+
+
+def at_key(cur: Cursor) -> bool:
+    """Return whether a key or constraint starts here, and not a column."""
+    words = ("CONSTRAINT", "PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "FOREIGN")
+    return cur.token.upper in (*words, "CHECK")
+
+
+def read_key(cur: Cursor) -> KeyDef | None:
+    """Read a table-level key or constraint; None for a CHECK, which is not tracked."""
+    constraint = None
+    if cur.take("CONSTRAINT") and cur.is_name():
+        constraint = cur.name()
+    if cur.take("CHECK"):
+        cur.parenthesised()
+        enforcement(cur)
+        return None
+    if cur.take("PRIMARY", "KEY"):
+        if cur.is_name() and not cur.is_word("USING"):
+            cur.name()
+        return _key_body(cur, KeyDef(name=None, parts=(), primary=True))
+    if cur.take("FOREIGN", "KEY"):
+        return _foreign_key(cur, constraint)
+    kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
+    if not cur.take_any("KEY", "INDEX") and not kind:
+        cur.fail("a key")
+    if kind == "SPATIAL":
+        cur.refuse("SPATIAL keys", "binlogs have no row encoding for geometries")
+    key = KeyDef(name=constraint, parts=(), unique=kind == "UNIQUE", fulltext=kind == "FULLTEXT")
+    return named_key(cur, key)
+
+
+def named_key(cur: Cursor, key: KeyDef) -> KeyDef:
+    """Read a key's name, if it has one, and the rest of it."""
+    key = replace(key, if_not_exists=cur.if_not_exists())
+    if cur.is_name() and not (cur.is_word("USING") or cur.is_word("TYPE")):
+        key = replace(key, name=cur.name())
+    return _key_body(cur, key)
+
+
+def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
+    if_not_exists = cur.if_not_exists()
+    name = cur.name() if cur.is_name() else None
+    parts = tuple(KeyPart(name=n) for n in cur.names())
+    cur.expect("REFERENCES")
+    reference(cur)
+    return KeyDef(name=constraint or name, parts=parts, implied=True, if_not_exists=if_not_exists)
+
+
+def _key_body(cur: Cursor, key: KeyDef) -> KeyDef:
+    index_options(cur)
+    parts = key_parts(cur)
+    index_options(cur)
+    return replace(key, parts=parts)
+
+
+def key_parts(cur: Cursor) -> tuple[KeyPart, ...]:
+    """Read the columns of a key."""
+    cur.expect_sign("(")
+    parts = [_key_part(cur)]
+    while cur.take_sign(","):
+        parts.append(_key_part(cur))
+    cur.expect_sign(")")
+    return tuple(parts)
+
+
+def _key_part(cur: Cursor) -> KeyPart:
+    if cur.is_sign("("):
+        cur.refuse("keys over expressions", "add a generated column and index that")
+    name, length = cur.name(), -1
+    if cur.take_sign("("):
+        length = cur.integer()
+        cur.expect_sign(")")
+        if length == 0:
+            cur.refuse("a key prefix of length 0", "give the prefix a length")
+    cur.take_any("ASC", "DESC")
+    return KeyPart(name=name, length=length)
+
+
+def index_options(cur: Cursor) -> None:
+    """Move past options of an index, none of which a row image depends on."""
+    while True:
+        start = cur.token.start
+        if cur.take_any("USING", "TYPE"):
+            if not cur.take_any("BTREE", "HASH", "RTREE"):
+                cur.fail("BTREE or HASH")
+        elif cur.take("KEY_BLOCK_SIZE"):
+            cur.take_sign("=")
+            cur.integer()
+        elif cur.take("COMMENT"):
+            cur.string()
+        elif cur.take("WITH", "PARSER"):
+            cur.name()
+        elif cur.take_any("VISIBLE", "INVISIBLE"):
+            cur.drop_text(start)
+        else:
+            return
+
+
+def enforcement(cur: Cursor) -> None:
+    """Move past ENFORCED after a CHECK."""
+    if cur.take("NOT", "ENFORCED"):
+        cur.refuse("CHECK … NOT ENFORCED", "leave the constraint out: MariaDB would enforce it")
+    start = cur.token.start
+    if cur.take("ENFORCED"):
+        cur.drop_text(start)
+
+
+def reference(cur: Cursor) -> None:
+    """Move past a table and what follows REFERENCES."""
+    cur.table_ref()
+    if cur.is_sign("("):
+        cur.names()
+    if cur.take("MATCH"):
+        cur.next()
+    while cur.take("ON"):
+        if not cur.take_any("DELETE", "UPDATE"):
+            cur.fail("DELETE or UPDATE")
+        action = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
+        if not any(cur.take(*words) for words in action):
+            cur.fail("an action")

@@ -1,0 +1,127 @@
+"""The part of planning that knows ALTER TABLE: what stays of it, and what kind of job it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.ddl.alter import altered, skipped
+from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits
+from penstock.ddl.syntax import (
+    AddColumns,
+    AddKey,
+    ChangeColumn,
+    Convert,
+    DropColumn,
+    DropKey,
+    DropPrimary,
+    Edit,
+    Operation,
+    Part,
+    RenameColumn,
+    RenameKey,
+    RenameTo,
+    SetDefault,
+    SetOptions,
+    TableRef,
+    Untracked,
+    edited,
+)
+from penstock.errors import NeedsOperator
+from penstock.schema import DdlType, SchemaInfo, TableInfo
+
+_TYPES: dict[type[Operation], DdlType] = {
+    DropColumn: DdlType.DROP_COLUMN,
+    RenameColumn: DdlType.MODIFY_COLUMN,
+    DropKey: DdlType.DROP_INDEX,
+    DropPrimary: DdlType.DROP_PRIMARY_KEY,
+    RenameKey: DdlType.RENAME_INDEX,
+    SetDefault: DdlType.SET_DEFAULT,
+    RenameTo: DdlType.RENAME_TABLE,
+    Convert: DdlType.MODIFY_TABLE_CHARSET,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPlan:
+    """What an ALTER TABLE comes to; `table` still has its old name."""
+
+    type: DdlType
+    table: TableInfo
+    rename: TableRef | None
+    parts: tuple[Part, ...]
+    edits: tuple[Edit, ...]
+
+    def text(self, source: str, edits: Sequence[Edit]) -> str:
+        """Return the operations that stay, as SQL."""
+        text = ""
+        for part in self.parts:
+            piece = edited(source, part.start, part.end, edits)
+            if piece:
+                partition = piece.upper().startswith("PARTITION")
+                text += (" " if partition else ", ") * bool(text) + piece
+        return text
+
+
+def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> AlterPlan | None:
+    """Return what the operations come to, None if that is nothing."""
+    live = tuple(p for p in parts if not skipped(before, p.operation))
+    operations = [_tracked(before, p.operation) for p in live]
+    if all(isinstance(o, Untracked) and o.tuning for o in operations):
+        return None
+    renames = [o.ref for o in operations if isinstance(o, RenameTo)]
+    if len(renames) > 1:
+        raise NeedsOperator(f"table {before.name!r} is renamed twice", hint="rename it once")
+    table = altered(before, operations, schema)
+    edits = [edit for o in operations for edit in _edits(o, table)]
+    return AlterPlan(
+        type=_job_type(operations),
+        table=table,
+        rename=renames[0] if renames else None,
+        parts=live,
+        edits=tuple(edits),
+    )
+
+
+def _tracked(table: TableInfo, operation: Operation) -> Operation:
+    """Return DROP CONSTRAINT as what it drops: an index, or something that is not tracked."""
+    if isinstance(operation, DropKey) and operation.lenient:
+        wanted = operation.name.lower()
+        if wanted == "primary":
+            return DropPrimary()
+        if not any(i.name.lower() == wanted and i.unique for i in table.indexes):
+            return Untracked()
+    return operation
+
+
+def _edits(operation: Operation, table: TableInfo) -> list[Edit]:
+    match operation:
+        case AddColumns(columns):
+            return [edit for column in columns for edit in column_edits(column)]
+        case ChangeColumn(_, column):
+            return column_edits(column)
+        case SetOptions(options):
+            return changed_option_edits(options)
+        case Convert():
+            return convert_edits(operation, table)
+    return []
+
+
+def _job_type(operations: Sequence[Operation]) -> DdlType:
+    real = [o for o in operations if not (isinstance(o, Untracked) and o.tuning)]
+    if len(real) != 1:
+        return DdlType.MULTI_SCHEMA_CHANGE
+    match real[0]:
+        case AddColumns(columns):
+            single = len(columns) == 1 and not columns[0].keys
+            return DdlType.ADD_COLUMN if single else DdlType.MULTI_SCHEMA_CHANGE
+        case ChangeColumn(_, column):
+            return DdlType.MULTI_SCHEMA_CHANGE if column.keys else DdlType.MODIFY_COLUMN
+        case AddKey(key):
+            return DdlType.ADD_PRIMARY_KEY if key.primary else DdlType.ADD_INDEX
+        case SetOptions(options):
+            charset = options.charset.charset or options.charset.collate
+            if options.comment is None:
+                return DdlType.MODIFY_TABLE_CHARSET if charset else DdlType.MULTI_SCHEMA_CHANGE
+            return DdlType.MULTI_SCHEMA_CHANGE if charset else DdlType.TABLE_COMMENT
+    return _TYPES.get(type(real[0]), DdlType.MULTI_SCHEMA_CHANGE)

@@ -1,0 +1,42 @@
+"""Edits that write out the collations which servers would otherwise choose for themselves."""
+
+from __future__ import annotations
+
+from penstock.ddl.charsets import resolve
+from penstock.ddl.syntax import Charset, ColumnDef, Convert, Edit, TableOptions
+from penstock.schema import TableInfo
+
+
+def column_edits(column: ColumnDef) -> list[Edit]:
+    """Return the COLLATE clause that a column with only a character set needs."""
+    given = column.type.charset
+    if column.type.binary or given.charset == "binary":
+        return []
+    return _collate_edits(given)
+
+
+def _collate_edits(given: Charset) -> list[Edit]:
+    if given.charset is None or given.collate is not None:
+        return []
+    _, collate = resolve(given, ("", ""))
+    return [Edit(given.end, given.end, f" COLLATE {collate}")]
+
+
+def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
+    """Return the clauses that make a new table's character set explicit."""
+    given = options.charset
+    if given.charset is None and given.collate is None:
+        clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
+        return [Edit(options.end, options.end, clause)]
+    return _collate_edits(given)
+
+
+def changed_option_edits(options: TableOptions) -> list[Edit]:
+    """Return the COLLATE clause that ALTER TABLE … CHARSET needs."""
+    return _collate_edits(options.charset)
+
+
+def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
+    """Return CONVERT TO's character set and collation in full; `table` is the one afterwards."""
+    text = f"{table.charset} COLLATE {table.collate}"
+    return [Edit(convert.start, convert.charset.end, text)]
