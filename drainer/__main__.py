@@ -1,0 +1,34 @@
+"""`python -m drainer`: settings, logs, signals, and one Drainer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from drainer.config import DrainerConfig
+from drainer.node import run
+from penstock import service
+from penstock.config import load
+from penstock.errors import NeedsOperator
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a Drainer until it is told to stop; return the process's exit code."""
+    try:
+        config = load(DrainerConfig, argv, prog="drainer", env_prefix="DRAINER")
+    except NeedsOperator as error:
+        sys.stderr.write(f"drainer: {error}\n")
+        return 2
+    # Py4J logs every call into the JVM below warning level.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+    async def drain(stop: asyncio.Event) -> None:
+        await run(config, stop)
+
+    return service.run(drain, log_level=config.log_level, log_file=config.log_file)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

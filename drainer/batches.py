@@ -1,0 +1,142 @@
+"""Gather the row changes of many transactions into one column of bytes per table.
+
+    Prewrite bytes ──> mutations ──> table 7:  kinds [0 0 1 4]   rows [b"…", b"…", b"…", b"…"]
+                                     table 9:  kinds [0]         rows [b"…"]
+
+Rows stay the bytes that the writer sent: nothing here looks into them, and no protobuf object
+outlives the call that read it. The order of the rows of a table is the order of their commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from drainer.apply.work import TableRows
+from penstock.errors import Malformed
+from penstock.model import MutationType
+from penstock.pb import binlog_pb2 as pb
+from penstock.schema import TableInfo
+
+_HINT = "the writer and the Drainer must speak the same binlog.proto"
+_INT32_BYTES_MAX = 2**31 - 1
+_INSERT, _UPDATE, _DELETE = (bytes([kind]) for kind in MutationType)
+
+Target = tuple[str, TableInfo]
+Lookup = Callable[[int, int], Target | None]
+"""(table id, schema version) to the table as it then was; None for one that is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transaction's changes in one table, in their order."""
+
+    table_id: int
+    target: Target
+    kinds: bytes
+    rows: list[bytes]
+
+
+@dataclass(slots=True)
+class _Column:
+    target: Target
+    kinds: bytearray = field(default_factory=bytearray)
+    rows: list[bytes] = field(default_factory=list)
+
+
+class Collector:
+    """The batch that is being filled."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self._columns: dict[int, _Column] = {}
+
+    def fits(self, changes: list[Change]) -> bool:
+        """Tell whether each change's table is the version that is collected already, if any is."""
+        for change in changes:
+            column = self._columns.get(change.table_id)
+            if column is not None and column.target is not change.target:
+                return False
+        return True
+
+    def add(self, changes: list[Change], size: int) -> None:
+        """Append one transaction's changes, which weigh `size` bytes."""
+        for change in changes:
+            column = self._columns.get(change.table_id)
+            if column is None:
+                column = self._columns[change.table_id] = _Column(change.target)
+            column.kinds += change.kinds
+            column.rows += change.rows
+            self.rows += len(change.rows)
+        self.bytes += size
+
+    def tables(self) -> list[TableRows]:
+        """Return everything collected as Arrow columns."""
+        return [
+            TableRows(column.target[0], column.target[1], bytes(column.kinds), _array(column.rows))
+            for column in self._columns.values()
+        ]
+
+
+def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], int]:
+    """Return a transaction's changes, and how many rows were for tables that are dropped.
+
+    Raises `Malformed` when the bytes are no row changes or their lists and sequence disagree.
+    """
+    try:
+        value = pb.PrewriteValue.FromString(prewrite_value)
+    except DecodeError as error:
+        raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
+    version = value.schema_version
+    changes = []
+    dropped = 0
+    for mutation in value.mutations:
+        table_id = mutation.table_id
+        kinds, rows = _in_sequence(mutation)
+        target = lookup(table_id, version)
+        if target is None:
+            dropped += len(rows)
+        else:
+            changes.append(Change(table_id, target, kinds, rows))
+    return changes, dropped
+
+
+def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
+    """Return the kinds and rows of one mutation in the order in which they were made."""
+    kinds = bytes(mutation.sequence)
+    inserted = mutation.inserted_rows
+    # Most transactions do one kind of thing to a table: a list is then taken over whole.
+    if len(inserted) == len(kinds) == kinds.count(_INSERT):
+        updated = mutation.updated_rows
+        deleted = mutation.deleted_rows
+        if not updated and not deleted and not mutation.deleted_ids and not mutation.deleted_pks:
+            return kinds, list(inserted)
+    updated, deleted = mutation.updated_rows, mutation.deleted_rows
+    told = (kinds.count(_INSERT), kinds.count(_UPDATE), kinds.count(_DELETE))
+    held = (len(inserted), len(updated), len(deleted))
+    if told != held or sum(told) != len(kinds) or mutation.deleted_ids or mutation.deleted_pks:
+        raise Malformed(
+            f"table {mutation.table_id}: the sequence of {len(kinds)} changes tells of {told}"
+            f" inserts, updates and deletes, the lists hold {held}",
+            hint=_HINT,
+        )
+    lists = zip(MutationType, (inserted, updated, deleted), strict=True)
+    rows: dict[int, Iterator[bytes]] = {int(kind): iter(rows) for kind, rows in lists}
+    return kinds, [next(rows[kind]) for kind in kinds]
+
+
+def _array(rows: list[bytes]) -> pa.Array:
+    """Return the rows as one Arrow array; joining them at once is faster than one by one."""
+    data = b"".join(rows)
+    large = len(data) > _INT32_BYTES_MAX
+    offsets = np.zeros(len(rows) + 1, np.int64 if large else np.int32)
+    np.cumsum(np.fromiter(map(len, rows), offsets.dtype, len(rows)), out=offsets[1:])
+    kind = pa.large_binary() if large else pa.binary()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(rows), buffers)

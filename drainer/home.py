@@ -1,0 +1,66 @@
+"""The Drainer's data directory: a lock, the node id, and a place for Spark's temporary files.
+
+    .lock    held while a Drainer lives here; a second one is refused
+    .node    the node id, kept so that a Drainer that moves keeps its name
+    spark/   emptied at each start and end
+
+There is nothing else: how far the downstream is stands in the downstream.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from penstock.errors import NeedsOperator
+
+
+class Home:
+    """The data directory, locked; use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the directory when it is missing; lock nothing yet."""
+        path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        # Executors' and the JVM's settings name this path, and they run elsewhere.
+        self.path = path.resolve()
+        self.spark_dir = self.path / "spark"
+        self._lock: int | None = None
+
+    def __enter__(self) -> Home:
+        """Take the lock; raise `NeedsOperator` when another process holds it."""
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise NeedsOperator(
+                f"another Drainer runs in {self.path}", hint="stop it or use another --data-dir"
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def node_id(self, configured: str, address: str) -> str:
+        """Return the name this directory bears already, or the configured one, or the address."""
+        path = self.path / ".node"
+        if path.exists():
+            name = path.read_text(encoding="utf-8").strip()
+            if configured and configured != name:
+                raise NeedsOperator(
+                    f"{self.path} belongs to drainer {name}, not to {configured}",
+                    hint="leave --node-id away, or use another --data-dir",
+                )
+            return name
+        name = configured or address
+        path.write_text(name + "\n", encoding="utf-8")
+        return name

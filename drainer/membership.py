@@ -1,0 +1,122 @@
+"""A Drainer among the others: its status in etcd, and the cluster's time that dates it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import (
+    NodeKind,
+    NodeRegistry,
+    NodeState,
+    NodeStatus,
+    Statuses,
+    is_live,
+)
+from penstock.timestamp import LOGICAL_BITS, Oracle, compose, seconds_between
+
+log = logging.getLogger(__name__)
+
+_TIME_EVERY_S = 5.0
+_TIME_RETRY_S = 0.5
+_NAMESAKE_WITHIN_S = 2.0
+
+
+class Membership:
+    """This Drainer's entry in the registry; its `max_commit_ts` is the saved checkpoint."""
+
+    def __init__(
+        self,
+        registry: NodeRegistry,
+        oracle: Oracle,
+        *,
+        node_id: str,
+        host: str,
+        checkpoint_ts: Callable[[], int],
+    ) -> None:
+        """Prepare; nothing is published before the first `publish`."""
+        self.node_id = node_id
+        self.host = host
+        self.state = NodeState.ONLINE
+        self._registry = registry
+        self._oracle = oracle
+        self._checkpoint_ts = checkpoint_ts
+        self._known: tuple[int, float] | None = None
+
+    def now_ts(self) -> int:
+        """Return about the present time of the cluster, without asking anyone."""
+        if self._known is None:
+            return compose(int(time.time() * 1000), 0)
+        ts, at_s = self._known
+        return ts + (int((time.monotonic() - at_s) * 1000) << LOGICAL_BITS)
+
+    async def keep_time(self) -> None:
+        """Ask the oracle now and then, for ever; without it the local clock goes on."""
+        while True:
+            try:
+                ts = await asyncio.to_thread(self._oracle.get_ts)
+            except PenstockError as error:
+                log.debug("no timestamp for the heartbeat: %s", error)
+                await asyncio.sleep(_TIME_RETRY_S)
+            else:
+                self._known = (ts, time.monotonic())
+                await asyncio.sleep(_TIME_EVERY_S)
+
+    async def publish_and_list(self) -> Statuses:
+        """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
+        return await asyncio.to_thread(self._publish_and_list, self._status())
+
+    async def publish(self, state: NodeState) -> None:
+        """Take a state and publish it; etcd being away is logged and nothing more."""
+        self.state = state
+        try:
+            await asyncio.to_thread(self._registry.put, NodeKind.DRAINER, self._status())
+        except PenstockError as error:
+            log.warning("could not publish the state %s: %s", state, error)
+        else:
+            log.info("drainer %s is %s", self.node_id, state)
+
+    async def refuse_namesake(self) -> None:
+        """Raise `NeedsOperator` when a living Drainer at another address bears our node id."""
+        try:
+            other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
+        except Retryable:
+            return  # The downstream's checkpoint has the last word on who may write.
+        if other is None or other.host == self.host or not is_live(other, self.now_ts()):
+            return
+        async with grpc.aio.insecure_channel(other.host) as channel:
+            stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                found = await stub.Status(penstock_pb2.StatusRequest(), timeout=_NAMESAKE_WITHIN_S)
+            except grpc.RpcError:
+                return
+        if found.node_id == self.node_id:
+            raise NeedsOperator(
+                f"a Drainer at {other.host} already has the node id {self.node_id}",
+                hint="give this one another --node-id, and remove .node from its data-dir",
+            )
+
+    def lag_s(self) -> float:
+        """Return how far the checkpoint is behind the present."""
+        return max(0.0, seconds_between(self._checkpoint_ts(), self.now_ts()))
+
+    def _publish_and_list(self, status: NodeStatus) -> Statuses:
+        self._registry.put(NodeKind.DRAINER, status)
+        return self._registry.list(NodeKind.PUMP)
+
+    def _status(self) -> NodeStatus:
+        return NodeStatus(
+            node_id=self.node_id,
+            host=self.host,
+            state=self.state,
+            max_commit_ts=self._checkpoint_ts(),
+            update_ts=self.now_ts(),
+        )

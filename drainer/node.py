@@ -1,0 +1,309 @@
+"""One Drainer's life, from an empty process to a clean end.
+
+lock ─ Spark begins to start ─ etcd, cluster id ─ checkpoint ─ schema ─ serving ─ online ─ pulling
+pausing ─ pulls ended ─ steps under way committed ─ checkpoint `consistent` ─ paused ─ Spark ended
+
+All that must survive a crash is in the downstream's checkpoint: the next life reads it and goes
+on after its `commit_ts`, with the schema as it was then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from drainer.config import DrainerConfig
+from drainer.coordinator import Coordinator
+from drainer.generation import Generation
+from drainer.home import Home
+from drainer.jobs import fetch_job
+from drainer.membership import Membership
+from drainer.merger import Merger
+from drainer.pipeline import Downstream, Pipeline, Source
+from drainer.planner import Planner
+from drainer.puller import Who
+from drainer.pumps import Pumps
+from drainer.schema import SchemaTracker
+from drainer.server import Services, build_server, listen
+from drainer.sink_thread import SinkThread
+from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.spark import SparkJob, SparkSettings
+from penstock.errors import NeedsOperator, Retryable
+from penstock.etcd import EtcdClient, connect
+from penstock.history import History
+from penstock.pb import penstock_pb2
+from penstock.registry import NodeState, Registry
+from penstock.timestamp import Oracle, open_oracle
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 2.0
+_SINK_CLOSE_S = 5.0
+_SERVER_GRACE_S = 1.0
+
+T = TypeVar("T")
+
+
+class _Stopped(Exception):
+    """Asked to stop before the Drainer was up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a Drainer is made of, opened and ready."""
+
+    home: Home
+    coordinator: Coordinator
+    task_count: int
+    etcd: EtcdClient
+    oracle: Oracle
+    thread: SinkThread
+    sink: Sink
+    cluster_id: int
+
+
+async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
+    """Live until `stop` or an operator's verb; raise what no retry can cure."""
+    try:
+        async with AsyncExitStack() as stack:
+            parts = await _open(config, stack, stop)
+            checkpoint = await _checkpoint(config, parts, stop)
+            jobs = await _insist(stop, "the DDL history", History(parts.etcd).jobs)
+            schemas = SchemaTracker.from_history(jobs, checkpoint.commit_ts)
+            await _Node(config, parts, checkpoint, schemas).live(stop)
+    except _Stopped:
+        log.info("stopped before the Drainer was up")
+
+
+async def _open(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event) -> _Parts:
+    """Open everything; the stack closes it, the last opened first."""
+    home = stack.enter_context(Home(config.data_dir))
+    coordinator, task_count = await _start_spark(config, home, stack)
+    etcd = connect(config.etcd_urls)
+    stack.push_async_callback(asyncio.to_thread, etcd.close)
+    oracle = open_oracle(etcd, config.pd_address or None)
+    stack.push_async_callback(asyncio.to_thread, oracle.close)
+    cluster_id = await _insist(stop, "the cluster id", Registry(etcd).cluster_id)
+    thread = SinkThread()
+    sink = open_sink(config.sink, cluster_id=cluster_id)
+
+    async def close_sink() -> None:
+        sink.close()
+        if not await thread.close(_SINK_CLOSE_S):
+            log.warning("the downstream does not answer; its open transaction will roll back")
+
+    stack.push_async_callback(close_sink)
+    return _Parts(
+        home=home,
+        coordinator=coordinator,
+        task_count=task_count,
+        etcd=etcd,
+        oracle=oracle,
+        thread=thread,
+        sink=sink,
+        cluster_id=cluster_id,
+    )
+
+
+async def _start_spark(
+    config: DrainerConfig, home: Home, stack: AsyncExitStack
+) -> tuple[Coordinator, int]:
+    """Start the resident job in the background: it takes seconds, and so does the rest."""
+    spark = config.spark
+    settings = SparkSettings(
+        work_dir=home.spark_dir,
+        master=spark.master,
+        tasks=spark.tasks,
+        driver_memory=spark.driver_memory,
+        executor_memory=spark.executor_memory,
+        host=spark.host,
+        conf=spark.conf,
+    )
+    coordinator = Coordinator(spark.host)
+    await coordinator.start()
+    job = SparkJob(settings, (coordinator.host, coordinator.port), coordinator.token)
+    stack.push_async_callback(asyncio.to_thread, job.stop)
+    stack.push_async_callback(coordinator.close)
+    job.start()
+    return coordinator, settings.task_count
+
+
+async def _checkpoint(config: DrainerConfig, parts: _Parts, stop: asyncio.Event) -> Checkpoint:
+    """Return where to continue; on a fresh downstream, where the settings say to start."""
+    loading = asyncio.create_task(parts.thread.call(parts.sink.load_checkpoint))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not loading.done():
+        loading.cancel()
+        raise _Stopped
+    found = loading.result()
+    if found is not None:
+        log.info("continuing after commit_ts %d", found.commit_ts)
+        if found.ddl_intent_ts:
+            log.info("the DDL at %d may have run already", found.ddl_intent_ts)
+        return found
+    start_ts = config.initial_commit_ts
+    if start_ts < 0:
+        start_ts = await _insist(stop, "the present timestamp", parts.oracle.get_ts)
+    log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
+    return Checkpoint(start_ts, 0)
+
+
+async def _insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
+    """Return the first answer, through outages; raise `_Stopped` when asked to stop before."""
+    while not stop.is_set():
+        try:
+            return await asyncio.to_thread(ask)
+        except Retryable as error:
+            log.error("cannot get %s, trying again (is etcd up? --etcd-urls): %s", what, error)
+        try:
+            async with asyncio.timeout(_RETRY_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    raise _Stopped
+
+
+class _Node:
+    """The Drainer once it knows where it stands."""
+
+    def __init__(
+        self,
+        config: DrainerConfig,
+        parts: _Parts,
+        checkpoint: Checkpoint,
+        schemas: SchemaTracker,
+    ) -> None:
+        self._config = config
+        self._parts = parts
+        self._ended = asyncio.Event()
+        self._final = NodeState.PAUSED
+        self._began_s = time.monotonic()
+        self._server = build_server()
+        address = _address(config, listen(self._server, config.addr))
+        node_id = parts.home.node_id(config.node_id, address)
+        merger = Merger(checkpoint.commit_ts)
+        self._membership = Membership(
+            Registry(parts.etcd),
+            parts.oracle,
+            node_id=node_id,
+            host=address,
+            checkpoint_ts=lambda: self._pipeline.progress.checkpoint.commit_ts,
+        )
+        who = Who(parts.cluster_id, node_id)
+        room_bytes = config.buffer_bytes
+        self._pumps = Pumps(merger, self._membership.publish_and_list, who, room_bytes)
+        planner = Planner(
+            schemas.table_at, rows_max=config.batch_rows_max, bytes_max=config.batch_bytes_max
+        )
+        history = History(parts.etcd)
+        source = Source(
+            merger=merger,
+            planner=planner,
+            pumps=self._pumps,
+            schemas=schemas,
+            fetch_job=lambda step: fetch_job(history, step),
+        )
+        generation = Generation(
+            parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect
+        )
+        downstream = Downstream(sink=parts.sink, thread=parts.thread, checkpoint=checkpoint)
+        self._pipeline = Pipeline(
+            source,
+            generation.statements,
+            downstream,
+            checkpoint_interval_s=config.checkpoint_interval_s,
+        )
+        services = Services(
+            refresh=self._pumps.refresh,
+            status=self._status,
+            pause=lambda asked: self._end(asked, NodeState.PAUSED),
+            close=lambda asked: self._end(asked, NodeState.OFFLINE),
+        )
+        services.add_to(self._server)
+
+    async def live(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, until an operator's verb, or until something fails."""
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            await self._server.start()
+            await self._membership.refuse_namesake()
+            log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)
+            pipeline = asyncio.create_task(self._pipeline.run(), name="pipeline")
+            pumps = self._pumps.run(self._config.heartbeat_interval_s)
+            tasks = [pipeline, *map(asyncio.create_task, (self._membership.keep_time(), pumps))]
+            tasks += [asyncio.create_task(event.wait()) for event in (stop, self._ended)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set() or self._ended.is_set():
+                await self._pause(pipeline)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            await _cancelled(tasks)
+            await self._pumps.close()
+            await self._server.stop(_SERVER_GRACE_S)
+            await self._membership.publish(self._final)
+
+    async def _pause(self, pipeline: asyncio.Task[None]) -> None:
+        """Commit what is under way, take nothing new, and say that the downstream is consistent."""
+        offline = self._final is NodeState.OFFLINE
+        await self._membership.publish(NodeState.CLOSING if offline else NodeState.PAUSING)
+        await self._pumps.close()
+        self._pipeline.stop()
+        await asyncio.wait((pipeline,), timeout=self._config.stop_timeout_s)
+        if not pipeline.done():
+            log.warning("a batch under way is given up; the checkpoint stands before it")
+            return
+        pipeline.result()
+        if self._pipeline.progress.steps:
+            last = replace(self._pipeline.progress.checkpoint, consistent=True)
+            await self._parts.thread.call(lambda: self._parts.sink.save_checkpoint(last))
+
+    def _end(self, asked: str, final: NodeState) -> None:
+        """Begin to end in the state `final`; refuse a verb that was meant for someone else."""
+        if asked != self._membership.node_id:
+            raise NeedsOperator(
+                f"this is drainer {self._membership.node_id}, not {asked}",
+                hint="the address is stale: list the nodes again",
+            )
+        if self._ended.is_set():
+            raise NeedsOperator(f"drainer {asked} is ending already", hint="wait for it")
+        self._final = final
+        self._ended.set()
+
+    def _status(self) -> penstock_pb2.StatusReply:
+        progress = self._pipeline.progress
+        details = {
+            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
+            "lag_s": f"{self._membership.lag_s():.3f}",
+            "spark_tasks": str(self._parts.coordinator.tasks),
+            "spark_tasks_lost": str(self._parts.coordinator.lost_tasks),
+            **progress.describe(),
+            **self._pumps.describe(),
+        }
+        return penstock_pb2.StatusReply(
+            node_id=self._membership.node_id,
+            state=str(self._membership.state),
+            max_commit_ts=progress.checkpoint.commit_ts,
+            details=details,
+        )
+
+
+async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _address(config: DrainerConfig, port: int) -> str:
+    """Return the address that others reach this Drainer at, with the port that was really bound."""
+    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
+    return f"{host}:{port if int(wanted) == 0 else wanted}"

@@ -1,0 +1,166 @@
+"""Cut the merged stream into steps: batches of rows, and DDLs that stand alone.
+
+    merged   r r r r f r r D f r r r …       r rows, D a DDL, f a fake binlog
+    steps    [r r r r f r r] [D] [f r r r …
+                             ^ a barrier: what is before it is a step of its own
+
+A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's version changes,
+or when the pipeline asks for what there is because nobody is busy. A transaction is never split:
+a batch with one transaction larger than the limits holds only that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from drainer.apply.work import TableRows
+from drainer.batches import Collector, Lookup, Target, read_changes
+from drainer.merger import Merged
+from penstock.errors import Malformed
+from penstock.model import BinlogType
+from penstock.pb import binlog_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsStep:
+    """All row changes after the step before, up to `commit_ts`; without rows only time moves."""
+
+    commit_ts: int
+    transactions: int = 0
+    rows: int = 0
+    bytes: int = 0
+    tables: list[TableRows] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlStep:
+    """A schema change, alone: everything before it is in earlier steps."""
+
+    commit_ts: int
+    job_id: int
+    query: str
+
+
+Step = RowsStep | DdlStep
+
+
+class Planner:
+    """The cutter; pure: it is told what came and asked for the next step."""
+
+    def __init__(self, lookup: Lookup, *, rows_max: int, bytes_max: int) -> None:
+        """Start empty; `lookup` resolves table ids and is asked anew after each DDL."""
+        self._lookup = lookup
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._targets: dict[tuple[int, int], Target | None] = {}
+        self._latest: dict[int, Target | None] = {}
+        self._start_batch()
+
+    def _start_batch(self) -> None:
+        self._collector = Collector()
+        self._through_ts = 0
+        self._transactions = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the open batch holds."""
+        return self._collector.rows
+
+    @property
+    def through_ts(self) -> int:
+        """The timestamp up to which the open batch reaches, 0 when nothing came since the last."""
+        return self._through_ts
+
+    def offer(self, merged: Merged) -> None:
+        """Take the next run of the merged stream."""
+        self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))
+
+    def next_step(self) -> Step | None:
+        """Return the next finished step; None when all that was offered is in the open batch.
+
+        Raises `Malformed` for a payload that is not a committed binlog.
+        """
+        while self._waiting:
+            step = self._advance(*self._waiting[0])
+            if step is not None:
+                return step
+        return None
+
+    def cut(self) -> RowsStep | None:
+        """End the open batch here; None when nothing came since the last step."""
+        if not self._through_ts:
+            return None
+        collected = self._collector
+        step = RowsStep(
+            commit_ts=self._through_ts,
+            transactions=self._transactions,
+            rows=collected.rows,
+            bytes=collected.bytes,
+            tables=collected.tables(),
+        )
+        self._start_batch()
+        return step
+
+    def _advance(self, ts: int, payload: bytes) -> Step | None:
+        """Take one binlog off the waiting ones, unless a batch must end before it."""
+        binlog = _parse(ts, payload)
+        if binlog.tp == BinlogType.ROLLBACK:
+            self._waiting.popleft()
+            self._through_ts = ts
+            return None
+        if binlog.ddl_job_id > 0:
+            before = self.cut()
+            if before is not None:
+                return before
+            self._waiting.popleft()
+            self._targets.clear()
+            self._latest.clear()
+            query = binlog.ddl_query.decode("utf-8", "replace")
+            return DdlStep(ts, binlog.ddl_job_id, query)
+        size = len(payload)
+        if self._collector.rows and self._collector.bytes + size > self._bytes_max:
+            return self.cut()
+        changes, dropped = read_changes(binlog.prewrite_value, self._target)
+        if not self._collector.fits(changes):
+            return self.cut()
+        self._waiting.popleft()
+        if dropped:
+            log.warning("%d rows of commit %d are for dropped tables and end here", dropped, ts)
+        self._collector.add(changes, size)
+        self._transactions += 1
+        self._through_ts = ts
+        full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
+        return self.cut() if full else None
+
+    def _target(self, table_id: int, version: int) -> Target | None:
+        key = (table_id, version)
+        if key not in self._targets:
+            target = self._lookup(table_id, version)
+            # Most versions differ by some other table: one object for what is the same.
+            known = self._latest.get(table_id)
+            self._latest[table_id] = self._targets[key] = known if known == target else target
+        return self._targets[key]
+
+
+def _parse(ts: int, payload: bytes) -> Any:
+    """Return the merged binlog, which must be one that a Pump may stream out."""
+    hint = "the Pumps and the Drainer must speak the same binlog.proto"
+    try:
+        binlog: Any = pb.Binlog.FromString(payload)
+    except DecodeError as error:
+        raise Malformed(f"undecodable binlog at commit_ts {ts}: {error}", hint=hint) from error
+    fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
+    if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):
+        raise Malformed(
+            f"a Pump sent a binlog of type {binlog.tp} with commit_ts {binlog.commit_ts} as {ts}",
+            hint=hint,
+        )
+    return binlog

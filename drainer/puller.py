@@ -1,0 +1,199 @@
+"""Pull one Pump's binlogs, for as long as the Pump takes part, through restarts of the Pump.
+
+    connect ──> Pull(after what was received last) ──> batches ──> the merge
+       ^                                                  │ error, silence, end of stream
+       └────────────── 100 ms … 1 s later ────────────────┘
+
+What was received is never asked for again, what was not is: a broken stream loses and repeats
+nothing. A Pump without `penstock.Pump` (the original's) is pulled one binlog per message. Errors
+that waiting cannot cure (a wrong cluster, purged binlogs, damaged bytes) stop the Drainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+from penstock.errors import NeedsOperator
+from penstock.pb import penstock_pb2, pump_pb2
+
+log = logging.getLogger(__name__)
+
+RETRY_S_MIN = 0.1
+RETRY_S_MAX = 1.0
+SILENCE_S_MAX = 30.0
+"""A Pump with a waiting puller sends at least a fake binlog every 3 s; a mute stream is dead."""
+
+_RUN_MAX = 256
+"""How many single binlogs of the original's stream are handed on at once."""
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    # A channel of our own: back-off left over from an earlier one must not delay this one.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+_HINTS = {
+    grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
+    grpc.StatusCode.DATA_LOSS: "repair or replace the Pump's damaged file",
+    grpc.StatusCode.FAILED_PRECONDITION: "check the cluster that this Drainer was pointed at",
+    grpc.StatusCode.PERMISSION_DENIED: "check the cluster that this Drainer was pointed at",
+    grpc.StatusCode.INVALID_ARGUMENT: "Pump and Drainer must run compatible versions",
+}
+
+Run = tuple[Sequence[int], Sequence[bytes]]
+
+
+class Receiver(Protocol):
+    """Where a puller's binlogs go."""
+
+    def received_ts(self, pump: str) -> int:
+        """Return the largest `commit_ts` received from a Pump: pulling goes on after it."""
+
+    async def receive(self, pump: str, commit_ts: Sequence[int], payloads: Sequence[bytes]) -> None:
+        """Take a run; return when there is room for the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """What a puller tells a Pump about itself, and how much it wants per message."""
+
+    cluster_id: int
+    drainer_id: str
+    batch_bytes_max: int = 1 << 20
+
+
+class Puller:
+    """The stream from one Pump; `address` may change while it runs."""
+
+    def __init__(self, pump: str, address: str, who: Who, receiver: Receiver) -> None:
+        """Prepare to pull from the Pump `pump`, which listens at `address`."""
+        self.pump = pump
+        self.address = address
+        self.problem = "not connected yet"
+        self._who = who
+        self._receiver = receiver
+        self._batched = True
+
+    @property
+    def is_connected(self) -> bool:
+        """True while binlogs, or at least fake ones, arrive."""
+        return not self.problem
+
+    async def run(self) -> None:
+        """Pull until cancelled; raise `NeedsOperator` when trying again cannot help."""
+        pause_s = RETRY_S_MIN
+        while True:
+            got = 0
+            try:
+                async with aclosing(self._stream()) as runs:
+                    async for commit_ts, payloads in runs:
+                        self._found()
+                        await self._receiver.receive(self.pump, commit_ts, payloads)
+                        got += 1
+                self._lost("the Pump ended the stream")
+            except grpc.aio.AioRpcError as error:
+                if self._is_old_pump(error):
+                    continue
+                self._stop_if_hopeless(error)
+                self._lost(f"{error.code().name}: {error.details()}")
+            except TimeoutError:
+                self._lost(f"nothing arrived for {SILENCE_S_MAX:.0f} s")
+            pause_s = RETRY_S_MIN if got else min(pause_s * 2, RETRY_S_MAX)
+            await asyncio.sleep(pause_s)
+
+    def _found(self) -> None:
+        if self.problem:
+            log.info("pulling from Pump %s at %s", self.pump, self.address)
+            self.problem = ""
+
+    def _lost(self, problem: str) -> None:
+        if not self.problem:
+            log.warning("lost Pump %s at %s: %s", self.pump, self.address, problem)
+        self.problem = problem
+
+    def _is_old_pump(self, error: grpc.aio.AioRpcError) -> bool:
+        if error.code() is not grpc.StatusCode.UNIMPLEMENTED or not self._batched:
+            return False
+        log.info("Pump %s knows only the original's methods", self.pump)
+        self._batched = False
+        return True
+
+    def _stop_if_hopeless(self, error: grpc.aio.AioRpcError) -> None:
+        hint = _HINTS.get(error.code())
+        if hint is not None:
+            details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
+            raise NeedsOperator(details, hint=hint) from error
+
+    async def _stream(self) -> AsyncGenerator[Run]:
+        after_ts = self._receiver.received_ts(self.pump)
+        async with grpc.aio.insecure_channel(self.address, options=_OPTIONS) as channel:
+            if self._batched:
+                runs = _pull_batches(channel, self._who, after_ts)
+            else:
+                runs = _pull_singles(channel, self._who, after_ts)
+            async with aclosing(runs):
+                async for run in runs:
+                    yield run
+
+
+async def _pull_batches(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:
+    pull = channel.unary_stream(
+        "/penstock.Pump/Pull",
+        request_serializer=penstock_pb2.PullRequest.SerializeToString,
+        response_deserializer=penstock_pb2.PullBatch.FromString,
+    )
+    request = penstock_pb2.PullRequest(
+        cluster_id=who.cluster_id,
+        after_ts=after_ts,
+        batch_bytes_max=who.batch_bytes_max,
+        drainer_id=who.drainer_id,
+    )
+    call = pull(request)
+    while (batch := await _read(call)) is not None:
+        yield list(batch.commit_ts), list(batch.payloads)
+
+
+async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:
+    pull = channel.unary_stream(
+        "/binlog.Pump/PullBinlogs",
+        request_serializer=pump_pb2.PullBinlogReq.SerializeToString,
+        response_deserializer=pump_pb2.PullBinlogResp.FromString,
+    )
+    position = pump_pb2.Pos(offset=after_ts)
+    call = pull(pump_pb2.PullBinlogReq(clusterID=who.cluster_id, startFrom=position))
+    reading: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            reading = reading or asyncio.ensure_future(_read(call))
+            first = await reading
+            reading = None
+            if first is None:
+                return
+            run = [first]
+            # What has arrived meanwhile goes along; what has not is waited for next time.
+            while len(run) < _RUN_MAX:
+                reading = asyncio.ensure_future(_read(call))
+                done, _ = await asyncio.wait((reading,), timeout=0)
+                if not done or reading.exception() is not None or reading.result() is None:
+                    break
+                run.append(reading.result())
+                reading = None
+            entities = [message.entity for message in run]
+            yield [e.meta.commitTs for e in entities], [e.payload for e in entities]
+    finally:
+        if reading is not None:
+            reading.cancel()
+
+
+async def _read(call: Any) -> Any:
+    """Return the next message, None at the end of the stream; TimeoutError when none comes."""
+    async with asyncio.timeout(SILENCE_S_MAX):
+        message = await call.read()
+    return None if message is grpc.aio.EOF else message

@@ -1,0 +1,129 @@
+"""The Drainer's methods: `Cistern/Notify` for joining Pumps, the operator's verbs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb import cistern_pb2, penstock_pb2
+
+Verb = Callable[[str], None]
+
+
+class Services:
+    """What the methods do; `refresh` is one pass over the list of Pumps."""
+
+    def __init__(
+        self,
+        *,
+        refresh: Callable[[], Awaitable[None]],
+        status: Callable[[], penstock_pb2.StatusReply],
+        pause: Verb,
+        close: Verb,
+    ) -> None:
+        """Prepare; `pause` and `close` take a node id and begin to end the process."""
+        self._refresh = refresh
+        self._status = status
+        self._pause = pause
+        self._close = close
+
+    def add_to(self, server: Any) -> None:
+        """Register all methods with a `grpc.aio` server."""
+        pb, cistern = penstock_pb2, cistern_pb2
+        dump = grpc.unary_stream_rpc_method_handler(
+            self.dump_binlog,
+            request_deserializer=cistern.DumpBinlogReq.FromString,
+            response_serializer=cistern.DumpBinlogResp.SerializeToString,
+        )
+        services = {
+            "binlog.Cistern": {
+                "Notify": _unary(self.notify, cistern.NotifyReq, cistern.NotifyResp),
+                "DumpBinlog": dump,
+                "DumpDDLJobs": _unary(
+                    self.dump_ddl_jobs, cistern.DumpDDLJobsReq, cistern.DumpDDLJobsResp
+                ),
+            },
+            "penstock.Drainer": {
+                "Status": _unary(self.status, pb.StatusRequest, pb.StatusReply),
+                "Pause": _unary(self.pause, pb.PauseRequest, pb.PauseReply),
+                "Close": _unary(self.close, pb.CloseRequest, pb.CloseReply),
+            },
+        }
+        for name, methods in services.items():
+            handler = grpc.method_handlers_generic_handler(name, methods)
+            server.add_generic_rpc_handlers((handler,))
+
+    async def notify(self, request: Any, context: Any) -> cistern_pb2.NotifyResp:
+        """Return once every Pump in the registry takes part in the merge."""
+        try:
+            await self._refresh()
+        except PenstockError as error:
+            await _abort(context, error)
+        return cistern_pb2.NotifyResp()
+
+    async def dump_binlog(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[cistern_pb2.DumpBinlogResp]:
+        """Yield nothing, as the original does."""
+        nothing: tuple[cistern_pb2.DumpBinlogResp, ...] = ()
+        for response in nothing:
+            yield response
+
+    async def dump_ddl_jobs(self, request: Any, context: Any) -> cistern_pb2.DumpDDLJobsResp:
+        """Return nothing, as the original does."""
+        return cistern_pb2.DumpDDLJobsResp()
+
+    async def status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:
+        """Return state, checkpoint and one line per thing worth knowing."""
+        return self._status()
+
+    async def pause(self, request: Any, context: Any) -> penstock_pb2.PauseReply:
+        """Begin to pause; the process ends once what is under way is committed."""
+        try:
+            self._pause(request.node_id)
+        except PenstockError as error:
+            await _abort(context, error)
+        return penstock_pb2.PauseReply()
+
+    async def close(self, request: Any, context: Any) -> penstock_pb2.CloseReply:
+        """Begin to go offline; Pumps no longer keep binlogs for this Drainer."""
+        try:
+            self._close(request.node_id)
+        except PenstockError as error:
+            await _abort(context, error)
+        return penstock_pb2.CloseReply()
+
+
+def build_server() -> Any:
+    """Return a `grpc.aio` server, not bound and not started."""
+    # Two Drainers on one port would share the calls silently.
+    return grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+
+
+def listen(server: Any, address: str) -> int:
+    """Bind `address` and return the port; `NeedsOperator` when that is impossible."""
+    try:
+        port: int = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise NeedsOperator(
+            f"cannot listen on {address}: {error}", hint="choose another --addr"
+        ) from error
+    return port
+
+
+def _unary(method: Any, request: Any, response: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        method,
+        request_deserializer=request.FromString,
+        response_serializer=response.SerializeToString,
+    )
+
+
+async def _abort(context: Any, error: PenstockError) -> None:
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, Retryable):
+        code = grpc.StatusCode.UNAVAILABLE
+    await context.abort(code, str(error))
