@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2, penstock_pb2
 from penstock.registry import NodeState
-from pump.ledger import Record
+from pump.record import Record
 
 _Code = penstock_pb2.Refusal
 _TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.

@@ -21,6 +21,7 @@ import grpc
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2 as pb
 from pump.admission import Refused
+from pump.record import OutOfSpace
 from pump.server import abort, parsed
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BATCHES_IN_FLIGHT_MAX = 32
-_NO_SPACE = "no available space"
 
 
 class Operations(Protocol):
@@ -194,8 +194,8 @@ def _refusal(index: int, error: BaseException) -> pb.Refusal:
 def _code(error: BaseException) -> int:
     if isinstance(error, Refused):
         return error.code
+    if isinstance(error, OutOfSpace):
+        return pb.Refusal.RESOURCE_EXHAUSTED
     if isinstance(error, Retryable):
         return pb.Refusal.RETRYABLE
-    if _NO_SPACE in str(error):
-        return pb.Refusal.RESOURCE_EXHAUSTED
     return pb.Refusal.INVALID if isinstance(error, NeedsOperator) else pb.Refusal.RETRYABLE

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from penstock.codec import encode_binlog
 from penstock.errors import PenstockError
 from penstock.model import BinlogType, fake_binlog
-from pump.ledger import Record
+from pump.record import Record
 
 if TYPE_CHECKING:
     from pump.pulls import Pulls

@@ -12,17 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import NeedsOperator
-
 if TYPE_CHECKING:
     from pump.storage import Pulled, Storage
 
 _COUNT_MAX = 4096
 _THREADS = 4
-
-
-class Purged(NeedsOperator):
-    """The binlogs that a puller asks for are gone."""
 
 
 @dataclass(slots=True)
@@ -68,7 +62,7 @@ class Pulls:
     async def batches(self, name: str, after_ts: int, bytes_max: int = 0) -> AsyncGenerator[Pulled]:
         """Yield non-empty batches after `after_ts`, without end, until the Pump closes.
 
-        Raises `Purged` when binlogs after `after_ts` were already purged, `Corrupt` when
+        Raises `PurgedRange` when binlogs after `after_ts` are gone, `Corrupt` when
         the stored bytes are damaged.
         """
         bytes_max = min(bytes_max or self._batch_bytes_max, self._batch_bytes_max)
@@ -76,14 +70,12 @@ class Pulls:
         self.open[id(puller)] = puller
         try:
             while not self._closed:
-                self._refuse_purged(puller)
                 moved = self._moved
                 if self._storage.max_commit_ts <= puller.after_ts:
                     self.hungry.set()
                     await moved.wait()
                     continue
                 pulled = await self._pull(puller, bytes_max)
-                self._refuse_purged(puller)  # Again: a purge may have overtaken the read.
                 assert pulled.last_ts > puller.after_ts, "a pull must move on"
                 if pulled.payloads:
                     yield pulled
@@ -96,12 +88,3 @@ class Pulls:
             return self._storage.pull(puller.after_ts, bytes_max=bytes_max, count_max=_COUNT_MAX)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
-
-    def _refuse_purged(self, puller: Puller) -> None:
-        purged_ts = self._storage.purged_ts
-        if puller.after_ts < purged_ts:
-            raise Purged(
-                f"binlogs up to {purged_ts} are purged, {puller.name} asked for those after"
-                f" {puller.after_ts}",
-                hint="restore the downstream from a newer backup, or start it at a later commit_ts",
-            )

@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.model import Binlog, BinlogType
 from penstock.schema import DdlJob
 from penstock.timestamp import seconds_between
-from pump.ledger import Record
+from pump.record import Record
 
 if TYPE_CHECKING:
     from pump.storage import Storage, Unmatched

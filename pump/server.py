@@ -5,9 +5,10 @@ INVALID_ARGUMENT instead of an internal error, and constant answers are never bu
 
     what went wrong                     status               text
     another cluster                     PERMISSION_DENIED    cluster ID are mismatch, …
-    not a binlog                        INVALID_ARGUMENT     …
+    not a binlog, or a contradiction    INVALID_ARGUMENT     …
     larger than max-message-bytes       RESOURCE_EXHAUSTED   …   (clients do not try again)
     a Prewrite while not online         FAILED_PRECONDITION  no online: pausing
+    a Commit without its Prewrite       NOT_FOUND            …   (it may still come: try again)
     the disk is full                    UNKNOWN              no available space, …
     overloaded                          UNAVAILABLE          …
     purged binlogs asked for            OUT_OF_RANGE         …
@@ -28,7 +29,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.pb import binlog_pb2, pump_pb2
 from pump.admission import Refused
-from pump.pulls import Purged
+from pump.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
 
 if TYPE_CHECKING:
     from pump.admission import Admission
@@ -45,7 +46,12 @@ _CALLS_MAX = 20_000
 _WRITTEN = pump_pb2.WriteBinlogResp().SerializeToString()
 
 _STATUS: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
-    (Purged, grpc.StatusCode.OUT_OF_RANGE),
+    (PurgedRange, grpc.StatusCode.OUT_OF_RANGE),
+    (Contradiction, grpc.StatusCode.INVALID_ARGUMENT),
+    (NoPrewrite, grpc.StatusCode.NOT_FOUND),
+    # Clients of the original go on to the next Pump on UNKNOWN, which is right for a full disk;
+    # RESOURCE_EXHAUSTED would make them give up.
+    (OutOfSpace, grpc.StatusCode.UNKNOWN),
     (Corrupt, grpc.StatusCode.DATA_LOSS),
     (Retryable, grpc.StatusCode.UNAVAILABLE),
     (NeedsOperator, grpc.StatusCode.FAILED_PRECONDITION),
@@ -59,8 +65,6 @@ def status_of(error: BaseException) -> grpc.StatusCode:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status
-    # Clients of the original go on to the next Pump on UNKNOWN, which is right for a full disk;
-    # RESOURCE_EXHAUSTED would make them give up.
     return grpc.StatusCode.UNKNOWN
 
 

@@ -22,9 +22,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, Retryable
+from pump.record import NotStored
 
 if TYPE_CHECKING:
-    from pump.storage import Appended, Record, Storage
+    from pump.record import Record
+    from pump.storage import Appended, Storage
+
+    _Stored = tuple[Appended | None, dict[int, PenstockError]]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,7 @@ INLINE_BELOW_S = 0.001
 
 _EWMA_WEIGHT = 0.1
 _INDEX_RETRY_S = 1.0
+_SLOW_S = 1.0
 
 
 @dataclass(slots=True)
@@ -134,16 +139,21 @@ class Writer:
         records = [record for waiting in group for record in waiting.records]
         if self.appends_inline:
             try:
-                self._appended(group, self._timed_append(records), None)
+                stored = self._append(records)
             except Exception as error:
-                self._appended(group, None, error)
+                self._failed(group, error)
+            else:
+                self._stored(group, stored)
             return
-        task = self._loop.run_in_executor(self._thread, self._timed_append, records)
+        task = self._loop.run_in_executor(self._thread, self._append, records)
         task.add_done_callback(lambda task: self._from_thread(group, task))
 
-    def _from_thread(self, group: list[_Waiting], task: asyncio.Future[Appended]) -> None:
+    def _from_thread(self, group: list[_Waiting], task: asyncio.Future[_Stored]) -> None:
         error = task.exception()
-        self._appended(group, None if error else task.result(), error)
+        if error is None:
+            self._stored(group, task.result())
+        else:
+            self._failed(group, error)
 
     def _next_group(self) -> list[_Waiting]:
         group = [self._waiting.popleft()]
@@ -156,29 +166,43 @@ class Writer:
             self._roomy.set()
         return group
 
-    def _timed_append(self, records: Sequence[Record]) -> Appended:
-        begin = time.perf_counter()
-        appended = self._storage.append(records)
-        took_s = time.perf_counter() - begin
-        self.append_s_average += _EWMA_WEIGHT * (took_s - self.append_s_average)
-        if took_s > 1.0:
-            log.warning("writing %d binlogs to disk took %.1f s", len(records), took_s)
-        return appended
+    def _append(self, records: Sequence[Record]) -> _Stored:
+        """Append all but those that the storage refuses; it takes a group whole or not at all."""
+        refused: dict[int, PenstockError] = {}
+        left = list(range(len(records)))
+        while left:
+            begin_s = time.perf_counter()
+            try:
+                appended = self._storage.append([records[i] for i in left])
+            except NotStored as error:
+                refused.update((left[i], reason) for i, reason in error.refused.items())
+                left = [i for i in left if i not in refused]
+            else:
+                self._note_time(time.perf_counter() - begin_s, len(left))
+                return appended, refused
+        return None, refused
 
-    def _appended(
-        self, group: list[_Waiting], appended: Appended | None, error: BaseException | None
-    ) -> None:
-        """Tell the group how it went; its index entries follow after the acknowledgements left."""
-        if appended is None:
-            assert error is not None
-            log.error("a group of %d writes failed: %s", len(group), error)
-            _fail(group, error)
-        else:
-            _tell(group, appended.refused)
+    def _note_time(self, took_s: float, count: int) -> None:
+        self.append_s_average += _EWMA_WEIGHT * (took_s - self.append_s_average)
+        if took_s > _SLOW_S:
+            log.warning("writing %d binlogs to disk took %.1f s", count, took_s)
+
+    def _stored(self, group: Sequence[_Waiting], stored: _Stored) -> None:
+        """Acknowledge the group; its index entries follow once the acknowledgements left."""
+        appended, refused = stored
+        _tell(group, refused)
+        if appended is not None:
             self._unindexed = appended
             self.groups_written += 1
-            self.records_written += sum(len(waiting.records) for waiting in group)
-            self.records_written -= len(appended.refused)
+            self.records_written += sum(len(waiting.records) for waiting in group) - len(refused)
+        self._loop.call_soon(self._turn)
+
+    def _failed(self, group: Sequence[_Waiting], error: BaseException) -> None:
+        log.error("a group of %d writes failed: %s", len(group), error)
+        for waiting in group:
+            if not waiting.done.done():
+                waiting.done.set_exception(error)
+                waiting.done.exception()  # Seen, even if its caller goes away before looking.
         self._loop.call_soon(self._turn)
 
     def _indexed(self) -> bool:
@@ -208,10 +232,3 @@ def _tell(group: Sequence[_Waiting], refused: Refusals) -> None:
         if not waiting.done.done():  # Else its caller went away; it is stored all the same.
             waiting.done.set_result(own)
         begin = end
-
-
-def _fail(group: Sequence[_Waiting], error: BaseException) -> None:
-    for waiting in group:
-        if not waiting.done.done():
-            waiting.done.set_exception(error)
-            waiting.done.exception()  # Seen, even if its caller goes away before looking.

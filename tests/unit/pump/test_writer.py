@@ -3,21 +3,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import Retryable
 from penstock.model import BinlogType
-from pump.ledger import Record
+from pump.record import NotStored, Record
 from pump.writer import Writer
 
 
 @dataclass
 class Appended:
     records: list[Record]
-    refused: dict[int, PenstockError] = field(default_factory=dict)
 
 
 class Disk:
@@ -36,7 +35,9 @@ class Disk:
         if self.append_errors:
             raise self.append_errors.pop()
         refused = {i: Retryable("no") for i, r in enumerate(records) if r.start_ts in self.refuse}
-        return Appended(list(records), refused)
+        if refused:
+            raise NotStored(refused)
+        return Appended(list(records))
 
     def index(self, appended: Appended) -> None:
         if self.index_errors:
@@ -121,6 +122,7 @@ def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
         batch = writer.submit([record(2), record(3), record(4), record(5)])
         assert not await one
         assert sorted(await batch) == [0, 3]
+        assert disk.groups("append")[-1] == [1, 3, 4]
         with pytest.raises(Retryable, match="no"):
             await writer.write([record(2)])
 

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import config
+from penstock.errors import NeedsOperator
+from pump.__main__ import main
+from pump.config import PumpConfig
+
+
+def load(*argv: str) -> PumpConfig:
+    return config.load(PumpConfig, argv, prog="pump", env_prefix="PUMP", env={})
+
+
+def test_the_defaults_bind_to_this_machine_only() -> None:
+    settings = load()
+    assert settings.addr == "127.0.0.1:8250"
+    assert settings.max_message_bytes == 512 << 20
+    assert settings.gc_days == 7
+    assert settings.storage.sync_log
+
+
+def test_every_setting_is_a_flag() -> None:
+    settings = load(
+        *("--addr", "127.0.0.1:0", "--data-dir", "d", "--max-message-bytes", "1 GiB"),
+        *("--gc-days", "0.5", "--fake-binlog-interval-s", "200ms", "--no-storage-sync-log"),
+    )
+    assert settings.data_dir == Path("d")
+    assert settings.max_message_bytes == 1 << 30
+    assert settings.gc_days == 0.5
+    assert settings.fake_binlog_interval_s == 0.2
+    assert not settings.storage.sync_log
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--addr", "8250"], "addr is '8250'.*host:port"),
+        (["--addr", "http://127.0.0.1:8250"], "addr is"),
+        (["--addr", "127.0.0.1:70000"], "addr is"),
+        (["--addr", "0.0.0.0:8250"], "advertise-addr.*cannot connect to 0.0.0.0"),
+        (["--gc-days", "0"], "gc-days is 0.0.*above zero"),
+        (["--txn-timeout-s", "0s"], "txn-timeout-s is 0.0"),
+        (["--max-message-bytes", "3 GiB"], "gRPC carries less than 2 GiB"),
+        (["--gc-day", "3"], "did you mean --gc-days"),
+    ],
+)
+def test_a_value_out_of_range_stops_with_a_hint(argv: list[str], told: str) -> None:
+    with pytest.raises(NeedsOperator, match=told):
+        load(*argv)
+
+
+def test_a_wildcard_address_needs_one_to_advertise() -> None:
+    settings = load("--addr", "0.0.0.0:8250", "--advertise-addr", "10.0.0.1:8250")
+    assert settings.advertise_addr == "10.0.0.1:8250"
+
+
+def test_a_wrong_setting_ends_the_process_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--adr", "x"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "did you mean --addr?" in printed.err

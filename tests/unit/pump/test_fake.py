@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from penstock.codec import decode_binlog
+from penstock.errors import Retryable
+from pump.fake import Faker
+from pump.record import Record
+
+
+class Stream:
+    """Storage, writer and pulls of a Pump in one: what is written can be pulled at once."""
+
+    def __init__(self) -> None:
+        self.max_commit_ts = 0
+        self.moved_at_s = float("-inf")
+        self.hungry = asyncio.Event()
+        self.held_up = False
+        self.written: list[tuple[float, int]] = []
+
+    async def write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            assert decode_binlog(record.payload).is_fake
+            assert record.start_ts == record.commit_ts
+            self.written.append((asyncio.get_running_loop().time(), record.commit_ts))
+            if not self.held_up:
+                self.moves_to(record.commit_ts)
+
+    def moves_to(self, ts: int) -> None:
+        self.max_commit_ts = ts
+        self.moved_at_s = asyncio.get_running_loop().time()
+
+    @property
+    def stamps(self) -> list[int]:
+        return [ts for _, ts in self.written]
+
+
+def run(body: Callable[[Stream, Faker], Awaitable[None]], next_ts: Callable[[], int]) -> Stream:
+    async def main() -> Stream:
+        stream = Stream()
+
+        async def ask() -> int:
+            return next_ts()
+
+        faker = Faker(
+            stream,  # type: ignore[arg-type]
+            stream,  # type: ignore[arg-type]
+            stream,  # type: ignore[arg-type]
+            ask,
+            interval_pulled_s=0.02,
+            interval_idle_s=0.2,
+        )
+        task = asyncio.create_task(faker.run())
+        try:
+            await body(stream, faker)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return stream
+
+    return asyncio.run(main())
+
+
+def counter(begin: int = 1000) -> Callable[[], int]:
+    return itertools.count(begin).__next__
+
+
+def test_an_idle_pump_that_nobody_pulls_writes_rarely() -> None:
+    async def body(stream: Stream, faker: Faker) -> None:
+        await asyncio.sleep(0.3)
+
+    assert len(run(body, counter()).written) == 2
+
+
+def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
+    async def body(stream: Stream, faker: Faker) -> None:
+        stream.moves_to(1)
+        await asyncio.sleep(0.1)
+        assert stream.written == []
+        begin_s = asyncio.get_running_loop().time()
+        stream.hungry.set()
+        await asyncio.sleep(0.01)
+        assert len(stream.written) == 1
+        assert stream.written[0][0] - begin_s < 0.01
+        await asyncio.sleep(0.1)
+
+    written = run(body, counter()).written
+    assert 4 <= len(written) <= 6
+    pauses = [b - a for (a, _), (b, _) in itertools.pairwise(written)]
+    assert min(pauses) >= 0.019
+
+
+def test_a_stream_that_moves_by_itself_needs_none() -> None:
+    async def body(stream: Stream, faker: Faker) -> None:
+        stream.hungry.set()
+        for ts in range(1, 30):
+            stream.moves_to(ts)
+            await asyncio.sleep(0.005)
+
+    assert run(body, counter()).written == []
+
+
+def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> None:
+    async def body(stream: Stream, faker: Faker) -> None:
+        stream.held_up = True
+        stream.hungry.set()
+        await asyncio.sleep(0.1)
+        assert stream.stamps == [1000]
+        stream.held_up = False
+        stream.moves_to(1000)
+        await asyncio.sleep(0.05)
+
+    assert run(body, counter()).stamps[:2] == [1000, 1001]
+
+
+def test_a_dead_oracle_is_reported_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pump.fake._RETRY_S", 0.01)
+    answers = iter([Retryable("no leader"), Retryable("no leader"), 77, 78, 79])
+
+    def next_ts() -> int:
+        answer = next(answers)
+        if isinstance(answer, Retryable):
+            raise answer
+        return answer
+
+    async def body(stream: Stream, faker: Faker) -> None:
+        stream.hungry.set()
+        await asyncio.sleep(0.04)
+
+    assert run(body, next_ts).stamps[0] == 77
+    assert caplog.text.count("no timestamp for an idle stream") == 1

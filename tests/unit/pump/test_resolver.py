@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.errors import PenstockError, Retryable
+from penstock.model import Binlog, BinlogType
+from penstock.schema import DdlJob, DdlType
+from penstock.timestamp import compose
+from pump.record import Record
+from pump.resolver import (
+    ROLLED_BACK,
+    UNKNOWN,
+    DdlResolver,
+    Outcome,
+    Resolution,
+    Resolving,
+    TimeoutResolver,
+)
+from pump.storage import Unmatched
+
+START_TS = compose(1_000_000, 0)
+
+
+class Waiting:
+    """A storage that knows only unmatched Prewrites, and a writer that ends them."""
+
+    def __init__(self, *prewrites: Binlog) -> None:
+        self.open = {prewrite.start_ts: prewrite for prewrite in prewrites}
+        self.written: list[Binlog] = []
+        self.error: PenstockError | None = None
+
+    def unmatched(self, *, older_than_s: float) -> list[Unmatched]:
+        assert older_than_s == 1.0
+        return [
+            Unmatched(ts, lambda binlog=binlog: encode_binlog(binlog))  # type: ignore[misc]
+            for ts, binlog in self.open.items()
+        ]
+
+    async def write(self, records: Sequence[Record]) -> None:
+        if self.error is not None:
+            raise self.error
+        for record in records:
+            self.written.append(decode_binlog(record.payload))
+            assert record.start_ts == self.written[-1].start_ts
+            assert record.commit_ts == self.written[-1].commit_ts
+            del self.open[record.start_ts]
+
+
+class Oracle:
+    """A resolver that says what it was told to say, and counts."""
+
+    def __init__(self, *answers: Resolution | Retryable) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    async def resolve(self, start_ts: int, prewrite: Binlog) -> Resolution:
+        assert prewrite.start_ts == start_ts
+        self.asked.append(start_ts)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Retryable):
+            raise answer
+        return answer
+
+
+def prewrite(start_ts: int = START_TS, ddl_job_id: int = 0) -> Binlog:
+    return Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, ddl_job_id=ddl_job_id)
+
+
+def ask(waiting: Waiting, resolver: Oracle, times: int = 1) -> Resolving:
+    resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        for _ in range(times):
+            await resolving.ask()
+
+    asyncio.run(main())
+    return resolving
+
+
+def test_a_committed_transaction_gets_its_commit() -> None:
+    waiting = Waiting(prewrite())
+    resolving = ask(waiting, Oracle(Resolution(Outcome.COMMITTED, START_TS + 5)))
+    committed = Binlog(tp=BinlogType.COMMIT, start_ts=START_TS, commit_ts=START_TS + 5)
+    assert waiting.written == [committed]
+    assert resolving.resolved == 1
+
+
+def test_a_transaction_rolled_back_gets_its_rollback() -> None:
+    waiting = Waiting(prewrite())
+    ask(waiting, Oracle(ROLLED_BACK))
+    assert waiting.written == [Binlog(tp=BinlogType.ROLLBACK, start_ts=START_TS)]
+
+
+def test_an_unknown_one_is_asked_about_again_only_after_a_pause() -> None:
+    resolver = Oracle(UNKNOWN, UNKNOWN, UNKNOWN)
+    waiting = Waiting(prewrite())
+    ask(waiting, resolver, times=5)
+    assert resolver.asked == [START_TS]
+    assert waiting.written == []
+
+
+def test_the_pauses_grow() -> None:
+    waiting = Waiting(prewrite())
+    resolving = Resolving(waiting, waiting, Oracle(*[UNKNOWN] * 10))  # type: ignore[arg-type]
+
+    async def main() -> list[float]:
+        lengths = []
+        for _ in range(8):
+            await resolving.ask()
+            pause = resolving._pauses[START_TS]
+            lengths.append(pause.length_s)
+            pause.until_s = 0
+        return lengths
+
+    assert asyncio.run(main()) == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_one_failure_does_not_keep_others_from_being_resolved(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    waiting = Waiting(prewrite(), prewrite(START_TS + 1))
+    ask(waiting, Oracle(Retryable("etcd is away"), ROLLED_BACK))
+    assert [binlog.start_ts for binlog in waiting.written] == [START_TS + 1]
+    assert f"transaction {START_TS} stays open, trying again: etcd is away" in caplog.text
+
+
+def test_a_refused_answer_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Waiting(prewrite())
+    waiting.error = Retryable("the Pump is overloaded")
+    assert ask(waiting, Oracle(ROLLED_BACK)).resolved == 0
+    assert "overloaded" in caplog.text
+
+
+@pytest.mark.parametrize(("age_ms", "expected"), [(599_000, UNKNOWN), (601_000, ROLLED_BACK)])
+def test_without_any_knowledge_age_decides(age_ms: int, expected: Resolution) -> None:
+    resolver = TimeoutResolver(lambda: compose(1_000_000 + age_ms, 0), txn_timeout_s=600)
+    assert asyncio.run(resolver.resolve(START_TS, prewrite())) == expected
+
+
+def job(finished_ts: int) -> DdlJob:
+    return DdlJob(
+        id=7,
+        type=DdlType.CREATE_SCHEMA,
+        schema_id=1,
+        schema_name="s",
+        query="",
+        schema_version=1,
+        finished_ts=finished_ts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (job(START_TS + 9), Resolution(Outcome.COMMITTED, START_TS + 9)),
+        (job(0), UNKNOWN),
+        (None, UNKNOWN),
+    ],
+)
+def test_a_ddl_is_looked_up_in_the_history(found: DdlJob | None, expected: Resolution) -> None:
+    async def history(job_id: int) -> DdlJob | None:
+        assert job_id == 7
+        return found
+
+    resolver = DdlResolver(history, Oracle(UNKNOWN))
+    assert asyncio.run(resolver.resolve(START_TS, prewrite(ddl_job_id=7))) == expected
+
+
+def test_what_is_no_ddl_is_not_looked_up() -> None:
+    async def history(job_id: int) -> DdlJob | None:
+        raise AssertionError("asked the history about rows")
+
+    resolver = DdlResolver(history, Oracle(ROLLED_BACK))
+    assert asyncio.run(resolver.resolve(START_TS, prewrite())) == ROLLED_BACK
