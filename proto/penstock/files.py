@@ -1,0 +1,174 @@
+"""What the log needs from a file system, and the one that the operating system offers.
+
+A seam: `tests/kit/files.py` holds the twin that forgets what was never synced, tears writes and
+fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read
+error, or a file cut short by somebody else, into a signal that ends the whole node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+_BUFFERS_MAX = 1024
+"""What the kernel takes in one `pwritev` (IOV_MAX)."""
+
+
+class File(Protocol):
+    """One open file; all offsets are explicit, so that threads may share it."""
+
+    path: Path
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write all of `buffers`, one after the other, from `offset` on; raise `OSError`."""
+
+    def sync(self) -> None:
+        """Return once everything written is on the disk; raise `OSError`."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to `size_bytes`."""
+
+    def close(self) -> None:
+        """Give the descriptor back; a second call does nothing."""
+
+
+class Files(Protocol):
+    """A file system, as far as an append-only log needs one."""
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in `folder`, which is created when it is missing."""
+
+    def create(self, path: Path) -> File:
+        """Open `path` for reading and writing, empty."""
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an existing file."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file; durable only after `sync_folder`."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; durable only after `sync_folder`."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return once the folder's names are on the disk."""
+
+    def space(self, folder: Path) -> tuple[int, int]:
+        """Return the bytes still free on the folder's volume, and the volume's size."""
+
+
+class OsFile:
+    """A file of the operating system, closed at the latest when nobody refers to it.
+
+    That last point lets a garbage collection remove a segment while another thread reads it.
+    """
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # Linux reads at most 2 GiB at once.
+        have = len(data)
+        while have < length and (data := os.pread(self._descriptor, length - have, offset + have)):
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write all of `buffers`, one after the other, from `offset` on; raise `OSError`."""
+        for first in range(0, len(buffers), _BUFFERS_MAX):
+            offset = self._write(list(buffers[first : first + _BUFFERS_MAX]), offset)
+
+    def _write(self, buffers: list[bytes], offset: int) -> int:
+        left = sum(map(len, buffers))
+        while left:
+            written = os.pwritev(self._descriptor, buffers, offset)
+            offset += written
+            left -= written
+            if left:  # A short write: a signal, a full disk, or the kernel's limit of 2 GiB.
+                buffers = _after(buffers, written)
+        return offset
+
+    def sync(self) -> None:
+        """Return once everything written is on the disk; raise `OSError`."""
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to `size_bytes`."""
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def close(self) -> None:
+        """Give the descriptor back; a second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # `open` itself may have failed.
+            self.close()
+
+
+def _after(buffers: list[bytes], written: int) -> list[bytes]:
+    for i, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [buffer[written:], *buffers[i + 1 :]]
+        written -= len(buffer)
+    return []
+
+
+class OsFiles:
+    """The file system of the operating system."""
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names in `folder`, which is created when it is missing."""
+        if not folder.is_dir():
+            folder.mkdir(parents=True, mode=0o700)
+            self.sync_folder(folder.parent)
+        return os.listdir(folder)
+
+    def create(self, path: Path) -> File:
+        """Open `path` for reading and writing, empty."""
+        return OsFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an existing file."""
+        return OsFile(path, os.O_RDWR if writable else os.O_RDONLY)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file; durable only after `sync_folder`."""
+        os.rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; durable only after `sync_folder`."""
+        os.remove(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return once the folder's names are on the disk."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def space(self, folder: Path) -> tuple[int, int]:
+        """Return the bytes still free on the folder's volume, and the volume's size."""
+        volume = os.statvfs(folder)
+        return volume.f_bavail * volume.f_frsize, volume.f_blocks * volume.f_frsize

@@ -1,0 +1,105 @@
+"""One record in an append-only file; Pump logs and relay logs use the same frames.
+
+    offset  size  field
+    0       4     magic        "PBL1"
+    4       4     length       bytes of payload, little-endian like all that follows
+    8       8     synced       how much of this file was on the disk when this frame was written
+    16      4     payload_crc  CRC-32C of payload
+    20      4     header_crc   CRC-32C of bytes 0..20, begun with `seed` xor the frame's offset
+    24      n     payload      an encoded Binlog; empty only in the mark of a clean stop
+
+Why two checksums: a crash may leave half a frame at the end of a file. It was never acknowledged,
+so it reads as the end. With one checksum a flipped bit in `length` would look just like that and
+hide every frame behind it; it would also decide how much memory a reader allocates.
+
+Why `synced`: the frame after a damaged one tells whether that one had reached the disk. If it had,
+it was acknowledged, and the damage must be reported; if not, it is the torn end of a crash.
+
+Why seed and offset: a header proves its own place. Bytes of another file, or of this file at
+another offset (a payload may well contain a copy of a log), never pass for a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google_crc32c import extend, value
+
+MAGIC = b"PBL1"
+HEADER = struct.Struct("<4sIQII")
+HEADER_SIZE = HEADER.size
+assert HEADER_SIZE == 24  # The table above is the contract.
+
+PAYLOAD_BYTES_MAX = 0xFFFF_FFFF
+
+_CHECKED = struct.Struct("<4sIQI")
+_U32 = struct.Struct("<I")
+_OFFSET_BITS = 0xFFFF_FFFF
+
+
+class Header(NamedTuple):
+    """A header that was found intact and in its place."""
+
+    length: int
+    synced: int
+    payload_crc: int
+
+
+class Frame(NamedTuple):
+    """A frame that was found intact; `end` is the offset of the next one."""
+
+    payload: bytes
+    synced: int
+    end: int
+
+
+class BadFrame(Exception):
+    """There is no intact frame here; the reader decides whether that is an end or damage."""
+
+
+def encode_frames(
+    payloads: Sequence[bytes], *, offset: int = 0, synced: int = 0, seed: int = 0
+) -> list[bytes]:
+    """Return the buffers to be written at `offset`: headers and payloads in turn."""
+    buffers: list[bytes] = []
+    pack, crc_bytes = _CHECKED.pack, _U32.pack
+    for payload in payloads:
+        length = len(payload)
+        assert length <= PAYLOAD_BYTES_MAX, "writers are limited to less than a frame can hold"
+        checked = pack(MAGIC, length, synced, value(payload))
+        buffers.append(checked + crc_bytes(extend((seed ^ offset) & _OFFSET_BITS, checked)))
+        buffers.append(payload)
+        offset += HEADER_SIZE + length
+    return buffers
+
+
+def decode_header(data: bytes, at: int, *, offset: int, seed: int = 0) -> Header | None:
+    """Return the header at index `at` of `data`, None if there is none made for `offset`."""
+    if len(data) < at + HEADER_SIZE:
+        return None
+    magic, length, synced, payload_crc, header_crc = HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        return None
+    if extend((seed ^ offset) & _OFFSET_BITS, data[at : at + _CHECKED.size]) != header_crc:
+        return None
+    return Header(length, synced, payload_crc)
+
+
+def decode_at(data: bytes, at: int = 0, *, offset: int | None = None, seed: int = 0) -> Frame:
+    """Return the frame at index `at` of `data`, which lies at `offset` of its file.
+
+    Raises `BadFrame`; nothing is allocated before the length has proved true.
+    """
+    offset = at if offset is None else offset
+    header = decode_header(data, at, offset=offset, seed=seed)
+    if header is None:
+        raise BadFrame("not a frame header")
+    begin = at + HEADER_SIZE
+    payload = data[begin : begin + header.length]
+    if len(payload) < header.length:
+        raise BadFrame(f"{len(payload)} bytes where the header promises {header.length}")
+    if value(payload) != header.payload_crc:
+        raise BadFrame("the payload does not match its checksum")
+    return Frame(payload, header.synced, offset + HEADER_SIZE + header.length)

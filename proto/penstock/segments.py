@@ -1,0 +1,352 @@
+"""A log as a folder of numbered append files: what is synced is kept, what is damaged is named.
+
+    000000.seg  000001.seg  000002.seg
+    sealed      sealed      live: appended to, synced, and at a limit of bytes succeeded
+
+One thread appends; any number read, at positions that an append returned and a `sync` made
+durable. Reading goes through `pread` in blocks that serve many neighbouring records (see files.py
+for why not through a map).
+
+After a failed sync nothing is known about the bytes since the last good one, and asking again
+would only return a false success: they are given up, and the next append begins a new file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from google_crc32c import value
+
+from penstock.errors import Corrupt, Retryable
+from penstock.files import File, Files, OsFiles
+from penstock.frame import HEADER, HEADER_SIZE, encode_frames
+from penstock.segment import (
+    BEGIN,
+    BrokenAt,
+    CutShort,
+    Segment,
+    create_segment,
+    find_end,
+    open_segment,
+    segment_name,
+    walk,
+)
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES_MAX = 512 << 20
+_READERS_MAX = 128
+_BLOCK_BITS = 16
+_BLOCK_BYTES = 1 << _BLOCK_BITS
+_BLOCKS_MAX = 512
+"""Blocks that one call keeps: 32 MiB."""
+
+
+class Place(NamedTuple):
+    """A boundary between two frames of the log."""
+
+    segment: int
+    offset: int
+
+
+class Position(NamedTuple):
+    """Where a payload is stored: the frame's segment and offset, and the payload's bytes."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class WriteFailed(Retryable):
+    """The disk did not take a write; nothing of it counts, and the next append may succeed."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: {error.strerror or error}")
+        self.errno = error.errno
+
+
+class Segments:
+    """A folder of segments, open for appending and reading."""
+
+    def __init__(
+        self, folder: Path, files: Files, segments: dict[int, Segment], live: File, bytes_max: int
+    ) -> None:
+        self.folder = folder
+        self._files = files
+        self._segments = segments
+        self._live = segments[max(segments)]
+        self._file = live
+        self._bytes_max = bytes_max
+        self._spent = False  # True once the live file must not be written to again.
+        self._marked = True  # True while nothing lies behind the last clean-stop mark.
+        self._readers: OrderedDict[int, File] = OrderedDict()
+        self._readers_lock = threading.Lock()
+        self.largest_ts = self._live.earlier_largest_ts
+        """The largest timestamp in the log; whoever opens it raises this to what they know."""
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        files: Files | None = None,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        known_end: Place | None = None,
+    ) -> Segments:
+        """Open the log in `folder`, creating it if need be, and cut a torn end.
+
+        `known_end`, if the caller remembers one, is a place before which all was durable. Raises
+        `Corrupt` with file and offset for anything that a crash cannot explain.
+        """
+        files = files or OsFiles()
+        found = _open_all(files, folder)
+        if known_end is not None and known_end.segment not in found:
+            path = folder / segment_name(known_end.segment)
+            raise CutShort(str(path), 0, "this segment is missing, but its binlogs are known")
+        if not found:
+            segment, file = create_segment(files, folder, 0, previous_end=0, earlier_largest_ts=0)
+            return cls(folder, files, {0: segment}, file, segment_bytes_max)
+        last = found[max(found)]
+        if known_end is not None and known_end.segment < last.number:
+            _check_sealed(found[known_end.segment], known_end.offset)
+        in_last = known_end is not None and known_end.segment == last.number
+        file = files.open(last.path, writable=True)
+        try:
+            find_end(file, last, known_end.offset if known_end and in_last else BEGIN)
+        except BaseException:
+            file.close()
+            raise
+        return cls(folder, files, found, file, segment_bytes_max)
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest segment that is still there."""
+        return min(self._segments)
+
+    @property
+    def begin(self) -> Place:
+        """The place of the oldest frame."""
+        return Place(self.first, BEGIN)
+
+    @property
+    def end(self) -> Place:
+        """The place behind the last frame."""
+        return Place(self._live.number, self._live.end)
+
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
+        return len(self._segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the segments hold."""
+        return sum(segment.end for segment in list(self._segments.values()))
+
+    def earlier_largest_ts(self, number: int) -> int:
+        """Return the largest timestamp that the log knew when segment `number` began."""
+        return self._segments[number].earlier_largest_ts
+
+    def bytes_between(self, begin: Place, end: Place) -> int:
+        """Return how many bytes a scan from `begin` to `end` reads."""
+        between = [
+            s.end for s in self._segments.values() if begin.segment <= s.number < end.segment
+        ]
+        return sum(between) + end.offset - begin.offset
+
+    def append(self, payloads: Sequence[bytes], *, largest_ts: int = 0) -> list[Position]:
+        """Write `payloads` with one write and return where they are; `sync` makes them durable.
+
+        Raises `WriteFailed`; nothing of the group is then part of the log.
+        """
+        live = self._live
+        if self._spent or live.end >= self._bytes_max:
+            live = self._succeed()
+        offset = live.end
+        buffers = encode_frames(payloads, offset=offset, synced=live.synced, seed=live.seed)
+        try:
+            self._file.write(buffers, offset)
+        except OSError as error:
+            self._undo()
+            raise WriteFailed(live.path, error) from error
+        positions: list[Position] = []
+        for payload in payloads:
+            length = len(payload)
+            positions.append(Position(live.number, offset, length))
+            offset += HEADER_SIZE + length
+        live.end = offset
+        self.largest_ts = max(self.largest_ts, largest_ts)
+        self._marked = False
+        return positions
+
+    def sync(self) -> None:
+        """Return once everything appended is on the disk.
+
+        Raises `WriteFailed`: what was appended since the last sync is then no part of the log.
+        """
+        live = self._live
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._spent = True
+            live.end = live.synced
+            log.error("%s: sync failed, giving up the file at offset %d", live.path, live.end)
+            raise WriteFailed(live.path, error) from error
+        live.synced = live.end
+
+    def read(self, position: Position) -> bytes:
+        """Return the payload at `position`; raise `Corrupt`, or `Retryable` if the disk fails."""
+        return self.read_many([position])[0]
+
+    def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Return the payloads at `positions`, best given roughly in the order of the log."""
+        payloads: list[bytes] = []
+        blocks: dict[int, bytes] = {}
+        unpack, mask = HEADER.unpack_from, _BLOCK_BYTES - 1
+        for segment, offset, length in positions:
+            key = segment << 48 | offset >> _BLOCK_BITS
+            block = blocks.get(key)
+            if block is None:
+                if len(blocks) >= _BLOCKS_MAX:
+                    blocks.clear()
+                block = blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
+            begin = (offset & mask) + HEADER_SIZE
+            end = begin + length
+            if end > len(block):
+                block = self._read(segment, offset, HEADER_SIZE + length)
+                begin, end = HEADER_SIZE, HEADER_SIZE + length
+            payload = block[begin:end]
+            if len(block) < end or unpack(block, begin - HEADER_SIZE)[3] != value(payload):
+                path = self.folder / segment_name(segment)
+                raise Corrupt(str(path), offset, f"the {length} bytes stored here have changed")
+            payloads.append(payload)
+        return payloads
+
+    def scan(self, start: Place | None = None) -> Iterator[tuple[Position, bytes]]:
+        """Yield every payload from `start` to the end with its position; raise `Corrupt`."""
+        start, stop = start or self.begin, self.end
+        for number in range(start.segment, stop.segment + 1):
+            segment = self._segments[number]
+            begin = start.offset if number == start.segment else BEGIN
+            end = stop.offset if number == stop.segment else segment.end
+            try:
+                for offset, frame in walk(self._reader(number), begin, end, segment.seed):
+                    if frame.payload:
+                        yield Position(number, offset, len(frame.payload)), frame.payload
+            except BrokenAt as broken:
+                raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
+
+    def drop_before(self, number: int) -> None:
+        """Remove all segments below `number`, oldest first, so that a crash leaves no gap."""
+        for old in sorted(n for n in self._segments if n < number):
+            assert old != self._live.number, "the live segment is never purged"
+            segment = self._segments.pop(old)
+            with self._readers_lock:
+                self._readers.pop(old, None)
+            self._files.remove(segment.path)
+            self._files.sync_folder(self.folder)
+
+    def close(self) -> None:
+        """Mark the clean stop, so that damage to the last frames is no torn end, and let go.
+
+        The mark is an empty frame whose `synced` covers everything before it.
+        """
+        if not self._marked and not self._spent:
+            with contextlib.suppress(OSError, WriteFailed):  # What is synced is safe without it.
+                self.sync()
+                live = self._live
+                mark = encode_frames([b""], offset=live.end, synced=live.end, seed=live.seed)
+                self._file.write(mark, live.end)
+                self._file.sync()
+        self._file.close()
+        with self._readers_lock:
+            self._readers.clear()
+
+    def _succeed(self) -> Segment:
+        """Begin the next segment, which seals the live one at its end."""
+        live = self._live
+        try:
+            if live.synced < live.end:  # Only without sync-log.
+                self._file.sync()
+            segment, file = create_segment(
+                self._files,
+                self.folder,
+                live.number + 1,
+                previous_end=live.end,
+                earlier_largest_ts=self.largest_ts,
+            )
+        except OSError as error:
+            raise WriteFailed(live.path, error) from error
+        log.info("segment %s sealed at %d bytes", live.path, live.end)
+        live.synced = live.end
+        self._file.close()
+        self._file, self._live, self._spent = file, segment, False
+        self._segments[segment.number] = segment
+        return segment
+
+    def _undo(self) -> None:
+        """Cut what a failed write left; if even that fails, the file is not used again."""
+        try:
+            self._file.truncate(self._live.end)
+        except OSError:
+            self._spent = True
+
+    def _read(self, number: int, offset: int, length: int) -> bytes:
+        try:
+            return self._reader(number).read(offset, length)
+        except OSError as error:
+            path = self.folder / segment_name(number)
+            raise Retryable(f"{path}, offset {offset}: cannot be read: {error}") from error
+
+    def _reader(self, number: int) -> File:
+        with self._readers_lock:
+            file = self._readers.get(number)
+            if file is None:
+                file = self._readers[number] = self._files.open(self.folder / segment_name(number))
+                if len(self._readers) > _READERS_MAX:
+                    self._readers.popitem(last=False)
+            else:
+                self._readers.move_to_end(number)
+            return file
+
+
+def _open_all(files: Files, folder: Path) -> dict[int, Segment]:
+    """Return all segments, those that have a successor with their end."""
+    names = files.names(folder)
+    numbers = sorted(int(name[:-4]) for name in names if name.endswith(".seg"))
+    for left_over in (name for name in names if name.endswith(".new")):
+        files.remove(folder / left_over)  # A crash came before it was given its name.
+    found: dict[int, Segment] = {}
+    for number in numbers:
+        path = folder / segment_name(number)
+        if found and number - 1 not in found:
+            missing = folder / segment_name(number - 1)
+            raise Corrupt(str(missing), 0, f"this segment is missing, {path.name} is there")
+        found[number] = open_segment(files, path, number)
+        if number - 1 in found:
+            _seal(files, found[number - 1], found[number])
+    return found
+
+
+def _seal(files: Files, segment: Segment, successor: Segment) -> None:
+    file = files.open(segment.path)
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    if size < successor.previous_end:
+        what = f"the file ends here, but {successor.path.name} knows {successor.previous_end} bytes"
+        raise CutShort(str(segment.path), size, what)
+    segment.end = segment.synced = successor.previous_end
+
+
+def _check_sealed(segment: Segment, known_end: int) -> None:
+    if segment.end < known_end:
+        what = f"sealed here, but it had {known_end} bytes on the disk"
+        raise CutShort(str(segment.path), segment.end, what)
