@@ -1,0 +1,149 @@
+"""What every DDL history promises, in memory and in etcd."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from penstock.errors import NeedsOperator, Retryable
+from penstock.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
+from penstock.schema import DdlJob, DdlType, TableInfo
+from tests.kit.history import MemoryHistory
+
+
+@pytest.fixture(params=["memory", "etcd"])
+def history(request: pytest.FixtureRequest) -> DdlHistory:
+    if request.param == "memory":
+        return MemoryHistory()
+    return History(request.getfixturevalue("etcd"))
+
+
+def job(job_id: int, version: int) -> DdlJob:
+    return DdlJob(
+        id=job_id,
+        type=DdlType.CREATE_TABLE,
+        schema_id=2,
+        schema_name="shop",
+        query=f"create table t{job_id} (id int)",
+        schema_version=version,
+        table_id=job_id - 1,
+        table=TableInfo(id=job_id - 1, name=f"t{job_id}"),
+        finished_ts=version << 18,
+    )
+
+
+def test_an_empty_history_has_version_zero(history: DdlHistory) -> None:
+    assert history.schema_version() == 0
+    assert history.jobs() == []
+    assert history.get(1) is None
+
+
+def test_a_job_reads_back_and_moves_the_version(history: DdlHistory) -> None:
+    history.append(job(103, 1))
+    assert history.get(103) == job(103, 1)
+    assert history.schema_version() == 1
+
+
+def test_jobs_come_in_order_of_version_not_of_id(history: DdlHistory) -> None:
+    history.append(job(300, 1))
+    history.append(job(20, 2))
+    history.append(job(1000, 3))
+    assert [j.id for j in history.jobs()] == [300, 20, 1000]
+    assert [j.id for j in history.jobs(after_version=2)] == [1000]
+    assert history.jobs(after_version=3) == []
+
+
+def test_appending_the_same_job_again_changes_nothing(history: DdlHistory) -> None:
+    history.append(job(103, 1))
+    history.append(job(104, 2))
+    history.append(job(103, 1))
+    assert [j.id for j in history.jobs()] == [103, 104]
+
+
+def test_another_job_under_a_taken_id_is_refused(history: DdlHistory) -> None:
+    history.append(job(103, 1))
+    with pytest.raises(NeedsOperator):
+        history.append(replace(job(103, 2), query="drop table t"))
+    assert history.get(103) == job(103, 1)
+
+
+def test_a_version_that_was_reached_before_is_refused(history: DdlHistory) -> None:
+    history.append(job(103, 2))
+    for version in (1, 2):
+        with pytest.raises(Retryable):
+            history.append(job(104, version))
+    assert history.schema_version() == 2
+
+
+def test_a_job_whose_guard_is_gone_is_not_recorded(history: DdlHistory) -> None:
+    with history.lock("a") as lock:
+        old = lock.guard
+    with history.lock("b") as lock:
+        with pytest.raises(Retryable):
+            history.append(job(103, 1), guards=[old])
+        history.append(job(103, 1), guards=[lock.guard])
+    with pytest.raises(Retryable):
+        history.append(job(104, 2), guards=[Guard(LOCK_KEY, 1 << 40)])
+    assert history.schema_version() == 1
+
+
+def test_a_watch_tells_old_and_new_jobs_once_in_order(history: DdlHistory) -> None:
+    for version in (1, 2, 3):
+        history.append(job(100 + version, version))
+    told: list[int] = []
+    watch = history.watch(lambda j: told.append(j.schema_version), after_version=1)
+    assert told == [2, 3]
+    history.append(job(50, 4))
+    history.append(job(200, 5))
+    deadline_s = time.monotonic() + 5
+    while len(told) < 4 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    watch.cancel()
+    assert told == [2, 3, 4, 5]
+
+
+def test_the_lock_is_held_by_one_at_a_time(history: DdlHistory) -> None:
+    inside, most = 0, 0
+
+    def work(holder: str) -> None:
+        nonlocal inside, most
+        with history.lock(holder):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.02)
+            inside -= 1
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_waiting_for_the_lock_ends_with_retryable(history: DdlHistory) -> None:
+    with (
+        history.lock("a") as lock,
+        pytest.raises(Retryable, match="holds the DDL lock"),
+        history.lock("b", wait_s_max=0.1),
+    ):
+        pass
+    assert lock.guard.key == LOCK_KEY
+
+
+def test_ids_are_never_given_twice(history: DdlHistory) -> None:
+    assert history.next_ids(3) == FIRST_ID
+    assert history.next_ids(1) == FIRST_ID + 3
+    firsts: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: firsts.extend(history.next_ids(2) for _ in range(10)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(firsts) == list(range(FIRST_ID + 4, FIRST_ID + 84, 2))

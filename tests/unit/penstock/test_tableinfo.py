@@ -1,0 +1,218 @@
+"""Tables and DDL jobs survive JSON, and JSON of TiDB's own reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Malformed
+from penstock.schema import (
+    PUBLIC,
+    ColumnFlag,
+    ColumnInfo,
+    DdlJob,
+    DdlType,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    SchemaInfo,
+    TableInfo,
+)
+from penstock.tableinfo import job_from_json, job_to_json, table_from_json, table_to_json
+
+ids = st.integers(0, 2**63 - 1)
+names = st.text(min_size=1, max_size=10)
+texts = st.text(max_size=10)
+flags = st.integers(0, 2**14 - 1).map(ColumnFlag)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> ColumnInfo:
+    tp = draw(st.sampled_from(MysqlType))
+    flen = draw(st.integers(-1, 64))
+    bits = st.integers(0, 2 ** max(flen, 1) - 1).map(str)
+    defaults = st.none() | (bits if tp is MysqlType.BIT else texts)
+    return ColumnInfo(
+        id=draw(ids),
+        name=draw(names),
+        offset=draw(st.integers(0, 1000)),
+        tp=tp,
+        flag=draw(flags),
+        flen=flen,
+        decimal=draw(st.integers(-1, 30)),
+        charset=draw(texts),
+        collate=draw(texts),
+        elems=tuple(draw(st.lists(texts, max_size=3))),
+        origin_default=draw(defaults),
+        default=draw(defaults),
+        default_is_expr=draw(st.booleans()),
+        generated_expr=draw(texts),
+        generated_stored=draw(st.booleans()),
+        comment=draw(texts),
+        state=draw(st.integers(0, PUBLIC)),
+    )
+
+
+parts = st.builds(
+    IndexColumn, name=names, offset=st.integers(0, 1000), length=st.integers(-1, 1000)
+)
+indexes = st.builds(
+    IndexInfo,
+    id=ids,
+    name=names,
+    columns=st.lists(parts, max_size=3).map(tuple),
+    unique=st.booleans(),
+    primary=st.booleans(),
+    state=st.integers(0, PUBLIC),
+)
+tables = st.builds(
+    TableInfo,
+    id=ids,
+    name=names,
+    columns=st.lists(columns(), max_size=3).map(tuple),
+    indexes=st.lists(indexes, max_size=2).map(tuple),
+    charset=texts,
+    collate=texts,
+    pk_is_handle=st.booleans(),
+    is_common_handle=st.booleans(),
+    max_column_id=ids,
+    max_index_id=ids,
+    comment=texts,
+    is_view=st.booleans(),
+)
+schemas = st.builds(SchemaInfo, id=ids, name=names, charset=texts, collate=texts)
+jobs = st.builds(
+    DdlJob,
+    id=ids,
+    type=st.sampled_from(DdlType).map(int),
+    schema_id=ids,
+    schema_name=texts,
+    query=texts,
+    schema_version=ids,
+    table_id=ids,
+    table_name=texts,
+    finished_ts=ids,
+    state=st.integers(0, 7),
+    schema=st.none() | schemas,
+    table=st.none() | tables,
+    tables=st.lists(st.tuples(texts, tables), max_size=2).map(tuple),
+)
+
+
+@given(tables)
+def test_a_table_survives_json(table: TableInfo) -> None:
+    assert table_from_json(json.loads(json.dumps(table_to_json(table)))) == table
+
+
+@given(jobs)
+def test_a_job_survives_json(job: DdlJob) -> None:
+    assert job_from_json(json.loads(json.dumps(job_to_json(job)))) == job
+
+
+def tidb_job() -> dict[str, Any]:
+    """A CREATE TABLE t (Id bigint primary key, b bit(10) default b'1000000001') of TiDB 6."""
+    kind = {"Flen": 20, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
+    column = {
+        "id": 1,
+        "name": {"O": "Id", "L": "id"},
+        "offset": 0,
+        "origin_default": None,
+        "origin_default_bit": None,
+        "default": None,
+        "default_bit": None,
+        "default_is_expr": False,
+        "generated_expr_string": "",
+        "generated_stored": False,
+        "dependences": None,
+        "type": {**kind, "Tp": 8, "Flag": 4099},
+        "state": 5,
+        "comment": "",
+        "hidden": False,
+        "change_state_info": None,
+        "version": 2,
+    }
+    bit = {
+        **column,
+        "id": 2,
+        "name": {"O": "b", "L": "b"},
+        "offset": 1,
+        "default": "\x02\x01",
+        "default_bit": "AgE=",
+        "type": {**kind, "Tp": 16, "Flag": 32, "Flen": 10},
+    }
+    table = {
+        "id": 66,
+        "name": {"O": "t", "L": "t"},
+        "charset": "utf8mb4",
+        "collate": "utf8mb4_bin",
+        "cols": [column, bit],
+        "index_info": None,
+        "fk_info": None,
+        "state": 5,
+        "pk_is_handle": True,
+        "is_common_handle": False,
+        "max_col_id": 2,
+        "max_idx_id": 0,
+        "view": None,
+        "partition": None,
+    }
+    return {
+        "id": 67,
+        "type": 3,
+        "schema_id": 2,
+        "table_id": 66,
+        "schema_name": "shop",
+        "state": 6,
+        "err": None,
+        "query": "create table t (...)",
+        "binlog": {
+            "SchemaVersion": 31,
+            "DBInfo": None,
+            "TableInfo": table,
+            "FinishedTS": 432109876543210,
+        },
+        "version": 1,
+        "priority": 0,
+    }
+
+
+def test_a_job_that_tidb_wrote_reads() -> None:
+    job = job_from_json(tidb_job())
+    assert (job.id, job.schema_version, job.finished_ts) == (67, 31, 432109876543210)
+    assert job.table is not None
+    id_column, bit = job.table.columns
+    assert job.table.primary_key is not None
+    assert id_column.name == "Id"
+    assert bit.default == str(0b1000000001)
+    assert job.table.indexes == ()
+
+
+def test_a_numeric_default_reads_as_its_text() -> None:
+    fields = tidb_job()
+    fields["binlog"]["TableInfo"]["cols"][0]["default"] = 7
+    table = job_from_json(fields).table
+    assert table is not None
+    assert table.columns[0].default == "7"
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda job: job.pop("id"),
+        lambda job: job.update(query=7),
+        lambda job: job["binlog"].update(SchemaVersion="31"),
+        lambda job: job["binlog"]["TableInfo"].pop("name"),
+        lambda job: job["binlog"]["TableInfo"]["cols"][0]["type"].update(Tp=99),
+        lambda job: job["binlog"]["TableInfo"]["cols"][1].update(default_bit="?"),
+        lambda job: job.update(table_schemas=["one too many"]),
+    ],
+)
+def test_a_job_of_another_shape_is_malformed(break_it: Any) -> None:
+    fields = tidb_job()
+    break_it(fields)
+    with pytest.raises(Malformed):
+        job_from_json(fields)
