@@ -64,7 +64,7 @@ def compile_field(column: ColumnInfo) -> Field:
 
 def fraction_digits(column: ColumnInfo) -> int:
     """Return how many fraction digits a time column keeps."""
-    return max(column.decimal, 0)
+    return min(max(column.decimal, 0), 6)
 
 
 def decimal_size(column: ColumnInfo) -> tuple[int, int]:

@@ -50,7 +50,7 @@ _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")
 _LITERALS: tuple[bool | None, ...] = (None, True, False)
 _LITERAL_TEXTS = ("null", "true", "false")
-_FIXED_SIZES = {INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, DURATION: 12}
+FIXED_SIZES = {INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, DURATION: 12}
 
 
 def encode_text(text: str) -> bytes:
@@ -157,8 +157,8 @@ def _body_length(data: bytes, tp: int, at: int) -> int:
         size: int = _U32.unpack(take(data, at + 4, 4)[0])[0]
     elif tp == LITERAL:
         size = 1
-    elif tp in _FIXED_SIZES:
-        size = _FIXED_SIZES[tp]
+    elif tp in FIXED_SIZES:
+        size = FIXED_SIZES[tp]
     elif tp in (STRING, OPAQUE):
         count, start = read_uvarint(data, at + (tp == OPAQUE))
         size = start + count - at

@@ -71,6 +71,20 @@ class RowReader:
         except Malformed as problem:
             raise self._in_table(problem) from None
 
+    def missing(self, position: int) -> object:
+        """Return what a column reads as in a row that does not hold it."""
+        return self._missing[position]()
+
+    def column_ids(self, data: bytes, *, is_insert: bool) -> list[int]:
+        """Return the ids of a row's columns as they come, an update's twice, values unread."""
+        at = self._read_handle(data)[1] if is_insert else 0
+        found: list[int] = []
+        while at < len(data):
+            column_id, at = _read_id(data, at)
+            found.append(column_id)
+            at = cut_one(data, at)
+        return found
+
     def _in_table(self, problem: Malformed) -> Malformed:
         return Malformed(f"table {self._table.name!r}: {problem.problem}", hint=problem.hint)
 

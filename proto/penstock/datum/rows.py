@@ -30,7 +30,7 @@ from penstock.datum.layout import (
 )
 from penstock.datum.reader import RowReader
 from penstock.errors import Malformed
-from penstock.schema import ColumnInfo, TableInfo
+from penstock.schema import ColumnInfo, MysqlType, TableInfo
 
 _NULL = b"\x00"
 
@@ -128,6 +128,10 @@ def _handle_datum(stored: Stored, value: object, length: int) -> bytes:
     if value is None:
         raise refused(stored.column, None, "it is part of the primary key")
     datum = stored.field.encode(value)
+    if length == -1 and stored.column.tp is MysqlType.DURATION:
+        # A handle comes out of a key, where a duration keeps its own flag.
+        nanos = values.read_varint(datum, 1)[0]
+        return b"\x07" + values.encode_int_comparable(nanos)
     if length == -1:
         return datum
     return values.bytes_datum(_prefix(stored.column, datum, length))
