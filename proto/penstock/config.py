@@ -4,8 +4,8 @@
 
 A field `data_dir` is the key `data-dir`, the flag `--data-dir`, the variable `<PREFIX>_DATA_DIR`;
 a nested dataclass is a TOML section, its flags and variables carry the section's name. Settings
-whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h". A key that no field has
-is an error that names the nearest one: a typo must not become a silent default.
+whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h" (a last `_max` aside). A key
+that no field has is an error that names the nearest one: a typo must not become a silent default.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _wanted(setting: _Setting) -> str:
 
 
 def _coerced(setting: _Setting, value: Any) -> Any:
-    kind, name = setting.kind, setting.path[-1]
+    kind, name = setting.kind, setting.path[-1].removesuffix("_max")
     if isinstance(kind, types.UnionType):
         kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
     if typing.get_origin(kind) is tuple:
