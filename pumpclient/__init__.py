@@ -1,1 +1,27 @@
-"""Writers: how binlogs get into the Pumps."""
+"""Penstock for applications: write transactions and DDL into a cluster of Pumps.
+
+This is the published interface; what is not named in `__all__` may change any day.
+"""
+
+from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.model import Binlog, BinlogType
+from pumpclient.client import PumpClient
+from pumpclient.failures import NoPump, OutcomeUnknown
+from pumpclient.options import Options, Tls
+from pumpclient.transaction import Transaction
+
+__all__ = [
+    "Binlog",
+    "BinlogType",
+    "Corrupt",
+    "Malformed",
+    "NeedsOperator",
+    "NoPump",
+    "Options",
+    "OutcomeUnknown",
+    "PenstockError",
+    "PumpClient",
+    "Retryable",
+    "Tls",
+    "Transaction",
+]

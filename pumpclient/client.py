@@ -1,0 +1,176 @@
+"""The client that applications embed: transactions in, binlogs out to the Pumps.
+
+Blocking calls, safe to share between threads; all threads' writes to one Pump travel together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from penstock import etcd
+from penstock.codec import encode_binlog
+from penstock.errors import NeedsOperator
+from penstock.fence import DdlFence, WriterFence
+from penstock.history import History
+from penstock.model import Binlog, BinlogType
+from penstock.registry import NodeKind, Registry
+from penstock.schema import TableInfo
+from penstock.timestamp import open_oracle
+from pumpclient.ddl import DdlExecutor
+from pumpclient.delivery import Deliveries
+from pumpclient.failures import NoPump
+from pumpclient.options import Options, Tls
+from pumpclient.prewrite import Prewriter
+from pumpclient.pumps import Pump, Pumps
+from pumpclient.schema import Schemas, split_name
+from pumpclient.selector import selector_for
+from pumpclient.session import Session
+from pumpclient.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+_HOMES_MAX = 1 << 20
+
+
+class PumpClient:
+    """A connection to a Penstock cluster for writers; made by `connect`."""
+
+    def __init__(self, session: Session, ddl: DdlExecutor, resources: ExitStack) -> None:
+        self._session = session
+        self._ddl = ddl
+        self._resources = resources
+        self._lock = threading.Lock()
+        # Where the Prewrites of `write_binlog` went, and when, until their Commit or Rollback.
+        self._homes: OrderedDict[int, tuple[Pump, float]] = OrderedDict()
+
+    @classmethod
+    def connect(
+        cls,
+        etcd_urls: str = "127.0.0.1:2379",
+        *,
+        strategy: str = "range",
+        write_timeout_s: float = 15.0,
+        tls: Tls | None = None,
+        options: Options | None = None,
+    ) -> Self:
+        """Return a client of the cluster whose nodes are registered in that etcd.
+
+        `strategy` says which Pump gets the next transaction: "range" (in turn), "hash" (by
+        start_ts) or "score" (as the Pumps report). A write that no Pump takes within
+        `write_timeout_s` fails. Raises `NoPump` when no Pump was ever registered, `Retryable`
+        when etcd or the oracle does not answer, `NeedsOperator` for bad settings.
+        """
+        options = options or Options()
+        selector = selector_for(strategy)
+        with ExitStack() as opened:
+            connection = etcd.connect(etcd_urls)
+            opened.callback(connection.close)
+            registry = Registry(connection)
+            history = History(connection)
+            pumps = Pumps(registry.cluster_id(), selector, options, tls)
+            opened.callback(pumps.close, options.close_timeout_s)
+            opened.callback(registry.watch(NodeKind.PUMP, pumps.follow).cancel)
+            if not pumps.wait_for_any(options.connect_timeout_s):
+                raise NoPump(
+                    f"no Pump is registered in etcd at {etcd_urls}",
+                    hint="start one with the same etcd: python -m pump",
+                )
+            oracle = open_oracle(connection, options.pd_address)
+            opened.callback(oracle.close)
+            deliveries = Deliveries(
+                retry_s=options.commit_retry_s,
+                attempt_timeout_s=options.attempt_timeout_s,
+                count_max=options.deliveries_max,
+            )
+            opened.callback(deliveries.close, options.close_timeout_s)
+            schemas = Schemas(history)
+            writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+            fence = WriterFence(connection, writer_id, on_version=schemas.catch_up)
+            opened.callback(fence.close)
+            session = Session(
+                oracle=oracle,
+                schemas=schemas,
+                fence=fence,
+                pumps=pumps,
+                deliveries=deliveries,
+                prewriter=Prewriter(pumps, deliveries, write_timeout_s, options),
+                write_timeout_s=write_timeout_s,
+                options=options,
+            )
+            ddl = DdlExecutor(session, history, DdlFence(connection), writer_id)
+            return cls(session, ddl, opened.pop_all())
+
+    def begin(self, schema: str | None = None, *, prewrite_key: bytes = b"") -> Transaction:
+        """Begin a transaction; tables named without a schema are in `schema`.
+
+        `prewrite_key` is what a Pump's resolver looks the transaction up by, if it has one.
+        """
+        return Transaction(self._session, schema, prewrite_key)
+
+    def execute_ddl(self, sql: str, schema: str | None = None) -> list[int]:
+        """Execute one DDL statement and return the commit timestamps of its jobs.
+
+        Waits for the transactions of all writers that are being committed, up to 30 s, then for
+        the DDL to be durable and decided. An IF [NOT] EXISTS without effect returns an empty list.
+        Raises `NeedsOperator` for what cannot be done, `Retryable` when it did not happen but may
+        work later, `OutcomeUnknown` when nobody could be asked.
+        """
+        return self._ddl.execute(sql, schema)
+
+    def table(self, name: str, schema: str | None = None) -> TableInfo:
+        """Return the current version of a table; raise `NeedsOperator` when there is none."""
+        return self._session.schemas.table(*split_name(name, schema)).info
+
+    def write_binlog(self, binlog: Binlog) -> None:
+        """Write one binlog; for writers that make their own transactions and timestamps.
+
+        Returns once it is durable. A Commit or Rollback must follow a Prewrite written by this
+        client within 10 minutes and goes to the same Pump; it is retried and may end in
+        `OutcomeUnknown` as `Transaction.commit` says. A caller's rows must be encoded for a
+        schema version that cannot change meanwhile: only `begin` looks after that.
+        """
+        if binlog.tp is BinlogType.PREWRITE:
+            home = self._session.prewriter.write(binlog.start_ts, encode_binlog(binlog))
+            self._remember(binlog.start_ts, home)
+            return
+        with self._lock:
+            found = self._homes.pop(binlog.start_ts, None)
+        if found is None:
+            raise NeedsOperator(
+                f"no Prewrite of {binlog.start_ts} was written by this client",
+                hint="a Commit must follow its own Prewrite",
+            )
+        home, start_s = found
+        self._session.commit(home, binlog, start_s=start_s, wait=True)
+
+    def close(self) -> None:
+        """Deliver what is under way, for some seconds at most, and end all threads."""
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _remember(self, start_ts: int, home: Pump) -> None:
+        now_s = time.monotonic()
+        oldest_s = now_s - self._session.options.commit_timeout_s
+        with self._lock:
+            self._homes[start_ts] = (home, now_s)
+            while len(self._homes) > _HOMES_MAX or next(iter(self._homes.values()))[1] < oldest_s:
+                self._homes.popitem(last=False)

@@ -1,0 +1,138 @@
+"""Changes the schema for everybody: one DDL at a time, in one order with all row changes.
+
+    1  DDL lock in etcd                 nobody else plans a DDL; the catalog read now is the last
+    2  plan                             what the tables will be; a bad statement stops here
+    3  fence raised                     every writer has finished what it encoded with the old
+                                        schema, knows its commit_ts, and begins nothing new
+    4  DDL Prewrite durable on a Pump   that Pump's stream now waits for this DDL
+    5  commit_ts from the oracle        after all old row changes, before all new ones
+    6  job appended to history          THE DECISION, one etcd transaction that demands the lock
+    7  Commit binlog                    the stream goes on
+    8  fence lowered                    writers read history and go on with the new schema
+
+Why a crash is safe at any point. Before 6 there is no job: the Prewrite is rolled back by us or
+later by the Pump's resolver, and nothing happened. From 6 on the DDL is done: the Pump's resolver
+finds the job in history under the binlog's job id and commits the Prewrite with the job's
+`finished_ts`, which is the `commit_ts` of 5, whether or not 7 arrives. Between 4 and 6 the resolver
+must not give up on us: so 6 is refused by ourselves when too long after 4 (`DECISION_S_MAX`, far
+below the Pumps' `txn_timeout`), and by etcd when our lock or our fence is gone, as they are when
+this process was frozen for longer than their lease. When the answer to 6 is lost, we ask until
+it is known; before that there is neither a Rollback nor a Commit. If etcd does not tell within
+`ASK_S_MAX`, `OutcomeUnknown` says so; the resolver and all writers read the truth later.
+
+A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
+Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the double.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import Final
+
+from penstock.ddl import plan_ddl
+from penstock.errors import Retryable
+from penstock.fence import DdlFence
+from penstock.history import DdlHistory, Guard
+from penstock.model import Binlog, BinlogType
+from penstock.schema import PUBLIC, DdlJob
+from pumpclient.failures import OutcomeUnknown
+from pumpclient.session import Session
+
+log = logging.getLogger(__name__)
+
+DECISION_S_MAX: Final = 120.0
+# etcd elects in seconds; after this long our lease, and with it lock and fence, are gone anyway.
+ASK_S_MAX: Final = 30.0
+_ASK_AGAIN_S: Final = 0.5
+
+
+class DdlExecutor:
+    """Executes DDL statements for one client."""
+
+    def __init__(self, session: Session, history: DdlHistory, fence: DdlFence, holder: str) -> None:
+        self._session = session
+        self._history = history
+        self._fence = fence
+        self._holder = holder
+        # The History object knows one held lock; threads of this client take their turns first.
+        self._one_at_a_time = threading.Lock()
+
+    def execute(self, sql: str, schema: str | None) -> list[int]:
+        """Execute one statement and return the `finished_ts` of its jobs, none for a no-op.
+
+        Raises `NeedsOperator` for what cannot be planned, `Retryable` when it surely did not
+        happen, `OutcomeUnknown` when nobody could be asked. Of a statement that makes several jobs
+        (DROP TABLE a, b) a failure may leave the first ones done, as in MySQL.
+        """
+        with self._one_at_a_time, self._history.lock(self._holder):
+            catalog = self._session.schemas.catalog()
+            jobs = plan_ddl(sql, schema, catalog, lambda: self._history.next_ids(1))
+            if not jobs:
+                return []
+            with self._fence.raised(jobs[-1].schema_version) as guard:
+                return [self._run(job, guard) for job in jobs]
+
+    def _run(self, job: DdlJob, guard: Guard) -> int:
+        session = self._session
+        start_s = time.monotonic()
+        start_ts = session.oracle.get_ts()
+        prewrite = Binlog(
+            tp=BinlogType.PREWRITE,
+            start_ts=start_ts,
+            ddl_query=job.query.encode(),
+            ddl_job_id=job.id,
+            ddl_schema_state=PUBLIC,
+        )
+        with session.prewritten(prewrite) as home:
+            commit_ts = session.oracle.get_ts()
+            if time.monotonic() - start_s > DECISION_S_MAX:
+                raise Retryable(f"DDL {job.id} took too long and was rolled back: {job.query}")
+            job = replace(job, finished_ts=commit_ts)
+            is_decided = self._decide(job, guard)
+        if not is_decided:
+            raise OutcomeUnknown(
+                f"etcd does not tell whether DDL {job.id} is done: {job.query}",
+                start_ts=start_ts,
+                commit_ts=commit_ts,
+                wait=lambda timeout_s: self._wait_for(job, timeout_s),
+            )
+        # The job id is in the Commit as well: merged with its Prewrite, the last value counts.
+        commit = Binlog(
+            tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=job.id
+        )
+        # The DDL is done; the Commit only lets the stream go on sooner than the resolver would.
+        session.commit(home, commit, start_s=start_s, wait=False)
+        log.info("DDL %d is done at %d: %s", job.id, commit_ts, job.query)
+        return commit_ts
+
+    def _decide(self, job: DdlJob, guard: Guard) -> bool:
+        """Append the job; raise when it surely is not there, False when etcd would not tell."""
+        deadline_s = time.monotonic() + ASK_S_MAX
+        while True:
+            try:
+                # Appending the same job twice does nothing, so this asks as well as it tells.
+                self._history.append(job, guards=[guard])
+                return True
+            except Retryable as error:
+                # Without a cause it is etcd's own verdict, lock lost or overtaken, and final: what
+                # the transaction demanded can never become true again, for a late copy either.
+                if error.__cause__ is None:
+                    raise
+                log.warning("asking again whether DDL %d was recorded: %s", job.id, error)
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_ASK_AGAIN_S)
+
+    def _wait_for(self, job: DdlJob, timeout_s: float) -> bool:
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            try:
+                if self._history.get(job.id) is not None:
+                    return True
+            except Retryable as error:
+                log.info("still asking for DDL %d: %s", job.id, error)
+            time.sleep(_ASK_AGAIN_S)
+        return False

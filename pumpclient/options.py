@@ -1,0 +1,82 @@
+"""Settings of a `PumpClient` that few applications ever need to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from penstock.errors import NeedsOperator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """PEM files for TLS to the Pumps; `cert` and `key` only where Pumps ask for a client's."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Return gRPC's credentials made of the files, read now."""
+        parts = (path.read_bytes() if path else None for path in (self.ca, self.key, self.cert))
+        return grpc.ssl_channel_credentials(*parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Limits and intervals of one client; all bounds are for each Pump unless they say otherwise.
+
+    `coalesce` off sends one binlog per call through the original's unary method: slower, and
+    only worth it to compare.
+    """
+
+    coalesce: bool = True
+    batch_count_max: int = 256
+    batch_bytes_max: int = 4 << 20
+    # More batches in flight hide the network's delay, fewer let each one grow larger.
+    batches_in_flight_max: int = 4
+    # A writer that would pass this waits: memory is bounded by this and not by the Pump's speed.
+    queue_bytes_max: int = 64 << 20
+    # A transaction is one message; protobuf ends at 2 GiB, and Pumps may allow less.
+    transaction_bytes_max: int = 1 << 30
+    connect_timeout_s: float = 3.0
+    # How long one try on one Pump may take before the next Pump is asked; large binlogs get more.
+    attempt_timeout_s: float = 5.0
+    prewrite_retry_s: float = 0.1
+    commit_retry_s: float = 1.0
+    # Just under the Pumps' own `txn_timeout` (10 min), after which they may take a transaction
+    # for rolled back: a Commit must never arrive after that verdict.
+    commit_timeout_s: float = 570.0
+    # The original probes every 30 s; a Pump's restart takes one, and each probe is one small call.
+    probe_interval_s: float = 3.0
+    errors_in_a_row_max: int = 10
+    deliveries_max: int = 100_000
+    close_timeout_s: float = 10.0
+    # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
+    pd_address: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that would stop everything."""
+        for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
+            if getattr(self, name) < 1:
+                raise NeedsOperator(f"{name} is {getattr(self, name)}", hint="it must be 1 or more")
+
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    # A transaction may be large; the Pump has the limit and says it in words.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Pumps are addressed directly: a proxy of the environment is meant for the internet.
+    ("grpc.enable_http_proxy", 0),
+    # A fresh channel is a fresh connection, without the back-off that an older one has earned.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
+    """Return a channel to a node; nothing is sent yet."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)

@@ -1,0 +1,130 @@
+"""Makes a Prewrite durable on some Pump, whatever happens to single ones.
+
+    pick a Pump ─> write ─> acknowledged: the transaction's home, its Commit goes there
+        ^            │
+        │            ├─ no answer, broken: it may be stored; remember, ask the next Pump
+        └────────────┴─ refused: ask the next Pump; out of space: never this one again
+
+When it is settled which Pump is the home (or that none is), all others that may have stored the
+Prewrite get a Rollback (see `delivery.py`), because an orphan would hold back their streams.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from pumpclient.delivery import Deliveries
+from pumpclient.failures import Failure, NoPump, Reason
+from pumpclient.options import Options
+from pumpclient.pumps import Pump, Pumps
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What happened so far to one Prewrite."""
+
+    deadline_s: float
+    count: int = 0
+    asked: set[Pump] = field(default_factory=set)
+    full: set[Pump] = field(default_factory=set)
+    suspects: set[Pump] = field(default_factory=set)
+    last: Failure | None = None
+
+
+class Prewriter:
+    """Writes Prewrites for all threads."""
+
+    def __init__(
+        self, pumps: Pumps, deliveries: Deliveries, write_timeout_s: float, options: Options
+    ) -> None:
+        self._pumps = pumps
+        self._deliveries = deliveries
+        self._write_timeout_s = write_timeout_s
+        self._options = options
+
+    def write(self, start_ts: int, payload: bytes) -> Pump:
+        """Make a serialized Prewrite durable and return the Pump that has it.
+
+        Tries until the write time-out has passed and every Pump had its turn, then raises
+        `Retryable`; `NoPump` when there is none to ask; `NeedsOperator` when all are out of
+        space. After any error no Pump will ever see a Commit of this `start_ts`.
+        """
+        tries = _Tries(time.monotonic() + self._write_timeout_s)
+        home: Pump | None = None
+        try:
+            while home is None:
+                pump = self._next_pump(tries, start_ts)
+                if pump is not None and self._try(tries, pump, payload):
+                    home = pump
+            return home
+        finally:
+            for pump in tries.suspects - {home}:
+                self._deliveries.roll_back(
+                    pump, start_ts, keep_trying_s=self._options.commit_timeout_s
+                )
+
+    def _next_pump(self, tries: _Tries, start_ts: int) -> Pump | None:
+        """Return the Pump to ask now, None after a pause; raise when it is time to give up."""
+        pump = self._pumps.pick(start_ts, tries.count, tries.full)
+        overdue = time.monotonic() > tries.deadline_s
+        if pump is None:
+            if tries.full:
+                raise _out_of_space(tries.full)
+            if overdue:
+                raise _no_pump(self._pumps.all)
+            time.sleep(self._options.prewrite_retry_s)
+        elif pump in tries.asked:
+            if overdue and tries.count > len(self._pumps.all):
+                raise Retryable(
+                    f"no Pump took the Prewrite in {self._write_timeout_s:g} s and"
+                    f" {tries.count} tries; the last error: {tries.last}"
+                )
+            time.sleep(self._options.prewrite_retry_s)
+        return pump
+
+    def _try(self, tries: _Tries, pump: Pump, payload: bytes) -> bool:
+        was_suspect = pump in tries.suspects
+        # Before and not after the write, so that an interrupt within it leaves a suspect, too.
+        tries.suspects.add(pump)
+        failure = pump.write(payload)
+        self._pumps.report(pump, failure)
+        if failure is None:
+            return True
+        if not failure.maybe_stored and not was_suspect:
+            tries.suspects.discard(pump)
+        tries.count += 1
+        tries.asked.add(pump)
+        tries.last = failure
+        if failure.reason is Reason.NO_SPACE:
+            tries.full.add(pump)
+        elif failure.reason is Reason.INVALID:
+            raise Malformed(
+                f"pump {pump.node_id} refuses a binlog of {len(payload)} bytes: {failure.message}",
+                hint="smaller transactions may help",
+            )
+        elif failure.reason is Reason.CLUSTER_MISMATCH:
+            raise NeedsOperator(
+                f"pump {pump.node_id}: {failure.message}",
+                hint="it was started with another etcd; update its state or its settings",
+            )
+        return False
+
+
+def _no_pump(known: Sequence[Pump]) -> NoPump:
+    if not known:
+        return NoPump("no Pump is registered in etcd", hint="start one: python -m pump")
+    names = ", ".join(pump.node_id for pump in known)
+    return NoPump(
+        f"no Pump is online; registered are {names}", hint="look at `binlogctl pumps`, start one"
+    )
+
+
+def _out_of_space(full: set[Pump]) -> NeedsOperator:
+    names = ", ".join(sorted(pump.node_id for pump in full))
+    return NeedsOperator(
+        f"every Pump that is online is out of space: {names}",
+        hint="free disk space there, shorten gc, or start another Pump",
+    )

@@ -1,0 +1,224 @@
+"""The Pumps of the cluster as a writer sees them: which exist, which are well, whose turn it is.
+
+etcd's list and our own writes decide together:
+
+    registered ── online in etcd ──> available <── a probe succeeds ──┐
+                                        │                             │
+                                        └── a connection breaks, ─────┴─> unavailable
+                                            no answer in time, or more
+                                            than 10 errors in a row
+
+Only a Prewrite is offered to whatever Pump is available. Everything else of a transaction goes to
+the Pump of its Prewrite, whatever state that is in: it accepts Commits even while closing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock.codec import encode_binlog
+from penstock.model import Binlog, BinlogType
+from penstock.registry import NodeState, NodeStatus
+from pumpclient.failures import Failure, Reason
+from pumpclient.options import Options, Tls
+from pumpclient.selector import Candidate, Selector
+from pumpclient.write_queue import PendingWrite
+from pumpclient.writer import PumpWriter, Target
+
+log = logging.getLogger(__name__)
+
+_PROBE: Final = encode_binlog(Binlog(tp=BinlogType.PREWRITE))
+_BYTES_PER_S_MIN: Final = 20 << 20
+# These are nobody's fault, or the fault of the binlog and not of the Pump.
+_BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE})
+_FATAL: Final = frozenset({Reason.BROKEN, Reason.TIMED_OUT, Reason.NOT_ONLINE})
+
+
+class Pump:
+    """One Pump, known by its node id; its address may change when it is restarted."""
+
+    def __init__(self, status: NodeStatus, cluster_id: int, options: Options, tls: Tls | None):
+        self.node_id = status.node_id
+        self.host = status.host
+        self.score = status.score
+        self.is_online = status.state is NodeState.ONLINE
+        self.is_well = True
+        self.errors_in_a_row = 0
+        self._cluster_id = cluster_id
+        self._options = options
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._writer: PumpWriter | None = None
+        self._closed = False
+        self._retirements: list[threading.Thread] = []
+
+    @property
+    def is_available(self) -> bool:
+        """True when Prewrites may be sent here."""
+        return self.is_online and self.is_well
+
+    def write(self, payload: bytes) -> Failure | None:
+        """Try once to make a serialized binlog durable here; None means that it is."""
+        timeout_s = self._options.attempt_timeout_s + len(payload) / _BYTES_PER_S_MIN
+        pending = PendingWrite(payload)
+        self.submit(pending, timeout_s)
+        return pending.settle(timeout_s)
+
+    def submit(self, pending: PendingWrite, timeout_s: float) -> None:
+        """Queue a write, waiting for room no longer than that."""
+        with self._lock:
+            if self._writer is None and not self._closed:
+                self._writer = self._open_writer()
+            writer = self._writer
+        if writer is None:
+            pending.finish(Failure(Reason.BROKEN, "the client is closed", maybe_stored=False))
+        else:
+            writer.submit(pending, timeout_s)
+
+    def drop_connection(self) -> None:
+        """Break the connection: all that waits for answers goes on elsewhere at once."""
+        if self._writer is not None:
+            self._writer.drop_connection()
+
+    def moved(self, host: str) -> None:
+        """Follow the Pump to another address."""
+        with self._lock:
+            self.host = host
+            old, self._writer = self._writer, None
+        self._retirements = [t for t in self._retirements if t.is_alive()]
+        if old is not None:
+            # Its thread may be waiting for a dead host; nobody should wait for that here.
+            retirement = threading.Thread(target=old.close, args=(0,), daemon=True)
+            retirement.start()
+            self._retirements.append(retirement)
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is queued, no longer than that, and end."""
+        with self._lock:
+            self._closed = True
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close(timeout_s)
+        for retirement in self._retirements:
+            retirement.join()
+
+    def _open_writer(self) -> PumpWriter:
+        target = Target(
+            node_id=self.node_id, address=self.host, cluster_id=self._cluster_id, tls=self._tls
+        )
+        return PumpWriter(target, self._options)
+
+
+class Pumps:
+    """All Pumps, kept up to date by `follow` (etcd) and `report` (our writes)."""
+
+    def __init__(
+        self, cluster_id: int, selector: Selector, options: Options, tls: Tls | None = None
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._selector = selector
+        self._options = options
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._pumps: dict[str, Pump] = {}
+        self._stop = threading.Event()
+        self._prober = threading.Thread(target=self._probe, name="pumpclient probes", daemon=True)
+        self._prober.start()
+
+    def follow(self, statuses: Sequence[NodeStatus]) -> None:
+        """Take over the full list of registered Pumps."""
+        with self._lock:
+            for status in statuses:
+                self._follow_one(status)
+            listed = {status.node_id for status in statuses}
+            for pump in self._pumps.values():
+                if pump.node_id not in listed:
+                    pump.is_online = False
+            self._changed.notify_all()
+
+    def wait_for_any(self, timeout_s: float) -> bool:
+        """Wait until a Pump is registered, in whatever state."""
+        with self._lock:
+            return self._changed.wait_for(lambda: bool(self._pumps), timeout_s)
+
+    def pick(self, start_ts: int, retry: int, but: Collection[Pump] = ()) -> Pump | None:
+        """Return the Pump for a try of a Prewrite; None when there is none but those in `but`.
+
+        With no Pump available, those that etcd calls online get their chance, well or not.
+        """
+        with self._lock:
+            online = [p for p in self._pumps.values() if p.is_online and p not in but]
+            able = [p for p in online if p.is_well] or online
+            if not able:
+                return None
+            candidates = [Candidate(p.node_id, p.score) for p in able]
+            return able[self._selector.pick(candidates, start_ts, retry)]
+
+    def report(self, pump: Pump, failure: Failure | None) -> None:
+        """Note how a write went; a Pump that is not well gets no more Prewrites for now."""
+        if failure is None:
+            if pump.errors_in_a_row or not pump.is_well:
+                self._set_well(pump)
+            return
+        if failure.reason in _BLAMELESS:
+            return
+        pump.errors_in_a_row += 1
+        too_many = pump.errors_in_a_row > self._options.errors_in_a_row_max
+        if pump.is_well and (too_many or failure.reason in _FATAL):
+            pump.is_well = False
+            log.warning("pump %s is unavailable: %s", pump.node_id, failure)
+            if failure.reason is Reason.TIMED_OUT:
+                pump.drop_connection()
+
+    @property
+    def all(self) -> Sequence[Pump]:
+        """Every Pump ever listed."""
+        with self._lock:
+            return list(self._pumps.values())
+
+    @property
+    def available(self) -> Sequence[Pump]:
+        """Pumps that Prewrites go to."""
+        return [p for p in self.all if p.is_available]
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is queued, no longer than that, and end all threads."""
+        self._stop.set()
+        self._prober.join()
+        for pump in self.all:
+            pump.close(timeout_s)
+
+    def _follow_one(self, status: NodeStatus) -> None:
+        pump = self._pumps.get(status.node_id)
+        if pump is None:
+            self._pumps[status.node_id] = Pump(status, self._cluster_id, self._options, self._tls)
+            return
+        was_online, pump.is_online = pump.is_online, status.state is NodeState.ONLINE
+        pump.score = status.score
+        if pump.host != status.host:
+            pump.moved(status.host)
+        if pump.is_online and not was_online:
+            pump.is_well = True
+            pump.errors_in_a_row = 0
+
+    def _set_well(self, pump: Pump) -> None:
+        if not pump.is_well:
+            log.info("pump %s is available again", pump.node_id)
+        pump.errors_in_a_row = 0
+        pump.is_well = True
+
+    def _probe(self) -> None:
+        """Ask the Pumps that are online but not well, all at once, every few seconds."""
+        while not self._stop.wait(self._options.probe_interval_s):
+            asked = [(p, PendingWrite(_PROBE)) for p in self.all if p.is_online and not p.is_well]
+            for pump, pending in asked:
+                pump.submit(pending, 0)
+            deadline_s = time.monotonic() + self._options.connect_timeout_s
+            for pump, pending in asked:
+                if pending.settle(deadline_s - time.monotonic()) is None:
+                    self._set_well(pump)

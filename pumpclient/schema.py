@@ -1,0 +1,128 @@
+"""The tables as a writer knows them, kept as new as the schema version it is allowed to use.
+
+DDL history in etcd is the truth; `catch_up` reads what is new there. The schema fence tells when
+that must happen (after every DDL, before the next transaction), so there is no watch here. A table
+that is not known is looked for in history first: a colleague may just have created it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+
+from penstock.ddl import Catalog
+from penstock.errors import NeedsOperator
+from penstock.history import DdlHistory
+from pumpclient.rows import Table
+
+
+def split_name(name: str, schema: str | None) -> tuple[str, str]:
+    """Return schema and table of "table", "schema.table" or the same in backticks."""
+    parts = name.split(".") if "`" not in name else _quoted_parts(name)
+    if len(parts) == 1 and schema:
+        return schema, parts[0]
+    if len(parts) != 2 or not all(parts):
+        raise NeedsOperator(
+            f"{name!r} names no table",
+            hint='write "schema.table", or begin the transaction with a schema',
+        )
+    return parts[0], parts[1]
+
+
+class Schemas:
+    """The current catalog, compiled per table on first use; thread-safe."""
+
+    def __init__(self, history: DdlHistory) -> None:
+        self._history = history
+        self._lock = threading.Lock()
+        self._catalog = Catalog()
+        self._by_id: dict[int, Table] = {}
+        self._by_name: dict[tuple[str, str], Table] = {}
+
+    @property
+    def version(self) -> int:
+        """The schema version of the catalog."""
+        return self._catalog.version
+
+    def catch_up(self, version: int | None = None) -> None:
+        """Read history up to its end, unless `version` is known already; raises `Retryable`."""
+        if version is not None and version <= self._catalog.version:
+            return
+        with self._lock:
+            jobs = self._history.jobs(after_version=self._catalog.version)
+            if not jobs:
+                return
+            catalog = self._catalog.copy()
+            for job in jobs:
+                catalog.apply(job)
+            # What did not change stays compiled, and the same object: transactions compare.
+            self._by_id = {
+                table_id: table
+                for table_id, table in self._by_id.items()
+                if catalog.table_by_id(table_id) == (table.schema_name, table.info)
+            }
+            self._by_name = {}
+            self._catalog = catalog
+
+    def catalog(self) -> Catalog:
+        """Return the newest catalog, read now; it is not to be changed."""
+        self.catch_up()
+        return self._catalog
+
+    def table(self, schema: str, name: str) -> Table:
+        """Return a table ready to take rows; raise `NeedsOperator` naming the nearest one."""
+        found = self._by_name.get((schema, name))
+        if found is not None:
+            return found
+        with self._lock:
+            catalog = self._catalog
+            info = catalog.table(schema, name)
+        if info is None:
+            catalog = self.catalog()
+            info = catalog.table(schema, name)
+        if info is None:
+            raise _unknown(catalog, schema, name)
+        if info.is_view:
+            raise NeedsOperator(f"{schema}.{name} is a view", hint="write to its tables")
+        table = self.table_by_id(info.id)
+        if table is None:  # It was dropped a moment ago.
+            raise _unknown(catalog, schema, name)
+        with self._lock:
+            if self._by_id.get(info.id) is table:
+                self._by_name[schema, name] = table
+        return table
+
+    def table_by_id(self, table_id: int) -> Table | None:
+        """Return the current version of a table, always the same object while it is current."""
+        with self._lock:
+            table = self._by_id.get(table_id)
+            if table is None:
+                found = self._catalog.table_by_id(table_id)
+                if found is None:
+                    return None
+                table = self._by_id[table_id] = Table(*found)
+            return table
+
+
+def _unknown(catalog: Catalog, schema: str, name: str) -> NeedsOperator:
+    near = difflib.get_close_matches(f"{schema}.{name}", _names(catalog), n=1)
+    hint = f"did you mean {near[0]}?" if near else "create it with execute_ddl"
+    return NeedsOperator(f"there is no table {schema}.{name}", hint=hint)
+
+
+def _names(catalog: Catalog) -> list[str]:
+    return [f"{schema}.{table.name}" for schema, table in catalog.tables()]
+
+
+def _quoted_parts(name: str) -> list[str]:
+    """Split at dots outside of backticks; a doubled backtick stands for one."""
+    parts, quoted = [""], False
+    for piece in name.replace("``", "\0").split("`"):
+        if quoted:
+            parts[-1] += piece
+        else:
+            head, *rest = piece.split(".")
+            parts[-1] += head
+            parts += rest
+        quoted = not quoted
+    return [part.replace("\0", "`") for part in parts]

@@ -1,0 +1,96 @@
+"""What all transactions of one client share, and the two phases they all go through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.codec import encode_binlog
+from penstock.fence import WriterFence
+from penstock.model import Binlog
+from penstock.timestamp import Oracle
+from pumpclient.delivery import Deliveries, Delivery
+from pumpclient.failures import OutcomeUnknown
+from pumpclient.options import Options
+from pumpclient.prewrite import Prewriter
+from pumpclient.pumps import Pump, Pumps
+from pumpclient.schema import Schemas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The parts of a client; every one of them is safe to share between threads."""
+
+    oracle: Oracle
+    schemas: Schemas
+    fence: WriterFence
+    pumps: Pumps
+    deliveries: Deliveries
+    prewriter: Prewriter
+    write_timeout_s: float
+    options: Options
+
+    @contextmanager
+    def prewritten(self, prewrite: Binlog) -> Iterator[Pump]:
+        """Run the block with the Prewrite durable on a Pump; undo it when the block raises.
+
+        The block decides the transaction and must not send anything: after it raised, no Commit
+        may exist anywhere, or the Rollback sent from here would fight it.
+        """
+        home = self.prewriter.write(prewrite.start_ts, encode_binlog(prewrite))
+        try:
+            yield home
+        except BaseException:
+            self.roll_back(home, prewrite.start_ts)
+            raise
+
+    def roll_back(self, home: Pump, start_ts: int) -> None:
+        """Undo a Prewrite in the background; its Commit must not have been sent, nor be later."""
+        keep_trying_s = self.options.commit_timeout_s
+        self.deliveries.roll_back(home, start_ts, keep_trying_s=keep_trying_s)
+
+    def commit(self, home: Pump, commit: Binlog, *, start_s: float, wait: bool) -> None:
+        """Deliver a Commit to the Pump of its Prewrite; raise `OutcomeUnknown` as it says.
+
+        `start_s` is when `start_ts` was fetched, on the monotonic clock: soon after
+        `commit_timeout_s` from then the Pump may give its own verdict, so no Commit goes out later.
+        """
+        payload = encode_binlog(commit)
+        delivery = Delivery(
+            pump=home,
+            payload=payload,
+            what=f"the Commit of {commit.start_ts}",
+            give_up_s=start_s + self.options.commit_timeout_s,
+        )
+        is_done = False
+        is_followed = False
+        try:
+            is_done = wait and self._commit_now(home, payload)
+        finally:
+            # Also after an interrupt: what was decided is delivered.
+            if not is_done:
+                is_followed = self.deliveries.add(delivery)
+        if not wait or is_done:
+            return
+        raise OutcomeUnknown(
+            f"pump {home.node_id} did not acknowledge the Commit of {commit.start_ts} in"
+            f" {self.write_timeout_s:g} s"
+            + ("; it is being delivered in the background" if is_followed else ""),
+            start_ts=commit.start_ts,
+            commit_ts=commit.commit_ts,
+            wait=delivery.done.wait,
+        )
+
+    def _commit_now(self, home: Pump, payload: bytes) -> bool:
+        """Try until the write time-out; True once acknowledged."""
+        deadline_s = time.monotonic() + self.write_timeout_s
+        while True:
+            failure = home.write(payload)
+            self.pumps.report(home, failure)
+            if failure is None:
+                return True
+            if time.monotonic() + self.options.commit_retry_s > deadline_s:
+                return False
+            time.sleep(self.options.commit_retry_s)

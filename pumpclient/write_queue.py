@@ -1,0 +1,240 @@
+"""The queue between an application's threads and the one sender of a Pump.
+
+    thread ─ put ─┐                    ┌─ batch 7 ┄┐
+    thread ─ put ─┼─> queued ── take ──┼─ batch 8 ┄┼┄> Pump ┄> acked ── each write's gate opens
+    thread ─ put ─┘   (bytes bounded)  └─ batch 9 ┄┘
+                                       in flight (count bounded)
+
+A take carries off all that is queued, so batches grow exactly when the Pump falls behind and a
+lone write leaves at once. Wake-ups cost more than bytes here: a thread waits on one bare lock of
+its own, and the sender is woken only when it sleeps and could use what was put.
+
+Invariant: each write is in one of three places (queued, in flight, finished), moves under the
+one lock, and only forward. So "was it sent?" has an answer at any moment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from pumpclient.failures import Failure, Reason
+
+_QUEUED: Final = 0
+_IN_FLIGHT: Final = 1
+_FINISHED: Final = 2
+
+
+class PendingWrite:
+    """One binlog on its way; its thread waits in `settle` for how it ended."""
+
+    __slots__ = ("_gate", "_place", "_queue", "failure", "needs_known", "payload")
+
+    def __init__(self, payload: bytes, *, needs_known: bool = False) -> None:
+        self.payload = payload
+        # Must not go to a node that cannot prove to be the one it is meant for.
+        self.needs_known = needs_known
+        self.failure: Failure | None = None
+        self._place: int = _QUEUED
+        self._queue: WriteQueue | None = None
+        # A bare lock, taken now and released when finished: the cheapest one-time signal there is.
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def settle(self, timeout_s: float) -> Failure | None:
+        """Wait for the end of this write; None once it is durable, else what went wrong.
+
+        A write that was not sent by then is withdrawn. Only one thread may wait.
+        """
+        try:
+            answered = self._gate.acquire(timeout=max(timeout_s, 0))
+        except BaseException:  # An interrupt: nobody will look at the answer.
+            self._withdraw()
+            raise
+        if answered or self._withdraw():
+            return self.failure
+        return Failure(Reason.TIMED_OUT, f"waited {timeout_s:.1f} s", maybe_stored=True)
+
+    def finish(self, failure: Failure | None) -> None:
+        """Tell the waiting thread; the first word stands."""
+        if self._place != _FINISHED:
+            self._place = _FINISHED
+            self.failure = failure
+            self.payload = b""
+            self._gate.release()
+
+    def _withdraw(self) -> bool:
+        return self._queue is None or self._queue.abandon(self)
+
+
+@dataclass(slots=True)
+class Session:
+    """The batches of one connection that are sent and not yet answered, oldest first."""
+
+    in_flight: deque[list[PendingWrite]] = field(default_factory=deque)
+    is_over: bool = False
+    bell: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.bell.acquire()
+
+
+class WriteQueue:
+    """Writes of many threads for one sender; bounded in bytes."""
+
+    def __init__(
+        self, *, batch_count_max: int, batch_bytes_max: int, in_flight_max: int, bytes_max: int
+    ) -> None:
+        self._batch_count_max = batch_count_max
+        self._batch_bytes_max = batch_bytes_max
+        self._in_flight_max = in_flight_max
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._space = threading.Condition(self._lock)
+        self._queued: deque[PendingWrite] = deque()
+        self._queued_bytes = 0
+        self._sleeper: Session | None = None
+        self._closed = False
+
+    def put(self, pending: PendingWrite, timeout_s: float) -> None:
+        """Queue a write, waiting for room; without room in time it ends failed."""
+        size = len(pending.payload)
+        bell: threading.Lock | None = None
+        with self._lock:
+            if self._queued_bytes + size > self._bytes_max and not self._room(size, timeout_s):
+                pending.finish(Failure(Reason.BUSY, "", maybe_stored=False))
+                return
+            if self._closed:
+                pending.finish(Failure(Reason.BROKEN, "the writer is closed", maybe_stored=False))
+                return
+            pending._queue = self
+            self._queued.append(pending)
+            self._queued_bytes += size
+            if self._sleeper and len(self._sleeper.in_flight) < self._in_flight_max:
+                bell = self._wake()
+        if bell is not None:
+            bell.release()
+
+    def abandon(self, pending: PendingWrite) -> bool:
+        """Give a write up; True when it was not sent and now never will be."""
+        with self._lock:
+            if pending._place != _QUEUED:
+                return False
+            self._queued_bytes -= len(pending.payload)
+            pending.finish(Failure(Reason.TIMED_OUT, "not sent", maybe_stored=False))
+            self._space.notify_all()
+            return True
+
+    def take(self, session: Session) -> list[PendingWrite] | None:
+        """Wait for writes and room in flight; None when the session or the queue is over."""
+        while True:
+            with self._lock:
+                if session.is_over:
+                    return None
+                if len(session.in_flight) < self._in_flight_max:
+                    if batch := self._pop():
+                        session.in_flight.append(batch)
+                        return batch
+                    if self._closed:
+                        return None
+                assert self._sleeper is None, "a queue has one sender"
+                self._sleeper = session
+            session.bell.acquire()
+
+    def acked(self, session: Session) -> list[PendingWrite]:
+        """Return the oldest batch in flight, now no longer so, and let the sender go on."""
+        with self._lock:
+            batch = session.in_flight.popleft()
+            bell = self._wake() if self._queued or self._closed else None
+        if bell is not None:
+            bell.release()
+        return batch
+
+    def wait_for_work(self, session: Session) -> bool:
+        """Sleep until something is queued; False once the queue is closed and empty."""
+        while True:
+            with self._lock:
+                self._drop_finished()
+                if self._queued:
+                    return True
+                if self._closed:
+                    return False
+                self._sleeper = session
+            session.bell.acquire()
+
+    def end(self, session: Session) -> list[PendingWrite]:
+        """End a session and return what it had in flight; what is queued stays queued."""
+        with self._lock:
+            session.is_over = True
+            lost = [pending for batch in session.in_flight for pending in batch]
+            session.in_flight.clear()
+            bell = self._wake() if self._sleeper is session else None
+        if bell is not None:
+            bell.release()
+        return lost
+
+    def put_back(self, pendings: list[PendingWrite]) -> None:
+        """Queue writes again, in front, that surely never reached the Pump."""
+        with self._lock:
+            for pending in reversed(pendings):
+                if pending._place == _IN_FLIGHT:
+                    pending._place = _QUEUED
+                    self._queued.appendleft(pending)
+                    self._queued_bytes += len(pending.payload)
+
+    def fail_queued(self, failure: Failure) -> None:
+        """Finish all that is queued: their threads should ask another Pump."""
+        assert not failure.maybe_stored
+        with self._lock:
+            for pending in self._queued:
+                pending.finish(failure)
+            self._queued.clear()
+            self._queued_bytes = 0
+            self._space.notify_all()
+
+    def close(self) -> None:
+        """Refuse further writes; the sender ends when what is queued was sent."""
+        with self._lock:
+            self._closed = True
+            self._space.notify_all()
+            bell = self._wake()
+        if bell is not None:
+            bell.release()
+
+    def _wake(self) -> threading.Lock | None:
+        sleeper, self._sleeper = self._sleeper, None
+        return sleeper.bell if sleeper else None
+
+    def _room(self, size: int, timeout_s: float) -> bool:
+        """Wait for room; a write larger than the whole bound may go when it is alone."""
+        deadline = time.monotonic() + timeout_s
+        while (
+            not self._closed and self._queued_bytes and self._queued_bytes + size > self._bytes_max
+        ):
+            if not self._space.wait(deadline - time.monotonic()):
+                return False
+        return True
+
+    def _drop_finished(self) -> None:
+        while self._queued and self._queued[0]._place == _FINISHED:
+            self._queued.popleft()
+
+    def _pop(self) -> list[PendingWrite]:
+        batch: list[PendingWrite] = []
+        size = 0
+        while self._queued and len(batch) < self._batch_count_max:
+            pending = self._queued[0]
+            if pending._place == _QUEUED:
+                if batch and size + len(pending.payload) > self._batch_bytes_max:
+                    break
+                size += len(pending.payload)
+                pending._place = _IN_FLIGHT
+                batch.append(pending)
+            self._queued.popleft()
+        if batch:
+            self._queued_bytes -= size
+            self._space.notify_all()
+        return batch

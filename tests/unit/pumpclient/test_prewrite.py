@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.model import Binlog, BinlogType
+from penstock.pb import penstock_pb2
+from penstock.registry import NodeState, NodeStatus
+from pumpclient.delivery import Deliveries
+from pumpclient.failures import NoPump, OutcomeUnknown
+from pumpclient.options import Options
+from pumpclient.prewrite import Prewriter
+from pumpclient.pumps import Pumps
+from pumpclient.selector import selector_for
+from pumpclient.session import Session
+from tests.kit.oracle import MemoryOracle
+from tests.unit.pumpclient.scripted_pump import ScriptedPump
+
+Refusal = penstock_pb2.Refusal
+FULL = (Refusal.RESOURCE_EXHAUSTED, "no available space")
+QUICK: dict[str, Any] = {
+    "attempt_timeout_s": 0.3,
+    "connect_timeout_s": 1.0,
+    "prewrite_retry_s": 0.01,
+    "commit_retry_s": 0.05,
+    "probe_interval_s": 0.05,
+    "close_timeout_s": 1.0,
+}
+
+
+class Cluster:
+    """A client's parts over scripted Pumps; etcd's list is what `list_pumps` says."""
+
+    def __init__(self, write_timeout_s: float = 2, strategy: str = "range", **options: Any):
+        self.options = Options(**{**QUICK, **options})
+        self.scripted: list[ScriptedPump] = []
+        self.pumps = Pumps(7, selector_for(strategy), self.options)
+        self.deliveries = Deliveries(
+            retry_s=self.options.commit_retry_s,
+            attempt_timeout_s=self.options.attempt_timeout_s,
+            count_max=100,
+        )
+        self.prewriter = Prewriter(self.pumps, self.deliveries, write_timeout_s, self.options)
+        self.session = Session(
+            oracle=MemoryOracle(),
+            schemas=None,  # type: ignore[arg-type]  # Nothing here looks at tables,
+            fence=None,  # type: ignore[arg-type]  # nor pins their version.
+            pumps=self.pumps,
+            deliveries=self.deliveries,
+            prewriter=self.prewriter,
+            write_timeout_s=write_timeout_s,
+            options=self.options,
+        )
+
+    def start(self, *node_ids: str, **settings: Any) -> Sequence[ScriptedPump]:
+        self.scripted += [ScriptedPump(node_id, **settings) for node_id in node_ids]
+        self.list_pumps()
+        return self.scripted
+
+    def list_pumps(self, state: NodeState = NodeState.ONLINE) -> None:
+        self.pumps.follow(
+            [NodeStatus(node_id=p.node_id, host=p.address, state=state) for p in self.scripted]
+        )
+
+    def prewrite(self, start_ts: int) -> str:
+        payload = encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
+        return self.prewriter.write(start_ts, payload).node_id
+
+    def close(self) -> None:
+        self.deliveries.close(1)
+        self.pumps.close(1)
+        for pump in self.scripted:
+            pump.stop()
+
+
+@pytest.fixture
+def cluster_of() -> Iterator[Callable[..., Cluster]]:
+    clusters: list[Cluster] = []
+
+    def make(**settings: Any) -> Cluster:
+        clusters.append(Cluster(**settings))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.close()
+
+
+ClusterOf = Callable[..., Cluster]
+
+
+def eventually(condition: Callable[[], bool], within_s: float = 5) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never came true"
+        time.sleep(0.01)
+
+
+def kinds(pump: ScriptedPump) -> list[tuple[BinlogType, int]]:
+    return [(b.tp, b.start_ts) for b in pump.binlogs]
+
+
+def type_of(payload: bytes) -> BinlogType:
+    return decode_binlog(payload).tp
+
+
+def test_prewrites_go_round_the_pumps(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+    cluster.start("a", "b")
+    assert [cluster.prewrite(ts) for ts in (1, 2, 3, 4)] == ["a", "b", "a", "b"]
+
+
+def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(probe_interval_s=60)
+    a, _ = cluster.start("a", "b")
+    a.stop()
+    begun_s = time.monotonic()
+    assert [cluster.prewrite(ts) for ts in (1, 2, 3)] == ["b", "b", "b"]
+    assert time.monotonic() - begun_s < 1
+    assert [p.node_id for p in cluster.pumps.available] == ["b"]
+
+
+def test_a_probe_brings_a_pump_back(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+    a, _ = cluster.start("a", "b")
+    a.stop()
+    cluster.prewrite(1)
+    assert len(cluster.pumps.available) == 1
+    cluster.scripted[0] = ScriptedPump("a", port=a.port)
+    eventually(lambda: len(cluster.pumps.available) == 2)
+
+
+def test_the_only_pump_is_asked_again_until_it_is_back(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=5, probe_interval_s=60)
+    (a,) = cluster.start("a")
+    refusals = iter([(Refusal.RETRYABLE, "starting")] * 3)
+    a.verdict = lambda payload: next(refusals, None)
+    assert cluster.prewrite(1) == "a"
+
+
+def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(probe_interval_s=60)
+    a, _ = cluster.start("a", "b")
+    (pump_a,) = [p for p in cluster.pumps.all if p.node_id == "a"]
+    a.verdict = lambda payload: (
+        (Refusal.RETRYABLE, "sick") if type_of(payload) is BinlogType.PREWRITE else None
+    )
+    for start_ts in range(1, 100):
+        assert cluster.prewrite(start_ts) == "b"
+        assert pump_a.is_available == (pump_a.errors_in_a_row <= 10)
+    assert pump_a.errors_in_a_row == 11
+
+
+def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    a, b = cluster.start("a", "b")
+    asked: list[bytes] = []
+    a.verdict = lambda payload: asked.append(payload) or FULL  # type: ignore[func-returns-value]
+    busy = iter([(Refusal.RETRYABLE, "busy")] * 3)
+    b.verdict = lambda payload: next(busy, None)
+    assert cluster.prewrite(1) == "b"
+    assert len(asked) <= 1
+    assert len(cluster.pumps.available) == 2
+
+
+def test_when_all_pumps_are_out_of_space_it_says_so_at_once(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=30)
+    cluster.start("a", "b", verdict=lambda payload: FULL)
+    with pytest.raises(NeedsOperator, match="out of space: a, b"):
+        cluster.prewrite(1)
+
+
+def test_a_binlog_no_pump_would_take_is_malformed(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=30)
+    cluster.start("a", verdict=lambda payload: (Refusal.INVALID, "too large"))
+    with pytest.raises(Malformed, match="too large"):
+        cluster.prewrite(1)
+
+
+def test_a_pump_of_another_cluster_needs_an_operator(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+    cluster.start("a", verdict=lambda payload: (Refusal.CLUSTER_MISMATCH, "7 vs 8"))
+    with pytest.raises(NeedsOperator, match="7 vs 8"):
+        cluster.prewrite(1)
+
+
+def test_without_any_pump_the_error_says_how_to_get_one(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=0.1)
+    with pytest.raises(NoPump, match="python -m pump"):
+        cluster.prewrite(1)
+
+
+def test_without_an_online_pump_the_error_names_those_that_are_not(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=0.1)
+    cluster.start("a")
+    cluster.list_pumps(NodeState.PAUSED)
+    with pytest.raises(NoPump, match="registered are a"):
+        cluster.prewrite(1)
+
+
+def test_pumps_that_never_answer_end_in_a_retryable_error(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=0.3)
+    (a,) = cluster.start("a")
+    a.stop()
+    with pytest.raises(Retryable, match="no Pump took the Prewrite"):
+        cluster.prewrite(1)
+
+
+def test_a_prewrite_in_doubt_is_rolled_back_there_after_it_went_elsewhere(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    a, b = cluster.start("a", "b")
+    a.gate.clear()
+    assert cluster.prewrite(1) == "b"
+    a.gate.set()
+    eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))
+    assert (BinlogType.ROLLBACK, 1) not in kinds(b)
+
+
+def test_an_orphan_on_a_pump_that_died_is_rolled_back_when_it_is_back(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    a, b = cluster.start("a", "b")
+    a.gate.clear()
+
+    assert cluster.prewrite(1) == "b"
+    a.stop()
+    revived = cluster.scripted[0] = ScriptedPump("a", port=a.port)
+    eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(revived))
+    assert kinds(b) == [(BinlogType.PREWRITE, 1)]
+
+
+def test_the_pump_that_took_a_prewrite_on_a_second_try_gets_no_rollback(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    (a,) = cluster.start("a")
+    first = iter([(Refusal.RETRYABLE, "disk error")])
+    a.verdict = lambda payload: next(first, None)
+    assert cluster.prewrite(1) == "a"
+    cluster.deliveries.close(1)
+    assert (BinlogType.ROLLBACK, 1) not in kinds(a)
+
+
+def test_a_prewrite_that_failed_everywhere_is_rolled_back_everywhere_it_may_be(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of(write_timeout_s=0.2)
+    a, b = cluster.start("a", "b")
+    a.verdict = b.verdict = lambda payload: (
+        (Refusal.RETRYABLE, "sick") if type_of(payload) is BinlogType.PREWRITE else None
+    )
+    with pytest.raises(Retryable):
+        cluster.prewrite(1)
+    eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))
+    eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(b))
+
+
+def commit_of(start_ts: int) -> Binlog:
+    return Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=start_ts + 10)
+
+
+def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    a, b = cluster.start("a", "b")
+    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    cluster.list_pumps(NodeState.CLOSING)
+    cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
+    assert kinds(a) == [(BinlogType.PREWRITE, 1), (BinlogType.COMMIT, 1)]
+    assert kinds(b) == []
+
+
+def test_a_commit_waits_out_a_restart_of_its_pump(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=10)
+    a, _ = cluster.start("a", "b")
+    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    a.stop()
+    revived = cluster.scripted[0] = ScriptedPump("a", port=a.port)
+    cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
+    assert kinds(revived) == [(BinlogType.COMMIT, 1)]
+
+
+def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of(write_timeout_s=0.2)
+    a, _ = cluster.start("a", "b")
+    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    a.stop()
+    with pytest.raises(OutcomeUnknown) as unknown:
+        cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
+    assert (unknown.value.start_ts, unknown.value.commit_ts) == (1, 11)
+    assert not unknown.value.wait(0)
+    revived = cluster.scripted[0] = ScriptedPump("a", port=a.port)
+    assert unknown.value.wait(5)
+    assert kinds(revived) == [(BinlogType.COMMIT, 1)]
+
+
+def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+    (a,) = cluster.start("a")
+    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    a.stop()
+    moved = cluster.scripted[0] = ScriptedPump("a")
+    cluster.list_pumps()
+    cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
+    assert kinds(moved) == [(BinlogType.COMMIT, 1)]
+
+
+def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    (a,) = cluster.start("a")
+    with (
+        pytest.raises(Retryable, match="no oracle"),
+        cluster.session.prewritten(Binlog(tp=BinlogType.PREWRITE, start_ts=1)),
+    ):
+        raise Retryable("no oracle")
+    eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))

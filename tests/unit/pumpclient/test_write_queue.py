@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pumpclient.failures import Failure, Reason
+from pumpclient.write_queue import PendingWrite, Session, WriteQueue
+
+MakeQueue = Callable[..., WriteQueue]
+LOST = Failure(Reason.BROKEN, "", maybe_stored=True)
+
+
+@pytest.fixture
+def make_queue() -> Callable[..., WriteQueue]:
+    def make(**bounds: int) -> WriteQueue:
+        defaults = {
+            "batch_count_max": 256,
+            "batch_bytes_max": 1 << 20,
+            "in_flight_max": 4,
+            "bytes_max": 1 << 20,
+        }
+        return WriteQueue(**{**defaults, **bounds})
+
+    return make
+
+
+def put(queue: WriteQueue, payload: bytes = b"x") -> PendingWrite:
+    pending = PendingWrite(payload)
+    queue.put(pending, 0)
+    return pending
+
+
+def in_thread(target: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=target)
+    thread.start()
+    return thread
+
+
+def test_a_take_carries_off_all_that_is_queued_in_order(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    writes = [put(queue) for _ in range(10)]
+    assert queue.take(Session()) == writes
+
+
+def test_a_batch_is_bounded_in_count_and_in_bytes(make_queue: MakeQueue) -> None:
+    queue = make_queue(batch_count_max=3, batch_bytes_max=100)
+    sizes = [10, 10, 10, 60, 50, 500, 10]
+    for size in sizes:
+        put(queue, b"x" * size)
+    session = Session()
+    taken = []
+    while sum(map(len, taken)) < len(sizes):
+        taken.append([len(p.payload) for p in queue.take(session)])
+        queue.acked(session)
+    # A payload over the bound still travels, alone.
+    assert taken == [[10, 10, 10], [60], [50], [500], [10]]
+
+
+def test_no_more_batches_than_allowed_are_in_flight(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(in_flight_max=2, batch_count_max=1), Session()
+    for _ in range(3):
+        put(queue)
+    first = queue.take(session)
+    queue.take(session)
+    third: list[list[PendingWrite] | None] = []
+    waiting = in_thread(lambda: third.append(queue.take(session)))
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    assert queue.acked(session) == first
+    waiting.join(5)
+    assert len(third[0]) == 1
+
+
+def test_a_sleeping_sender_wakes_for_a_write(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    got: list[list[PendingWrite] | None] = []
+    sender = in_thread(lambda: got.append(queue.take(Session())))
+    time.sleep(0.02)
+    write = put(queue)
+    sender.join(5)
+    assert got == [[write]]
+
+
+def test_a_thread_waits_until_its_write_is_finished(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    write = put(queue)
+    queue.take(Session())
+    waiting = in_thread(lambda: write.settle(10))
+    waiting.join(0.02)
+    assert waiting.is_alive()
+    write.finish(None)
+    waiting.join(5)
+    assert write.failure is None
+
+
+def test_a_write_that_was_not_sent_in_time_never_is(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(), Session()
+    late, next_one = put(queue), put(queue)
+    failure = late.settle(0)
+    assert failure is not None
+    assert not failure.maybe_stored
+    assert queue.take(session) == [next_one]
+
+
+def test_a_write_that_was_sent_may_be_stored_although_nobody_answered(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue()
+    write = put(queue)
+    queue.take(Session())
+    failure = write.settle(0)
+    assert failure is not None
+    assert failure.maybe_stored
+
+
+def test_the_first_word_about_a_write_stands(make_queue: MakeQueue) -> None:
+    write = put(make_queue())
+    write.finish(None)
+    write.finish(LOST)
+    assert write.settle(0) is None
+
+
+def test_a_full_queue_makes_writers_wait_for_room(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(bytes_max=100), Session()
+    put(queue, b"x" * 90)
+    refused = put(queue, b"y" * 20)
+    failure = refused.settle(0)
+    assert failure is not None
+    assert failure.reason is Reason.BUSY
+    patient = PendingWrite(b"z" * 20)
+    waiting = in_thread(lambda: queue.put(patient, 10))
+    waiting.join(0.02)
+    assert waiting.is_alive()
+    queue.take(session)
+    waiting.join(5)
+    assert queue.take(session) == [patient]
+
+
+def test_one_write_larger_than_the_whole_bound_may_pass_alone(make_queue: MakeQueue) -> None:
+    queue = make_queue(bytes_max=100)
+    huge = put(queue, b"x" * 1000)
+    assert queue.take(Session()) == [huge]
+
+
+def test_a_session_that_ends_returns_what_it_had_in_flight_and_keeps_the_rest(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue(batch_count_max=1)
+    session = Session()
+    first, second = put(queue), put(queue)
+    queue.take(session)
+    assert queue.end(session) == [first]
+    assert queue.take(session) is None
+    assert queue.take(Session()) == [second]
+
+
+def test_what_never_reached_the_pump_is_put_back_in_front(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(), Session()
+    writes = [put(queue), put(queue)]
+    queue.take(session)
+    later = put(queue)
+    queue.put_back(queue.end(session))
+    assert queue.take(Session()) == [*writes, later]
+
+
+def test_a_closed_queue_sends_what_it_has_and_refuses_more(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(), Session()
+    write = put(queue)
+    queue.close()
+    refused = put(queue)
+    assert refused.settle(0) is not None
+    assert queue.wait_for_work(Session())
+    assert queue.take(session) == [write]
+    assert queue.take(session) is None
+    assert not queue.wait_for_work(Session())
+
+
+def test_many_threads_lose_no_write(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(batch_count_max=7), Session()
+    taken: list[PendingWrite] = []
+
+    def send() -> None:
+        while (batch := queue.take(session)) is not None:
+            taken.extend(batch)
+            for pending in queue.acked(session):
+                pending.finish(None)
+
+    def write() -> None:
+        for _ in range(200):
+            pending = PendingWrite(b"x")
+            queue.put(pending, 5)
+            assert pending.settle(5) is None
+
+    sender = in_thread(send)
+    writers = [in_thread(write) for _ in range(8)]
+    for writer in writers:
+        writer.join()
+    queue.close()
+    sender.join(5)
+    assert len(taken) == 1600
