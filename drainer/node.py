@@ -10,6 +10,7 @@ on after its `commit_ts`, with the schema as it was then.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from drainer.batches import Target
 from drainer.config import DrainerConfig
 from drainer.coordinator import Coordinator
 from drainer.generation import Generation
@@ -28,7 +30,7 @@ from drainer.pipeline import Downstream, Pipeline, Source
 from drainer.planner import Planner
 from drainer.puller import Who
 from drainer.pumps import Pumps
-from drainer.schema import SchemaTracker
+from drainer.schema import Gone, SchemaTracker
 from drainer.server import Services, build_server, listen
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink, open_sink
@@ -200,7 +202,9 @@ class _Node:
         room_bytes = config.buffer_bytes
         self._pumps = Pumps(merger, self._membership.publish_and_list, who, room_bytes)
         planner = Planner(
-            schemas.table_at, rows_max=config.batch_rows_max, bytes_max=config.batch_bytes_max
+            functools.partial(_target, schemas),
+            rows_max=config.batch_rows_max,
+            bytes_max=config.batch_bytes_max,
         )
         history = History(parts.etcd)
         source = Source(
@@ -294,6 +298,12 @@ class _Node:
             max_commit_ts=progress.checkpoint.commit_ts,
             details=details,
         )
+
+
+def _target(schemas: SchemaTracker, table_id: int, schema_version: int) -> Target | None:
+    """Return the table that rows are for, None when it is dropped."""
+    found = schemas.table_at(table_id, schema_version)
+    return None if isinstance(found, Gone) else found
 
 
 async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:

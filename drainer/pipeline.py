@@ -146,6 +146,7 @@ class Pipeline:
         self._slots = STEPS_UNDER_WAY_MAX
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
         self._plan_task: asyncio.Task[None] | None = None
+        self._generating: set[asyncio.Task[list[bytes]]] = set()
         self._last_step_s = time.monotonic()
         self._batch_id = 0
 
@@ -163,22 +164,14 @@ class Pipeline:
             self._queue.put_nowait(None)
             await commit
         finally:
-            for task in tasks:
+            for task in (*tasks, *self._generating):
                 task.cancel()
             await asyncio.wait(tasks)
-            self._abandon()
 
     def stop(self) -> None:
         """Take nothing more from the merge; `run` returns when the steps under way are done."""
         if self._plan_task is not None:
             self._plan_task.cancel()
-
-    def _abandon(self) -> None:
-        """Let go of steps that will not be committed in this life."""
-        while not self._queue.empty():
-            work = self._queue.get_nowait()
-            if work is not None and work.statements is not None:
-                work.statements.cancel()
 
     async def _plan(self) -> None:
         """Take from the merge, cut, and start each step when there is a slot."""
@@ -243,6 +236,8 @@ class Pipeline:
             self._batch_id += 1
             batch = Batch(self._batch_id, step.tables)
             work.statements = asyncio.create_task(self._generated(batch))
+            self._generating.add(work.statements)
+            work.statements.add_done_callback(self._generating.discard)
             work.step = replace(step, tables=[])
         self._queue.put_nowait(work)
 

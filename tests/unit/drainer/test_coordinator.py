@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from drainer.apply.task import FAILED, HEADER, HELLO, RESULT, WORK, serve
+from drainer.coordinator import UNITS_PER_TASK_MAX, Coordinator
+from penstock.errors import NeedsOperator
+
+
+class Task(threading.Thread):
+    """A resident task in a thread, with an answer of the test's choice."""
+
+    def __init__(self, where: Coordinator, answer: Callable[[bytes], bytes], number: int = 0):
+        super().__init__(daemon=True)
+        self.arguments = ((where.host, where.port), where.token, number, answer)
+        self.start()
+
+    def run(self) -> None:
+        serve(*self.arguments)
+
+
+def upper(payload: bytes) -> bytes:
+    return payload.upper()
+
+
+@asynccontextmanager
+async def coordinator(answer_timeout_s: float = 60) -> AsyncIterator[Coordinator]:
+    """A coordinator whose tasks are all gone when it is."""
+    before = set(threading.enumerate())
+    where = Coordinator(answer_timeout_s=answer_timeout_s)
+    await where.start()
+    try:
+        yield where
+    finally:
+        await where.close()
+        for thread in set(threading.enumerate()) - before:
+            if isinstance(thread, Task):
+                await asyncio.to_thread(thread.join, 5)
+                assert not thread.is_alive()
+
+
+def run(test: Callable[[], object]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 20))  # type: ignore[arg-type]
+
+
+def test_answers_come_in_the_order_of_the_units_whoever_gave_them() -> None:
+    def slow_first(payload: bytes) -> bytes:
+        if payload == b"0":
+            time.sleep(0.2)
+        return b"answer " + payload
+
+    async def test() -> None:
+        async with coordinator() as where:
+            for number in range(3):
+                Task(where, slow_first, number)
+            units = [b"%d" % i for i in range(20)]
+            assert await where.run(units) == [b"answer " + unit for unit in units]
+            assert await where.run([]) == []
+
+    run(test)
+
+
+def test_units_wait_for_the_first_task() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            waiting = asyncio.create_task(where.run([b"a", b"b"]))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            Task(where, upper)
+            assert await waiting == [b"A", b"B"]
+
+    run(test)
+
+
+def test_megabytes_pass_in_both_directions() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            Task(where, upper, 0)
+            Task(where, upper, 1)
+            units = [bytes([97 + i]) * (3 << 20) for i in range(5)]
+            assert await where.run(units) == [unit.upper() for unit in units]
+
+    run(test)
+
+
+class Puppet:
+    """A task that does only what the test says."""
+
+    def __init__(self, where: Coordinator, token: str | None = None, partition: int = 0) -> None:
+        self.socket = socket.create_connection((where.host, where.port), timeout=5)
+        secret = (where.token if token is None else token).encode()
+        self.socket.sendall(HEADER.pack(HELLO, partition, len(secret)) + secret)
+
+    def receive(self) -> tuple[int, bytes]:
+        kind, number, length = HEADER.unpack(self.exactly(HEADER.size))
+        assert kind == WORK
+        return number, self.exactly(length)
+
+    def exactly(self, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            more = self.socket.recv(length - len(data))
+            assert more, "hung up"
+            data += more
+        return data
+
+    def reply(self, number: int, payload: bytes, kind: int = RESULT) -> None:
+        self.socket.sendall(HEADER.pack(kind, number, len(payload)) + payload)
+
+    def die(self) -> None:
+        self.socket.close()
+
+
+def test_the_units_of_a_lost_task_go_to_others_and_nothing_is_lost() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            victim = Puppet(where)
+            await where.wait_for_tasks(1)
+            answers = asyncio.create_task(where.run([b"a", b"b", b"c"]))
+            assert [(await asyncio.to_thread(victim.receive))[1] for _ in range(2)] == [b"a", b"b"]
+            victim.die()
+            await asyncio.sleep(0.05)
+            assert (where.tasks, where.lost_tasks) == (0, 1)
+            Task(where, upper, 1)
+            assert await answers == [b"A", b"B", b"C"]
+
+    run(test)
+
+
+def test_a_task_never_holds_more_than_its_share() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            puppet = Puppet(where)
+            answers = asyncio.create_task(where.run([b"%d" % i for i in range(6)]))
+            for _ in range(6 // UNITS_PER_TASK_MAX):
+                got = [await asyncio.to_thread(puppet.receive) for _ in range(UNITS_PER_TASK_MAX)]
+                puppet.socket.settimeout(0.1)
+                with pytest.raises(TimeoutError):
+                    puppet.socket.recv(1)
+                puppet.socket.settimeout(5)
+                for number, payload in got:
+                    puppet.reply(number, payload)
+                await asyncio.sleep(0.05)
+            assert len(await answers) == 6
+            puppet.die()
+
+    run(test)
+
+
+def test_a_task_that_hangs_is_not_waited_for_when_another_is_there() -> None:
+    async def test() -> None:
+        async with coordinator(answer_timeout_s=0.1) as where:
+            frozen = Puppet(where)
+            await where.wait_for_tasks(1)
+            answers = asyncio.create_task(where.run([b"a"]))
+            number, _ = await asyncio.to_thread(frozen.receive)
+            Task(where, upper, 1)
+            assert await answers == [b"A"]
+            # The late answer is ignored, and the task is as good as any again.
+            frozen.reply(number, b"late")
+            await asyncio.sleep(0.05)
+            assert sorted(await where.run([b"x"])) == [b"X"]
+            frozen.die()
+
+    run(test)
+
+
+def test_a_unit_that_takes_every_task_down_stops_the_drainer() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            answers = asyncio.create_task(where.run([b"poison"]))
+            for partition in range(4):
+                puppet = Puppet(where, partition=partition)
+                await asyncio.to_thread(puppet.receive)
+                puppet.die()
+            with pytest.raises(NeedsOperator, match="4 Spark tasks were lost"):
+                await answers
+
+    run(test)
+
+
+def test_a_failed_unit_says_what_the_operator_can_do() -> None:
+    def refuse(payload: bytes) -> bytes:
+        if payload == b"known":
+            raise NeedsOperator("column x is odd", hint="make it even")
+        raise ValueError("surprise")
+
+    async def test() -> None:
+        async with coordinator() as where:
+            Task(where, refuse)
+            with pytest.raises(NeedsOperator, match="column x is odd") as known:
+                await where.run([b"known", b"known"])
+            assert known.value.hint == "make it even"
+            with pytest.raises(NeedsOperator, match="ValueError: surprise"):
+                await where.run([b"other"])
+
+    run(test)
+
+
+def test_what_a_cancelled_run_left_behind_does_not_disturb_the_next() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            puppet = Puppet(where)
+            await where.wait_for_tasks(1)
+            abandoned = asyncio.create_task(where.run([b"old"] * 4))
+            number, _ = await asyncio.to_thread(puppet.receive)
+            abandoned.cancel()
+            await asyncio.wait((abandoned,))
+            second, _ = await asyncio.to_thread(puppet.receive)
+            answers = asyncio.create_task(where.run([b"new"]))
+            puppet.reply(number, b"", FAILED)
+            puppet.reply(second, b"stale")
+            third, payload = await asyncio.to_thread(puppet.receive)
+            assert payload == b"new"
+            puppet.reply(third, b"NEW")
+            assert await answers == [b"NEW"]
+            puppet.die()
+
+    run(test)
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "x" * 5000])
+def test_who_does_not_know_the_token_is_not_heard(token: str) -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            stranger = Puppet(where, token)
+            try:
+                assert await asyncio.to_thread(stranger.socket.recv, 1) == b""
+            except ConnectionResetError:
+                pass
+            assert where.tasks == 0
+            stranger.die()
+
+    run(test)
