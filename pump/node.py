@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 _ETCD_RETRY_S = 2.0
 _GRACE_TICK_S = 0.05
-_SERVER_GRACE_S = 2.0
+_SERVER_GRACE_S = 0.5
+"""For calls under way; streams of batches stay open for ever and are then cut."""
 
 
 async def run(config: PumpConfig, stop: asyncio.Event) -> None:
@@ -209,13 +210,13 @@ class _Node:
         """Close everything in an order in which nothing acknowledged can be lost."""
         if self._oracle is not None:
             await self._oracle.stop()
+        await self._clock.close()
         self._pulls.close()
         await self._server.stop(_SERVER_GRACE_S)
         await self._writer.close()
         if self._membership.state is not NodeState.PAUSED:
             offline = self._operator.drained
             await self._membership.enter(NodeState.OFFLINE if offline else NodeState.PAUSED)
-        await self._clock.close()
 
 
 async def _until_answered(ask: Callable[[], Awaitable[object]], problem: str) -> None:

@@ -1,0 +1,296 @@
+"""Real Pumps and a real etcd: what writers, pullers and operators can rely on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.model import Binlog, BinlogType
+from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.timestamp import OracleClient, compose, physical_ms
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.ledger import Ledger, LedgerWriter, pull_until, pulls
+
+Factory = Callable[..., PumpProcess]
+
+
+class Session:
+    """One Pump, its cluster's clock and registry, and both services."""
+
+    def __init__(self, etcd: Any, pump: PumpProcess) -> None:
+        self.pump = pump
+        self.registry = Registry(etcd)
+        self.cluster_id = self.registry.cluster_id()
+        self.oracle = OracleClient(etcd)
+        self.channel = pump.channel()
+        self.compatible: Any = pump_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
+        self.batches: Any = penstock_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.channel.close()
+        self.oracle.close()
+
+    def write(self, binlog: Binlog | bytes, **request: Any) -> None:
+        payload = binlog if isinstance(binlog, bytes) else encode_binlog(binlog)
+        fields = {"clusterID": self.cluster_id, "payload": payload, **request}
+        self.compatible.WriteBinlog(pump_pb2.WriteBinlogReq(**fields), timeout=20)
+
+    def refusal(self, binlog: Binlog | bytes, **request: Any) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(grpc.RpcError) as caught:
+            self.write(binlog, **request)
+        return caught.value.code(), caught.value.details()
+
+    def prewrite(self, value: bytes = b"rows") -> Binlog:
+        return Binlog(tp=BinlogType.PREWRITE, start_ts=self.oracle.get_ts(), prewrite_value=value)
+
+    def commit(self, prewrite: Binlog) -> Binlog:
+        return Binlog(
+            tp=BinlogType.COMMIT, start_ts=prewrite.start_ts, commit_ts=self.oracle.get_ts()
+        )
+
+    def transaction(self, value: bytes = b"rows") -> Binlog:
+        prewrite = self.prewrite(value)
+        self.write(prewrite)
+        commit = self.commit(prewrite)
+        self.write(commit)
+        return commit
+
+
+@pytest.fixture
+def session(etcd: Any, etcd_server: EtcdServer, pump_factory: Factory) -> Iterator[Session]:
+    session = Session(etcd, pump_factory(etcd_server.url, max_message_bytes=1 << 20))
+    yield session
+    session.close()
+
+
+def test_what_is_written_comes_out_merged_through_both_services(session: Session) -> None:
+    commits = [session.transaction(b"rows %d" % i) for i in range(5)]
+    found = pull_until(session.pump.addr, session.cluster_id, commits[-1].commit_ts)
+    merged = [b for _, payload in found if not (b := decode_binlog(payload)).is_fake]
+    assert [b.commit_ts for b in merged] == [c.commit_ts for c in commits]
+    assert [b.prewrite_value for b in merged] == [b"rows %d" % i for i in range(5)]
+
+    request = pump_pb2.PullBinlogReq(
+        clusterID=session.cluster_id, startFrom=pump_pb2.Pos(offset=commits[1].commit_ts)
+    )
+    call = session.compatible.PullBinlogs(request, timeout=20)
+    entities = [next(call).entity for _ in range(3)]
+    call.cancel()
+    assert [e.meta.commitTs for e in entities] == [c.commit_ts for c in commits[2:]]
+    assert [e.meta.startTs for e in entities] == [c.start_ts for c in commits[2:]]
+
+
+def test_batches_are_acknowledged_in_order_and_name_what_they_refuse(session: Session) -> None:
+    prewrites = [session.prewrite() for _ in range(3)]
+    stray = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=session.oracle.get_ts())
+    payloads = [encode_binlog(p) for p in prewrites]
+
+    def batch(seq: int, payloads: list[bytes], cluster_id: int) -> penstock_pb2.WriteBatch:
+        return penstock_pb2.WriteBatch(cluster_id=cluster_id, seq=seq, payloads=payloads)
+
+    acks = list(
+        session.batches.Write(
+            iter(
+                [
+                    batch(7, payloads[:2], session.cluster_id),
+                    batch(8, [b"\xff", payloads[2], encode_binlog(stray)], session.cluster_id),
+                    batch(9, payloads[:1], session.cluster_id + 1),
+                ]
+            ),
+            timeout=20,
+        )
+    )
+    refusal = penstock_pb2.Refusal
+    assert [ack.seq for ack in acks] == [7, 8, 9]
+    assert [[(r.index, r.code) for r in ack.refusals] for ack in acks] == [
+        [],
+        [(0, refusal.INVALID), (2, refusal.RETRYABLE)],
+        [(0, refusal.CLUSTER_MISMATCH)],
+    ]
+    for prewrite in prewrites:
+        session.write(session.commit(prewrite))
+
+
+def test_every_refusal_says_what_is_wrong(session: Session) -> None:
+    status = grpc.StatusCode
+    code, text = session.refusal(session.prewrite(), clusterID=session.cluster_id + 1)
+    assert code is status.PERMISSION_DENIED
+    assert text.startswith(f"cluster ID are mismatch, {session.cluster_id + 1} vs")
+    code, text = session.refusal(b"\xff\xff garbage")
+    assert (code, "undecodable binlog of 10 bytes" in text) == (status.INVALID_ARGUMENT, True)
+    code, text = session.refusal(session.prewrite(b"x" * ((1 << 20) + 1)))
+    assert code is status.RESOURCE_EXHAUSTED
+    assert "larger than this Pump's limit of 1048576 (raise max-message-bytes" in text
+    code, text = session.refusal(session.prewrite(b"x" * (40 << 20)))
+    assert (code, "larger than max" in text) == (status.RESOURCE_EXHAUSTED, True)
+    fake_ts = session.oracle.get_ts()
+    code, text = session.refusal(
+        Binlog(tp=BinlogType.ROLLBACK, start_ts=fake_ts, commit_ts=fake_ts)
+    )
+    assert (code, "only a Pump writes those" in text) == (status.INVALID_ARGUMENT, True)
+    code, _ = session.refusal(Binlog(tp=BinlogType.COMMIT, start_ts=9, commit_ts=fake_ts))
+    assert code is status.NOT_FOUND
+    session.write(b"")  # A probe: the Pump is well after all that.
+    session.transaction()
+
+
+def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: Session) -> None:
+    stamps, begin_s = [], time.monotonic()
+    for commit_ts, payload in pulls(session.pump.addr, session.cluster_id):
+        assert decode_binlog(payload).is_fake
+        stamps.append(commit_ts)
+        if len(stamps) == 5:
+            break
+    took_s = time.monotonic() - begin_s
+    assert 0.3 < took_s < 3
+    assert physical_ms(stamps[-1]) - physical_ms(stamps[1]) >= 250
+
+
+def test_an_open_transaction_holds_up_only_what_may_follow_it(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    session = Session(etcd, pump_factory(etcd_server.url, txn_timeout_s=2))
+    try:
+        before = session.transaction()
+        orphan = session.prewrite()
+        session.write(orphan)
+        after = session.transaction()
+        session.pump.wait_for(f"transaction {orphan.start_ts} is rolled back")
+        found = pull_until(session.pump.addr, session.cluster_id, after.commit_ts)
+        merged = [b for _, payload in found if not (b := decode_binlog(payload)).is_fake]
+        assert [b.commit_ts for b in merged] == [before.commit_ts, after.commit_ts]
+        code, text = session.refusal(session.commit(orphan))
+        assert (code, "rolled back" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    finally:
+        session.close()
+
+
+def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: Session) -> None:
+    commit = session.transaction()
+    pump = session.pump
+    assert pump.stop() == 0
+    stopped = session.registry.get(NodeKind.PUMP, pump.node_id)
+    assert stopped is not None
+    assert stopped.state is NodeState.PAUSED
+    assert stopped.max_commit_ts >= commit.commit_ts
+    pump.start()
+    back = session.registry.get(NodeKind.PUMP, pump.node_id)
+    assert back is not None
+    assert (back.state, back.host) == (NodeState.ONLINE, pump.addr)
+    found = pull_until(pump.addr, session.cluster_id, commit.commit_ts)
+    assert commit.commit_ts in [commit_ts for commit_ts, _ in found]
+
+
+def test_a_second_pump_on_the_same_data_or_name_says_so(
+    session: Session, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    first = session.pump
+    for settings, told in [
+        ({"node_id": "twin", "data_dir": first.data_dir}, "lock|open"),
+        ({"node_id": first.node_id, "data_dir": first.data_dir.with_name("other")}, "already has"),
+    ]:
+        with pytest.raises(pytest.fail.Exception, match=told):
+            pump_factory(etcd_server.url, **settings)
+    session.transaction()
+
+
+def drainer(session: Session, checkpoint_ts: int, *, age_s: int = 0, host: str = "") -> NodeStatus:
+    return NodeStatus(
+        node_id="drainer-1",
+        host=host or "127.0.0.1:9",
+        state=NodeState.ONLINE,
+        max_commit_ts=checkpoint_ts,
+        update_ts=session.oracle.get_ts() - compose(age_s * 1000, 0),
+    )
+
+
+def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    session = Session(etcd, pump_factory(etcd_server.url, pause_grace_s=20))
+    try:
+        prewrite = session.prewrite()
+        session.write(prewrite)
+        with pytest.raises(grpc.RpcError, match="this is pump pump-1, not pump-9"):
+            session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-9"), timeout=20)
+        session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-1"), timeout=20)
+        code, text = session.refusal(session.prewrite())
+        assert (code, text) == (grpc.StatusCode.FAILED_PRECONDITION, "no online: pausing")
+        session.write(session.commit(prewrite))
+        assert session.pump.wait() == 0
+        status = session.registry.get(NodeKind.PUMP, "pump-1")
+        assert status is not None
+        assert status.state is NodeState.PAUSED
+    finally:
+        session.close()
+
+
+def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: Session) -> None:
+    commit = session.transaction()
+    session.registry.put(NodeKind.DRAINER, drainer(session, commit.commit_ts - 1, age_s=60))
+    session.batches.Close(penstock_pb2.CloseRequest(node_id="pump-1"), timeout=20)
+    session.pump.wait_for("not offline yet: drainer drainer-1 .* behind, and not running")
+    assert session.pump.status().state == "closing"
+    time.sleep(1)
+    session.registry.put(NodeKind.DRAINER, drainer(session, session.oracle.get_ts()))
+    assert session.pump.wait() == 0
+    status = session.registry.get(NodeKind.PUMP, "pump-1")
+    assert status is not None
+    assert status.state is NodeState.OFFLINE
+
+
+def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    session = Session(etcd, pump_factory(etcd_server.url, gc_days=1e-6))
+    try:
+        kept = session.transaction()
+        session.transaction()
+        session.registry.put(NodeKind.DRAINER, drainer(session, kept.commit_ts - 1))
+        time.sleep(0.3)
+        reply = session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20)
+        assert "drainer drainer-1 (online) still needs binlogs after" in reply.message
+        found = pull_until(
+            session.pump.addr, session.cluster_id, kept.commit_ts, kept.commit_ts - 1
+        )
+        assert [commit_ts for commit_ts, _ in found] == [kept.commit_ts]
+        session.registry.put(NodeKind.DRAINER, drainer(session, session.oracle.get_ts()))
+        time.sleep(0.3)
+        assert session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20).message
+        with pytest.raises(grpc.RpcError, match="purged") as caught:
+            pull_until(session.pump.addr, session.cluster_id, kept.commit_ts, kept.commit_ts - 1)
+        assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
+    finally:
+        session.close()
+
+
+def test_many_writers_and_two_pumps_lose_nothing(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    sessions = [Session(etcd, pump_factory(etcd_server.url)) for _ in range(2)]
+    ledgers = [Ledger(), Ledger()]
+    writers = [
+        LedgerWriter(ledger, session.oracle, session.pump.addr, session.cluster_id, seed=seed)
+        for seed in range(4)
+        for ledger, session in zip(ledgers, sessions, strict=True)
+    ]
+    try:
+        for writer in writers:
+            writer.start()
+        time.sleep(2)
+        for writer in writers:
+            writer.stop()
+        for ledger, session in zip(ledgers, sessions, strict=True):
+            until_ts = session.oracle.get_ts()
+            found = pull_until(session.pump.addr, session.cluster_id, until_ts)
+            assert ledger.check(found) >= ledger.acknowledged > 100
+    finally:
+        for session in sessions:
+            session.close()
