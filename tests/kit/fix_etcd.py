@@ -93,6 +93,10 @@ class EtcdServer:
         """Stop its process from running, its connections staying open."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # The signal takes a moment to reach every thread.
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         """Let a frozen process run on."""

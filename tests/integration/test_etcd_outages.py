@@ -1,0 +1,233 @@
+"""etcd is killed, frozen and restarted under calls, watches, leases and locks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import Retryable
+from penstock.etcd import Watch, connect, read
+from penstock.history import LOCK_KEY, History
+from penstock.lease import Lease
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.schema import DdlJob, DdlType
+from tests.kit.fix_etcd import EtcdServer, free_port
+from tests.kit.wait import eventually
+
+
+@pytest.fixture
+def client(fresh_etcd: EtcdServer) -> Iterator[Any]:
+    client = connect(fresh_etcd.url, timeout_s=2)
+    yield client
+    client.close()
+
+
+def status(node_id: str) -> NodeStatus:
+    return NodeStatus(node_id=node_id, host=node_id, state=NodeState.ONLINE)
+
+
+def job(version: int) -> DdlJob:
+    return DdlJob(
+        id=100 + version,
+        type=DdlType.CREATE_SCHEMA,
+        schema_id=version,
+        schema_name="s",
+        query="create schema s",
+        schema_version=version,
+    )
+
+
+def until_done(work: Any, within_s: float = 10) -> Any:
+    """Do as every caller does: try again on Retryable."""
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            return work()
+        except Retryable:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+
+def test_the_registry_fails_fast_without_etcd_and_works_again_with_it(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    registry = Registry(client)
+    cluster_id = registry.cluster_id()
+    registry.put(NodeKind.PUMP, status("a:1"))
+    fresh_etcd.kill()
+    for call in (
+        registry.cluster_id,
+        lambda: registry.put(NodeKind.PUMP, status("b:1")),
+        lambda: registry.list(NodeKind.PUMP),
+        lambda: registry.watch(NodeKind.PUMP, lambda _: None),
+    ):
+        start_s = time.monotonic()
+        with pytest.raises(Retryable):
+            call()
+        assert time.monotonic() - start_s < 3
+    fresh_etcd.start()
+    until_done(lambda: registry.put(NodeKind.PUMP, status("b:1")))
+    assert [s.node_id for s in registry.list(NodeKind.PUMP)] == ["a:1", "b:1"]
+    assert registry.cluster_id() == cluster_id
+
+
+def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, client: Any) -> None:
+    registry = Registry(client)
+    registry.put(NodeKind.PUMP, status("a:1"))
+    fresh_etcd.freeze()
+    start_s = time.monotonic()
+    with pytest.raises(Retryable):
+        registry.put(NodeKind.PUMP, status("a:1"))
+    assert time.monotonic() - start_s < 3
+    fresh_etcd.thaw()
+    until_done(lambda: registry.put(NodeKind.PUMP, status("b:1")))
+
+
+def test_a_watch_goes_on_after_every_restart(fresh_etcd: EtcdServer, client: Any) -> None:
+    registry = Registry(client)
+    told: list[list[str]] = []
+    watch = registry.watch(NodeKind.PUMP, lambda all_: told.append([s.node_id for s in all_]))
+    expected: list[str] = []
+    for turn in range(3):
+        fresh_etcd.restart()
+        expected.append(f"{turn}:1")
+        until_done(lambda: registry.put(NodeKind.PUMP, status(expected[-1])))
+        eventually(lambda: told[-1] == expected)
+    watch.cancel()
+
+
+def test_a_watch_learns_what_was_deleted_and_compacted_while_it_was_cut_off(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    client.put("/w/gone", "1")
+    told: list[set[str]] = []
+    watch = Watch(client, "/w/", lambda items: told.append(set(items)))
+    fresh_etcd.restart()
+    other = connect(fresh_etcd.url)
+
+    def change() -> None:
+        other.delete("/w/gone")
+        other.put("/w/new", "1")
+        other.compact(other.get_response("/w/new").header.revision)
+
+    change()
+    eventually(lambda: told[-1] == {"/w/new"})
+    other.put("/w/newer", "1")
+    eventually(lambda: told[-1] == {"/w/new", "/w/newer"})
+    watch.cancel()
+    other.close()
+
+
+def test_a_watch_can_be_cancelled_while_etcd_is_away(fresh_etcd: EtcdServer, client: Any) -> None:
+    watch = Watch(client, "/w/", lambda _: None)
+    fresh_etcd.kill()
+    time.sleep(0.3)
+    start_s = time.monotonic()
+    watch.cancel()
+    assert time.monotonic() - start_s < 3
+
+
+def test_a_watch_ends_when_its_client_is_closed(fresh_etcd: EtcdServer) -> None:
+    client = connect(fresh_etcd.url)
+    Watch(client, "/w/", lambda _: None)
+    client.close()
+    eventually(lambda: not any(t.name == "watch /w/" for t in threading.enumerate()))
+
+
+def test_a_failing_listener_does_not_silence_later_changes(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    told: list[int] = []
+
+    def listen(items: dict[str, bytes]) -> None:
+        told.append(len(items))
+        if len(items) == 1:
+            raise RuntimeError("a listener's bug")
+
+    watch = Watch(client, "/w/", listen)
+    client.put("/w/1", "")
+    client.put("/w/2", "")
+    eventually(lambda: told[-1] == 2)
+    watch.cancel()
+
+
+def test_one_dead_endpoint_of_two_does_not_matter(fresh_etcd: EtcdServer) -> None:
+    for urls in (
+        f"127.0.0.1:{free_port()},{fresh_etcd.url}",
+        [f"http://{fresh_etcd.url}/", f"http://localhost:{free_port()}"],
+    ):
+        client = connect(urls)
+        client.put("/a", "1")
+        assert read(client, "/a") == b"1"
+        client.close()
+
+
+def test_a_lease_is_not_held_while_etcd_is_away_too_long_and_held_again_after(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    lease = Lease(client, 2)
+    client.put("/l", "1", lease=lease.id)
+    fresh_etcd.kill()
+    eventually(lambda: not lease.is_held(), 3)
+    fresh_etcd.start()
+    eventually(lease.is_held)
+    assert read(client, "/l") == b"1"
+    lease.close()
+    assert not lease.is_held()
+    assert read(client, "/l") is None
+
+
+def test_a_revoked_lease_is_lost_for_good(fresh_etcd: EtcdServer, client: Any) -> None:
+    lease = Lease(client, 2)
+    client.revoke_lease(lease.id)
+    eventually(lease.is_lost)
+    assert not lease.is_held()
+    lease.close()
+
+
+def test_history_goes_on_after_a_restart_within_the_lock(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    history = History(client)
+    told: list[int] = []
+    watch = history.watch(lambda j: told.append(j.schema_version))
+    with history.lock("me"):
+        history.append(job(1))
+        fresh_etcd.kill()
+        with pytest.raises(Retryable):
+            history.append(job(2))
+        fresh_etcd.start()
+        until_done(lambda: history.append(job(2)))
+        until_done(lambda: history.append(job(2)))
+    eventually(lambda: told == [1, 2])
+    assert [j.schema_version for j in history.jobs()] == [1, 2]
+    watch.cancel()
+
+
+def test_a_lost_lock_refuses_the_job_even_if_someone_else_holds_one(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    mine, other = History(client), History(client)
+    with mine.lock("me") as lock:
+        client.revoke_lease(client.get(LOCK_KEY)[1].lease_id)
+        with pytest.raises(Retryable, match="not recorded"):
+            mine.append(job(1))
+        with other.lock("other"):
+            with pytest.raises(Retryable, match="not recorded"):
+                mine.append(job(1))
+            other.append(job(1))
+        eventually(lambda: not lock.is_held())
+    assert mine.schema_version() == 1
+
+
+def test_the_lock_of_a_process_that_stopped_is_free_after_its_lease(
+    fresh_etcd: EtcdServer, client: Any
+) -> None:
+    dead = client.lease(2)  # Nobody renews it.
+    client.put(LOCK_KEY, "dead", lease=dead.id)
+    with History(client).lock("me", wait_s_max=10):
+        assert read(client, LOCK_KEY) == b"me"

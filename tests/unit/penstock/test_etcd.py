@@ -1,0 +1,48 @@
+"""Endpoints, and which failure of etcd's is whose."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from penstock.errors import NeedsOperator, Retryable
+from penstock.etcd import EtcdClosed, connect, etcd_errors, read
+from tests.kit.fix_etcd import free_port
+
+
+@pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1"])
+def test_an_endpoint_that_is_none_is_for_the_operator(urls: str | list[str]) -> None:
+    with pytest.raises(NeedsOperator):
+        connect(urls)
+
+
+def test_a_host_that_cannot_be_resolved_may_come_back() -> None:
+    with pytest.raises(Retryable, match="resolve"):
+        connect("no-such-host.invalid:2379,127.0.0.1:2379")
+
+
+def test_an_etcd_that_is_away_is_retryable_at_once() -> None:
+    client = connect(f"127.0.0.1:{free_port()}", timeout_s=5)
+    start_s = time.monotonic()
+    with pytest.raises(Retryable):
+        read(client, "/a")
+    assert time.monotonic() - start_s < 3
+    client.close()
+
+
+def test_a_closed_client_says_so() -> None:
+    client = connect(f"127.0.0.1:{free_port()}")
+    client.close()
+    with pytest.raises(EtcdClosed):
+        read(client, "/a")
+
+
+def test_our_own_mistakes_stay_what_they_are() -> None:
+    with pytest.raises(ValueError, match="mine"), etcd_errors():
+        raise ValueError("mine")
+
+
+def test_the_stubs_are_ours() -> None:
+    assert sys.modules["etcd3.etcdrpc"].RangeRequest.__module__ == "penstock.pb.etcd.rpc_pb2"

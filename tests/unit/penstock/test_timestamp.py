@@ -1,0 +1,178 @@
+"""Timestamps, and how an oracle makes them: strictly increasing whatever the clocks do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Retryable
+from penstock.timestamp import (
+    COUNT_MAX,
+    LOGICAL_END,
+    OracleClient,
+    compose,
+    physical_ms,
+    seconds_between,
+)
+from penstock.timestamp_allocator import WINDOW_MS, Allocator
+from tests.kit.fix_etcd import free_port
+from tests.kit.oracle import MemoryOracle
+
+NOW_MS = 1_700_000_000_000
+
+
+@given(st.integers(0, 2**45 - 1), st.integers(0, LOGICAL_END - 1))
+def test_a_timestamp_is_milliseconds_and_a_counter(ms: int, logical: int) -> None:
+    ts = compose(ms, logical)
+    assert physical_ms(ts) == ms
+    assert ts % LOGICAL_END == logical
+    assert ts < 2**63
+
+
+def test_seconds_between_is_signed() -> None:
+    assert seconds_between(compose(1000, 5), compose(3500, 0)) == 2.5
+    assert seconds_between(compose(3500, 0), compose(1000, 5)) == -2.5
+
+
+class Clock:
+    """A wall clock that can jump and a monotonic one that cannot."""
+
+    def __init__(self) -> None:
+        self.wall_ms = float(NOW_MS)
+        self.mono_s = 50.0
+
+    def allocator(self, floor_ms: int) -> Allocator:
+        return Allocator(floor_ms, wall_ms=lambda: self.wall_ms, monotonic_s=lambda: self.mono_s)
+
+    def pass_s(self, seconds: float) -> None:
+        self.wall_ms += seconds * 1000
+        self.mono_s += seconds
+
+
+def take(allocator: Allocator, count: int = 1) -> int:
+    """Take timestamps, with a window that is always saved in time."""
+    last_ts = allocator.take(count)
+    if last_ts is None:
+        allocator.limit_ms = allocator.wanted_limit_ms()
+        last_ts = allocator.take(count)
+    assert last_ts is not None
+    return last_ts
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("pass"), st.floats(0, 5)),
+        st.tuples(st.just("jump"), st.floats(-100_000, 100_000)),
+        st.tuples(st.just("take"), st.integers(1, COUNT_MAX)),
+        st.tuples(st.just("elect"), st.floats(-100_000, 100_000)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_timestamps_grow_and_never_repeat_over_jumps_and_elections(
+    history: list[tuple[str, float]],
+) -> None:
+    clock = Clock()
+    allocator = clock.allocator(0)
+    last_ts = 0
+    for what, amount in history:
+        if what == "pass":
+            clock.pass_s(amount)
+        elif what == "jump":
+            clock.wall_ms += amount * 1000
+        elif what == "elect":
+            # All a new leader has is the saved window, and another machine's clock.
+            clock.wall_ms += amount * 1000
+            allocator = clock.allocator(allocator.limit_ms)
+        else:
+            count = int(amount)
+            taken = take(allocator, count)
+            assert taken - count + 1 > last_ts
+            assert physical_ms(taken) == physical_ms(taken - count + 1) < allocator.limit_ms
+            last_ts = taken
+
+
+def test_nothing_is_handed_out_at_or_above_the_limit() -> None:
+    allocator = Clock().allocator(NOW_MS + 10)
+    assert allocator.take(1) is None
+    allocator.limit_ms = NOW_MS + 11
+    assert allocator.take(1) == compose(NOW_MS + 10, 0)
+    assert allocator.take(LOGICAL_END - 1) == compose(NOW_MS + 10, LOGICAL_END - 1)
+    assert allocator.take(1) is None
+
+
+def test_the_wanted_limit_leaves_room_for_a_whole_window() -> None:
+    clock = Clock()
+    allocator = clock.allocator(0)
+    assert allocator.wanted_limit_ms() == NOW_MS + WINDOW_MS
+    ahead = clock.allocator(NOW_MS + 60_000)
+    assert ahead.wanted_limit_ms() == NOW_MS + 60_000 + WINDOW_MS
+
+
+def test_after_a_jump_back_time_goes_on_at_half_speed_until_the_clock_caught_up() -> None:
+    clock = Clock()
+    allocator = clock.allocator(0)
+    before = physical_ms(take(allocator))
+    clock.wall_ms -= 10_000
+    clock.pass_s(4)
+    assert physical_ms(take(allocator)) == before + 2000
+    clock.pass_s(40)
+    assert physical_ms(take(allocator)) == int(clock.wall_ms)
+
+
+def test_after_a_jump_ahead_time_follows_the_clock() -> None:
+    clock = Clock()
+    allocator = clock.allocator(0)
+    take(allocator)
+    clock.wall_ms += 86_400_000
+    assert physical_ms(take(allocator)) == NOW_MS + 86_400_000
+
+
+def test_a_client_without_an_oracle_gives_up_after_its_timeout() -> None:
+    client = OracleClient(f"127.0.0.1:{free_port()}", timeout_s=0.5)
+    start_s = time.monotonic()
+    with pytest.raises(Retryable, match="no timestamp"):
+        client.get_ts()
+    assert 0.3 < time.monotonic() - start_s < 3
+    client.close()
+
+
+def test_all_waiting_threads_of_a_closed_client_get_retryable() -> None:
+    client = OracleClient(f"127.0.0.1:{free_port()}", timeout_s=30)
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            client.get_ts()
+        except Retryable as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    client.close()
+    for thread in threads:
+        thread.join(5)
+    assert len(errors) == 5
+    with pytest.raises(Retryable):
+        client.get_ts()
+
+
+def test_the_memory_twin_follows_its_clock_but_never_back() -> None:
+    oracle = MemoryOracle(NOW_MS)
+    first = oracle.get_ts()
+    assert physical_ms(first) == NOW_MS
+    oracle.now_ms = NOW_MS - 5000
+    taken = [first, oracle.get_ts(), *oracle.get_many(3)]
+    oracle.now_ms = NOW_MS + 1
+    taken.append(oracle.get_ts())
+    assert all(a < b for a, b in pairwise(taken))
+    assert physical_ms(taken[-1]) == NOW_MS + 1
