@@ -39,6 +39,7 @@ from drainer.apply.keys import apply_key, is_told, normal_key, unique_columns
 from drainer.apply.partition import shares
 from drainer.apply.rowwise import compact_few
 from drainer.apply.work import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
+from penstock.datum.columns import decode_keys
 from penstock.model import MutationType
 from penstock.schema import TableInfo
 
@@ -146,8 +147,6 @@ def _keys(table: TableInfo, kind: MutationType, rows: pa.Array) -> tuple[Columns
     key = apply_key(table)
     assert key is not None
     infos = [table.columns[part.offset] for part in key.columns]
-    from penstock.datum.columns import decode_keys
-
     before, after = decode_keys(table, kind, rows)
     normal = [
         [normal_key(info, values) for info, values in zip(infos, image or [], strict=False)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.datum.columns import decode_columns
 from penstock.model import MutationType
 from penstock.schema import TableInfo
 
@@ -25,8 +26,6 @@ def before_columns(
     """Return the columns at `positions` of every row's before image."""
 
     def decode(kind: MutationType, some: pa.Array) -> Columns:
-        from penstock.datum.columns import decode_columns
-
         images = decode_columns(table, kind, some, positions)
         assert images.before is not None, "an insert has no before image"
         return images.before
@@ -40,8 +39,6 @@ def after_columns(
     """Return the columns at `positions` of every row's after image."""
 
     def decode(kind: MutationType, some: pa.Array) -> Columns:
-        from penstock.datum.columns import decode_columns
-
         images = decode_columns(table, kind, some, positions)
         assert images.after is not None, "a delete has no after image"
         return images.after

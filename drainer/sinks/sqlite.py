@@ -1,0 +1,205 @@
+"""One SQLite file as the downstream: the embedded default, and the quickest proof of the promise.
+
+Every upstream table is the table `schema.name` of the file. Rows, DDL and checkpoint share the
+transaction, so there is neither an intent nor a doubt: a crash leaves a state before or after.
+Readers see whole batches (WAL). The checkpoint is compared as in `drainer.sinks.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from drainer.apply.literals import SQLITE
+from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
+from drainer.sinks.sqlite_ddl import plan
+from penstock.errors import NeedsOperator, Retryable
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
+
+log = logging.getLogger(__name__)
+
+_TABLE = "`tidb_binlog.checkpoint`"
+_BUSY_S = 1.0
+_PAUSE_S = 0.1
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+
+T = TypeVar("T")
+
+
+def file_of(url: str) -> Path:
+    """Return the file of `sqlite:///relative/path` or `sqlite:////absolute/path`."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or len(path) < 2 or parts.query:
+        raise NeedsOperator(
+            f"{url!r} names no file", hint="write sqlite:///relative.db or sqlite:////absolute.db"
+        )
+    return Path(path[1:])
+
+
+def exact_double(data: bytes) -> float:
+    """Return the double whose eight big-endian bytes are `data`; see `literals.sqlite_float`."""
+    value: float = struct.unpack(">d", data)[0]
+    return value
+
+
+class SqliteSink:
+    """See `Sink`; one connection, usable from any one thread at a time."""
+
+    dialect = SQLITE
+
+    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+        self._path = file_of(url)
+        self._cluster = str(cluster_id)  # Text, because SQLite's integers end at 2^63 - 1.
+        self._retry_s_max = retry_s_max
+        self._ledger = Ledger()
+        self._connection: sqlite3.Connection | None = None
+        self._closing = threading.Event()
+        self._using = threading.Lock()
+
+    # --- the promise -----------------------------------------------------------------------
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue; create file and checkpoint table when there are none."""
+        stored = self._retrying(lambda connection: self._stored(connection))
+        return self._ledger.loaded(stored)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` alone."""
+        self.apply((), checkpoint)
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Run all statements and store `checkpoint` in one transaction, exactly once."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            for statement in statements:
+                connection.execute(statement if isinstance(statement, str) else statement.decode())
+
+        self._commit(work, checkpoint)
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Change the tables and store `checkpoint`, all or nothing.
+
+        `maybe_done` changes nothing: a checkpoint before the DDL says that it was not done.
+        """
+        steps = plan(change)
+
+        def work(connection: sqlite3.Connection) -> None:
+            failures: list[NeedsOperator] = []
+            for name, function in steps.functions.items():
+                connection.create_function(name, 1, _noting(function, failures))
+            try:
+                for statement in steps.statements:
+                    connection.execute(statement)
+            except sqlite3.OperationalError:
+                if failures:
+                    raise failures[0] from None
+                raise
+
+        self._commit(work, checkpoint)
+
+    def close(self) -> None:
+        """Close the file; a call that waits in another thread ends with `Retryable`."""
+        self._closing.set()
+        with self._using:
+            self._disconnect()
+
+    # --- pieces ----------------------------------------------------------------------------
+
+    def _commit(self, work: Callable[[sqlite3.Connection], None], checkpoint: Checkpoint) -> None:
+        text = self._ledger.text(checkpoint)
+
+        def attempt(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            standing = self._ledger.standing(self._stored(connection), text, retried=False)
+            assert standing is Standing.OURS
+            work(connection)
+            sql = f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?)"  # noqa: S608
+            connection.execute(sql, (self._cluster, text))
+            connection.execute("COMMIT")
+
+        self._retrying(attempt)
+        self._ledger.wrote(text)
+
+    def _stored(self, connection: sqlite3.Connection) -> str | None:
+        sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608
+        row = connection.execute(sql, (self._cluster,)).fetchone()
+        return row[0] if row else None
+
+    def _retrying(self, attempt: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `attempt` returns; wait while another process holds the file's lock."""
+        deadline = time.monotonic() + self._retry_s_max
+        with self._using:
+            while True:
+                try:
+                    return attempt(self._connected())
+                except sqlite3.Error as error:
+                    self._disconnect()
+                    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                    if code not in _PASSING:
+                        raise _refused(error) from error
+                    problem = error
+                except BaseException:
+                    self._disconnect()
+                    raise
+                if time.monotonic() > deadline:
+                    raise Retryable(
+                        f"{self._path}: {problem}, for {self._retry_s_max:.0f} s"
+                    ) from problem
+                log.warning("%s: %s; trying again", self._path, problem)
+                if self._closing.wait(_PAUSE_S):
+                    raise Retryable("the sink was closed while it waited") from problem
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._closing.is_set():
+            raise Retryable("the sink is closed")
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = connection = sqlite3.connect(
+                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            # FULL syncs each commit: an acknowledged checkpoint must survive a power cut.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = OFF")
+            # A reader's own view must not stand in the way of a table that is built anew.
+            connection.execute("PRAGMA legacy_alter_table = ON")
+            connection.create_function("exact_double", 1, exact_double, deterministic=True)
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {_TABLE} (clusterID TEXT PRIMARY KEY, checkPoint TEXT)"
+            )
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()  # An open transaction is rolled back.
+
+
+def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:
+    """Keep what the function raises: SQLite itself only tells that it raised something."""
+
+    def call(value: Any) -> Any:
+        try:
+            return function(value)
+        except NeedsOperator as error:
+            failures.append(error)
+            raise
+
+    return call
+
+
+def _refused(error: sqlite3.Error) -> NeedsOperator:
+    return NeedsOperator(
+        f"the downstream refused: {error}",
+        hint="compare the downstream's schema and data with the upstream's",
+    )
