@@ -109,29 +109,27 @@ class Ledger:
         group = _Group(self.sorter.largest_ts)
         stored: list[Record] = []
         refused: dict[int, PenstockError] = {}
-        for i, record in enumerate(records):
+        for i, (tp, start_ts, commit_ts, payload, _) in enumerate(records):
             try:
-                if self._takes(record, group):
-                    stored.append(record)
+                if tp == _PREWRITE:
+                    takes = self._takes_prewrite(start_ts, payload, group)
+                elif tp == _COMMIT:
+                    takes = self._takes_commit(start_ts, commit_ts, group)
+                elif start_ts == commit_ts:
+                    takes = self._takes_fake(start_ts, group)
                 else:
-                    self.repeated += 1
+                    takes = self._takes_rollback(start_ts, group)
             except PenstockError as error:
                 self.refused += 1
                 refused[i] = error
+                continue
+            if takes:
+                stored.append(records[i])
+            else:
+                self.repeated += 1
         return stored, refused
 
-    def _takes(self, record: Record, group: _Group) -> bool:
-        tp = record.tp
-        if tp == _PREWRITE:
-            return self._takes_prewrite(record, group)
-        if tp == _COMMIT:
-            return self._takes_commit(record, group)
-        if record.start_ts == record.commit_ts:
-            return self._takes_fake(record.start_ts, group)
-        return self._takes_rollback(record.start_ts, group)
-
-    def _takes_prewrite(self, record: Record, group: _Group) -> bool:
-        start_ts = record.start_ts
+    def _takes_prewrite(self, start_ts: int, payload: bytes, group: _Group) -> bool:
         if start_ts <= 0:
             raise Contradiction(f"a Prewrite with start_ts {start_ts}")
         if (known := self.sorter.open.get(start_ts)) is not None:
@@ -141,14 +139,13 @@ class Ledger:
         elif (decided := self._decided(start_ts)) is not None:
             stored = self._read(decided.prewrite)  # None when it is purged: long done with.
         else:
-            group.prewrites[start_ts] = (record.payload, group.largest_ts)
+            group.prewrites[start_ts] = (payload, group.largest_ts)
             return True
-        if stored is not None and stored != record.payload:
+        if stored is not None and stored != payload:
             raise Contradiction(f"two different transactions have the start_ts {start_ts}")
         return False
 
-    def _takes_commit(self, record: Record, group: _Group) -> bool:
-        start_ts, commit_ts = record.start_ts, record.commit_ts
+    def _takes_commit(self, start_ts: int, commit_ts: int, group: _Group) -> bool:
         if not 0 < start_ts < commit_ts:
             raise Contradiction(f"a Commit at {commit_ts} of a transaction begun at {start_ts}")
         floor_ts = self._open_floor_ts(start_ts, group)
@@ -166,7 +163,8 @@ class Ledger:
             )
         group.decided[start_ts] = commit_ts
         group.commits[commit_ts] = start_ts
-        group.largest_ts = max(group.largest_ts, commit_ts)
+        if commit_ts > group.largest_ts:
+            group.largest_ts = commit_ts
         return True
 
     def _open_floor_ts(self, start_ts: int, group: _Group) -> int | None:

@@ -17,6 +17,7 @@ segment's header, and from Commits whose Prewrites are gone.
 from __future__ import annotations
 
 import logging
+import operator
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from pump.sorter import Sorter
 log = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 1024
+_PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
+_TIMESTAMPS = operator.itemgetter(1, 2)
 
 Entry = tuple[int, int, Position, Position]
 """Kind, timestamp, position, and for a Commit its Prewrite's position."""
@@ -58,34 +61,28 @@ def checkpoint_of(sorter: Sorter, head: Place) -> Checkpoint:
 
 
 def enter(
-    ledger: Ledger,
-    records: Iterable[tuple[int, int, int, object, bool]],
-    positions: Sequence[Position],
-    now_ms: int,
-    entries: list[Entry],
-) -> tuple[dict[int, int], list[tuple[int, Position]]]:
-    """Tell the ledger what was stored where, and add what the index must hold to `entries`.
+    ledger: Ledger, records: Iterable[Record], positions: Sequence[Position], now_ms: int
+) -> tuple[list[Entry], dict[int, int], list[tuple[int, Position]]]:
+    """Tell the ledger what was stored where and return what the index must hold.
 
-    Returns for each segment the largest timestamp that now needs it, and the commit_ts and
-    position of every Commit whose Prewrite is not open, which only a replay can meet.
+    Besides, for each other segment that holds a Prewrite of theirs, the largest commit_ts; and the
+    commit_ts and position of every Commit without open Prewrite, which only a replay can meet.
     """
+    entries: list[Entry] = []
     needed: dict[int, int] = {}
     orphans: list[tuple[int, Position]] = []
     for (tp, start_ts, commit_ts, _, _), position in zip(records, positions, strict=True):
-        segment = position.segment
-        ts = start_ts
-        if tp == BinlogType.PREWRITE:
+        if tp == _PREWRITE:
             is_open = ledger.prewritten(start_ts, position, now_ms)
             entries.append((TAKEN if is_open else ROLLED_BACK, start_ts, position, position))
-        elif tp == BinlogType.COMMIT:
-            ts = commit_ts
+        elif tp == _COMMIT:
             prewrite = ledger.committed(start_ts, commit_ts)
             if prewrite is None:
                 orphans.append((commit_ts, position))
-            else:
-                entries.append((COMMIT, commit_ts, position, prewrite))
-                if needed.get(prewrite.segment, 0) < ts:
-                    needed[prewrite.segment] = ts
+                continue
+            entries.append((COMMIT, commit_ts, position, prewrite))
+            if prewrite[0] != position[0]:
+                needed[prewrite[0]] = max(commit_ts, needed.get(prewrite[0], 0))
         elif start_ts == commit_ts:
             ledger.sorter.push_fake(start_ts)
             entries.append((FAKE, start_ts, position, position))
@@ -93,16 +90,20 @@ def enter(
             prewrite = ledger.rolled_back(start_ts)
             if prewrite is not None:
                 entries.append((ROLLED_BACK, start_ts, prewrite, prewrite))
-        if needed.get(segment, 0) < ts:
-            needed[segment] = ts
-    return needed, orphans
+    return entries, needed, orphans
+
+
+def largest_ts(records: Iterable[Record]) -> int:
+    """Return the largest timestamp of `records`."""
+    return max(map(max, map(_TIMESTAMPS, records)), default=0)
 
 
 def fill(batch: Batch, entries: Iterable[Entry]) -> None:
     """Put `entries` into an index batch."""
+    put_commit = batch.commit
     for kind, ts, position, prewrite in entries:
         if kind == COMMIT:
-            batch.commit(ts, position, prewrite)
+            put_commit(ts, position, prewrite)
         elif kind == FAKE:
             batch.fake(ts, position)
         else:
@@ -231,9 +232,9 @@ class _Replay:
         self.ledger = Ledger(sorter, index, lambda position: None, (0, 0))
 
     def batch(self, records: list[Record], positions: list[Position], now_ms: int) -> None:
-        """Enter one batch of the log into ledger and index."""
-        entries: list[Entry] = []
-        needed, orphans = enter(self.ledger, records, positions, now_ms, entries)
+        """Enter one batch of one segment into ledger and index."""
+        entries, needed, orphans = enter(self.ledger, records, positions, now_ms)
+        needed[positions[0].segment] = largest_ts(records)
         for commit_ts, position in orphans:
             self._orphan(commit_ts, position)
         batch = self.index.batch()
@@ -274,12 +275,12 @@ def _replay(
     records: list[Record] = []
     positions: list[Position] = []
     for position, payload in segments.scan(start):
+        if len(records) == _BATCH_RECORDS or (records and position[0] != positions[0][0]):
+            replay.batch(records, positions, now_ms)
+            on_progress(segments.bytes_between(start, place_after(positions[-1])), total)
+            records, positions = [], []
         records.append(_record(segments, position, payload))
         positions.append(position)
-        if len(records) == _BATCH_RECORDS:
-            replay.batch(records, positions, now_ms)
-            on_progress(segments.bytes_between(start, place_after(position)), total)
-            records, positions = [], []
     if records:
         replay.batch(records, positions, now_ms)
     sorter = replay.ledger.sorter

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
+import operator
 import os
 import threading
 import time
@@ -36,7 +37,7 @@ from pump.recovery import (
     checkpoint_of,
     enter,
     fill,
-    place_after,
+    largest_ts,
     recover,
 )
 from pump.stream import Pulled, Stream
@@ -57,6 +58,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+_LENGTH = operator.attrgetter("length")
 _RESERVE_BYTES_MAX = 10 << 30
 _RESERVE_SHARE = 50
 _FLUSH_AFTER_RECORDS = 200_000
@@ -85,6 +87,7 @@ class Appended(NamedTuple):
     needed: dict[int, int]
     head: Place
     checkpoint: Checkpoint
+    size_bytes: int
 
 
 class Unmatched(NamedTuple):
@@ -187,19 +190,23 @@ class Storage:
         refused |= self._refused_for_space(records)
         if refused:
             raise NotStored(refused)
-        positions = self._write(stored) if stored else []
+        most_ts = largest_ts(stored)
+        positions = self._write(stored, most_ts) if stored else []
         now_ms = int(self._clock() * 1000)
-        head = place_after(positions[-1]) if positions else self._segments.end
-        entries: list[Entry] = []
+        head = self._segments.end
         self._groups += 1
         with self._state_lock:
-            needed, orphans = enter(self._ledger, stored, positions, now_ms, entries)
+            entries, needed, orphans = enter(self._ledger, stored, positions, now_ms)
             assert not orphans, "the ledger admits no Commit without its Prewrite"
             self._ledger.end_group(self._groups, self._indexed_group)
+            needed[head.segment] = most_ts
             for segment, ts in needed.items():
                 needed[segment] = self._needed[segment] = max(ts, self._needed.get(segment, 0))
             checkpoint = checkpoint_of(self._ledger.sorter, head)
-        return Appended(self._groups, entries, needed, head, checkpoint)
+        size_bytes = sum(map(_LENGTH, positions))
+        self._appended_records += len(stored)
+        self._appended_bytes += size_bytes
+        return Appended(self._groups, entries, needed, head, checkpoint, size_bytes)
 
     def index(self, appended: Appended) -> None:
         """Put what was appended into the index and the stream; raise `Retryable` or `Corrupt`."""
@@ -213,7 +220,7 @@ class Storage:
         self._indexed_checkpoint = appended.checkpoint
         self._max_commit_ts = appended.checkpoint.max_commit_ts
         self._unflushed_records += len(appended.entries)
-        self._unflushed_bytes += sum(entry[2].length for entry in appended.entries)
+        self._unflushed_bytes += appended.size_bytes
         much = self._unflushed_records >= _FLUSH_AFTER_RECORDS
         if (much or self._unflushed_bytes >= _FLUSH_AFTER_BYTES) and not self._is_flushing():
             self._unflushed_records = self._unflushed_bytes = 0
@@ -323,19 +330,16 @@ class Storage:
         self._index.close()
         os.close(self._lock_file)
 
-    def _write(self, records: Sequence[Record]) -> list[Position]:
-        largest_ts = max(max(record.start_ts, record.commit_ts) for record in records)
+    def _write(self, records: Sequence[Record], most_ts: int) -> list[Position]:
         payloads = [record.payload for record in records]
         try:
-            positions = self._segments.append(payloads, largest_ts=largest_ts)
+            positions = self._segments.append(payloads, largest_ts=most_ts)
             if self._config.sync_log:
                 self._segments.sync()
         except WriteFailed as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutOfSpace(str(error)) from error
             raise
-        self._appended_records += len(records)
-        self._appended_bytes += sum(map(len, payloads))
         return positions
 
     def _space(self) -> tuple[int, int]:

@@ -35,7 +35,7 @@ assert HEADER_SIZE == 24  # The table above is the contract.
 PAYLOAD_BYTES_MAX = 0xFFFF_FFFF
 
 _CHECKED = struct.Struct("<4sIQI")
-_U32 = struct.Struct("<I")
+_pack_checked, _pack_u32 = _CHECKED.pack, struct.Struct("<I").pack
 _OFFSET_BITS = 0xFFFF_FFFF
 
 
@@ -64,13 +64,13 @@ def encode_frames(
 ) -> list[bytes]:
     """Return the buffers to be written at `offset`: headers and payloads in turn."""
     buffers: list[bytes] = []
-    pack, crc_bytes = _CHECKED.pack, _U32.pack
+    add = buffers.append
     for payload in payloads:
         length = len(payload)
         assert length <= PAYLOAD_BYTES_MAX, "writers are limited to less than a frame can hold"
-        checked = pack(MAGIC, length, synced, value(payload))
-        buffers.append(checked + crc_bytes(extend((seed ^ offset) & _OFFSET_BITS, checked)))
-        buffers.append(payload)
+        checked = _pack_checked(MAGIC, length, synced, value(payload))
+        add(checked + _pack_u32(extend((seed ^ offset) & _OFFSET_BITS, checked)))
+        add(payload)
         offset += HEADER_SIZE + length
     return buffers
 

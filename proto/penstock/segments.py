@@ -14,6 +14,7 @@ would only return a false success: they are given up, and the next append begins
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 from collections import OrderedDict
@@ -46,6 +47,8 @@ _BLOCK_BITS = 16
 _BLOCK_BYTES = 1 << _BLOCK_BITS
 _BLOCKS_MAX = 512
 """Blocks that one call keeps: 32 MiB."""
+
+_new = tuple.__new__
 
 
 class Place(NamedTuple):
@@ -175,12 +178,12 @@ class Segments:
         except OSError as error:
             self._undo()
             raise WriteFailed(live.path, error) from error
-        positions: list[Position] = []
-        for payload in payloads:
-            length = len(payload)
-            positions.append(Position(live.number, offset, length))
-            offset += HEADER_SIZE + length
-        live.end = offset
+        lengths = list(map(len, payloads))
+        ends = itertools.accumulate((HEADER_SIZE + n for n in lengths), initial=offset)
+        # What `Position(…)` does, at a fifth of the cost: this is the hottest path of a Pump.
+        found = zip(itertools.repeat(live.number), ends, lengths, strict=False)
+        positions = list(map(_new, itertools.repeat(Position), found))
+        live.end = offset + sum(lengths) + HEADER_SIZE * len(lengths)
         self.largest_ts = max(self.largest_ts, largest_ts)
         self._marked = False
         return positions
