@@ -8,58 +8,34 @@ columns, then keys come. So columns may swap names, and a new key may name a new
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from penstock.ddl.charsets import char_bytes_max, resolve
 from penstock.ddl.defaults import convert, default_of, origin_of
+from penstock.ddl.draft import Draft, DraftKey
 from penstock.ddl.lexer import Kind, read
-from penstock.ddl.syntax import (
-    AddColumns,
-    AddKey,
-    ChangeColumn,
-    ColumnDef,
-    Convert,
-    DropColumn,
-    DropKey,
-    DropPrimary,
-    KeyDef,
-    KeyPart,
+from penstock.ddl.operations import (
     Operation,
-    Place,
-    RenameColumn,
-    RenameKey,
-    SetDefault,
-    SetOptions,
-    Value,
-    ValueKind,
 )
-from penstock.ddl.tables import Draft, DraftKey, check_primary
-from penstock.ddl.types import LARGE_TYPES, TEXT_TYPES, build_column, large_type
+from penstock.ddl.shapes import LARGE_TYPES, TEXT_TYPES, large_type
+from penstock.ddl.syntax import ColumnDef, KeyDef, KeyPart, Place, Value, ValueKind
+from penstock.ddl.tables import check_primary
+from penstock.ddl.types import build_column
+from penstock.ddl.wishes import Wishes, gather
 from penstock.ddl.zero import zero_text
 from penstock.schema import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
 
 
-@dataclass(slots=True)
-class _Wishes:
-    """The operations by kind, names in lower case."""
+def altered(
+    table: TableInfo, operations: Sequence[Operation], schema: SchemaInfo
+) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
+    """Return the table after the operations, and keys implied by foreign ones.
 
-    dropped: set[str] = field(default_factory=set)
-    changed: dict[str, ColumnDef] = field(default_factory=dict)
-    renamed: dict[str, str] = field(default_factory=dict)
-    defaults: dict[str, Value | None] = field(default_factory=dict)
-    placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
-    keys: list[KeyDef] = field(default_factory=list)
-    keys_dropped: set[str] = field(default_factory=set)
-    keys_renamed: dict[str, str] = field(default_factory=dict)
-    convert: Convert | None = None
-    options: list[SetOptions] = field(default_factory=list)
-
-
-def altered(table: TableInfo, operations: Sequence[Operation], schema: SchemaInfo) -> TableInfo:
-    """Return the table after the operations; what MySQL would refuse raises NeedsOperator."""
+    What MySQL would refuse raises NeedsOperator.
+    """
     draft = Draft.of(table)
-    wishes = _wishes(draft, operations)
+    wishes = gather(draft, operations)
     _apply_options(draft, wishes, schema)
     names = _apply_columns(draft, wishes)
     _apply_keys(draft, wishes, names)
@@ -67,82 +43,10 @@ def altered(table: TableInfo, operations: Sequence[Operation], schema: SchemaInf
     nullable = {d.name.lower() for d in wishes.changed.values() if d.not_null is False}
     nullable |= {d.name.lower() for _, d in wishes.placed if d.not_null is False}
     check_primary(draft, nullable)
-    return draft.finish()
+    return draft.finish(), draft.implied
 
 
-def _wishes(draft: Draft, operations: Sequence[Operation]) -> _Wishes:
-    wishes = _Wishes()
-    touched: list[str] = []
-    for operation in operations:
-        touched += _wish(draft, wishes, operation)
-    twice = {t for t in touched if touched.count(t) > 1}
-    if twice:
-        raise draft.refuse(f"{min(twice)} is changed twice", "use two statements")
-    return wishes
-
-
-def _wish(draft: Draft, wishes: _Wishes, operation: Operation) -> list[str]:
-    """Sort one operation in; returns what it touches, so that doubles show."""
-    match operation:
-        case AddColumns(columns):
-            for column in columns:
-                wishes.placed.append((None, column))
-                wishes.keys += column.keys
-        case ChangeColumn(old, column):
-            key = _known_column(draft, old)
-            wishes.changed[key] = column
-            wishes.keys += column.keys
-            if column.place is not Place.LAST:
-                wishes.placed.append((key, column))
-            return [f"column {key}"]
-        case DropColumn(name):
-            wishes.dropped.add(_known_column(draft, name))
-            return [f"column {name.lower()}"]
-        case RenameColumn(old, new):
-            wishes.renamed[_known_column(draft, old)] = new
-            return [f"column {old.lower()}"]
-        case SetDefault(name, default):
-            wishes.defaults[_known_column(draft, name)] = default
-            return [f"default of {name.lower()}"]
-        case Convert():
-            wishes.convert = operation
-            return ["the character set"]
-        case SetOptions():
-            wishes.options.append(operation)
-        case _:
-            return _wish_key(draft, wishes, operation)
-    return []
-
-
-def _wish_key(draft: Draft, wishes: _Wishes, operation: Operation) -> list[str]:
-    match operation:
-        case AddKey(key):
-            wishes.keys.append(key)
-        case DropPrimary():
-            wishes.keys_dropped.add(_known_key(draft, "PRIMARY"))
-            return ["the primary key"]
-        case DropKey(name):
-            wishes.keys_dropped.add(_known_key(draft, name))
-            return [f"index {name.lower()}"]
-        case RenameKey(old, new):
-            wishes.keys_renamed[_known_key(draft, old)] = new
-            return [f"index {old.lower()}"]
-    return []
-
-
-def _known_column(draft: Draft, name: str) -> str:
-    if draft.column(name) is None:
-        raise draft.refuse(f"column {name!r} does not exist", "check the name")
-    return name.lower()
-
-
-def _known_key(draft: Draft, name: str) -> str:
-    if draft.key(name) is None:
-        raise draft.refuse(f"index {name!r} does not exist", "check the name")
-    return name.lower()
-
-
-def _apply_options(draft: Draft, wishes: _Wishes, schema: SchemaInfo) -> None:
+def _apply_options(draft: Draft, wishes: Wishes, schema: SchemaInfo) -> None:
     table = draft.table
     for options in wishes.options:
         charset, collate = resolve(options.options.charset, (table.charset, table.collate))
@@ -179,7 +83,7 @@ def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
     return replace(column, tp=tp, flen=flen, flag=flag, charset=charset, collate=collate)
 
 
-def _apply_columns(draft: Draft, wishes: _Wishes) -> dict[str, str]:
+def _apply_columns(draft: Draft, wishes: Wishes) -> dict[str, str]:
     """Change the columns; returns the new name of each that stays, by its old one."""
     _check_generated(draft, wishes)
     moving = {key for key, _ in wishes.placed if key is not None}
@@ -203,7 +107,7 @@ def _apply_columns(draft: Draft, wishes: _Wishes) -> dict[str, str]:
     return names
 
 
-def _changed(draft: Draft, wishes: _Wishes, column: ColumnInfo) -> ColumnInfo:
+def _changed(draft: Draft, wishes: Wishes, column: ColumnInfo) -> ColumnInfo:
     key = column.name.lower()
     definition = wishes.changed.get(key)
     if definition is not None:
@@ -241,7 +145,7 @@ def _with_default(draft: Draft, column: ColumnInfo, value: Value | None) -> Colu
     return default_of(column, value)
 
 
-def _added(draft: Draft, wishes: _Wishes, definition: ColumnDef) -> ColumnInfo:
+def _added(draft: Draft, wishes: Wishes, definition: ColumnDef) -> ColumnInfo:
     inherited = (draft.table.charset, draft.table.collate)
     primary = {p.name.lower() for key in wishes.keys if key.primary for p in key.parts}
     column = build_column(definition, draft.new_column_id(), inherited)
@@ -265,7 +169,7 @@ def _insert(
     columns.insert(at, column)
 
 
-def _check_generated(draft: Draft, wishes: _Wishes) -> None:
+def _check_generated(draft: Draft, wishes: Wishes) -> None:
     """Refuse to drop or rename what a generated column that stays is computed from."""
     leaving = set(wishes.dropped) | set(wishes.renamed)
     leaving |= {old for old, d in wishes.changed.items() if d.name.lower() != old}
@@ -292,7 +196,7 @@ def names_in(expression: str) -> set[str]:
     }
 
 
-def _apply_keys(draft: Draft, wishes: _Wishes, names: dict[str, str]) -> None:
+def _apply_keys(draft: Draft, wishes: Wishes, names: dict[str, str]) -> None:
     kept: list[DraftKey] = []
     for key in draft.keys:
         if key.name.lower() in wishes.keys_dropped:
@@ -315,7 +219,7 @@ def _apply_keys(draft: Draft, wishes: _Wishes, names: dict[str, str]) -> None:
         raise draft.refuse("two indexes of the same name", "choose another name")
 
 
-def _key_name(draft: Draft, wishes: _Wishes, key: DraftKey) -> str:
+def _key_name(draft: Draft, wishes: Wishes, key: DraftKey) -> str:
     new = wishes.keys_renamed.get(key.name.lower(), key.name)
     if (new.upper() == "PRIMARY") != key.primary:
         raise draft.refuse("an index called PRIMARY", "choose another name")
@@ -331,23 +235,3 @@ def _part(draft: Draft, part: KeyPart, name: str) -> KeyPart:
     if not text or (column.tp not in LARGE_TYPES and length >= column.flen):
         length = -1
     return KeyPart(name=name, length=length)
-
-
-def skipped(table: TableInfo, operation: Operation) -> bool:
-    """Return whether IF [NOT] EXISTS makes an operation come to nothing."""
-    draft = Draft.of(table)
-    match operation:
-        case AddColumns(columns):
-            known = [c.if_not_exists and draft.column(c.name) is not None for c in columns]
-            if any(known) and not all(known):
-                raise draft.refuse(
-                    "some of the columns in ADD IF NOT EXISTS (…) exist", "add them one by one"
-                )
-            return all(known)
-        case DropColumn(name, if_exists=True) | ChangeColumn(name, if_exists=True):
-            return draft.column(name) is None
-        case DropKey(name, if_exists=True):
-            return draft.key(name) is None and not operation.lenient
-        case AddKey(key):
-            return key.if_not_exists and key.name is not None and draft.key(key.name) is not None
-    return False

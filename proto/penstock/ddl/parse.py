@@ -18,29 +18,23 @@ from dataclasses import replace
 from penstock.ddl import parse_alter
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Source, read
+from penstock.ddl.operations import AddKey, DropKey, DropPrimary
 from penstock.ddl.parse_columns import read_charset, read_column, read_option
 from penstock.ddl.parse_keys import at_key, index_options, key_parts, read_key
-from penstock.ddl.syntax import (
-    AddKey,
+from penstock.ddl.statements import (
     AlterSchema,
-    Charset,
-    ColumnDef,
     CreateLike,
     CreateSchema,
     CreateTable,
     CreateView,
-    DropKey,
-    DropPrimary,
     DropSchema,
     DropTables,
     IndexStatement,
-    KeyDef,
     RenameTables,
     Statement,
-    TableOptions,
-    TableRef,
     TruncateTable,
 )
+from penstock.ddl.syntax import Charset, ColumnDef, KeyDef, TableOptions, TableRef
 from penstock.errors import NeedsOperator
 
 _NOT_REPLICATED = {

@@ -11,25 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.ddl.cursor import Cursor
-from penstock.ddl.parse_columns import (
-    read_column,
-    read_option,
-    read_place,
-    take_charset,
-)
-from penstock.ddl.parse_keys import at_key, read_key
-from penstock.ddl.syntax import (
+from penstock.ddl.operations import (
     AddColumns,
     AddKey,
-    AlterTable,
     ChangeColumn,
-    Charset,
-    ColumnDef,
     Convert,
     DropColumn,
     DropKey,
     DropPrimary,
-    Edit,
     Operation,
     Part,
     RenameColumn,
@@ -37,9 +26,17 @@ from penstock.ddl.syntax import (
     RenameTo,
     SetDefault,
     SetOptions,
-    TableOptions,
     Untracked,
 )
+from penstock.ddl.parse_columns import (
+    read_column,
+    read_option,
+    read_place,
+    take_charset,
+)
+from penstock.ddl.parse_keys import at_key, read_key
+from penstock.ddl.statements import AlterTable
+from penstock.ddl.syntax import Charset, ColumnDef, Edit, TableOptions
 
 _KEEPS_ROWS = ("ADD", "REORGANIZE", "COALESCE", "REMOVE", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR",
                "REBUILD")  # fmt: skip
@@ -222,7 +219,9 @@ def _quiet(cur: Cursor) -> Operation | None:
             if not cur.take_sign(","):
                 break
         return Untracked()
+    start = cur.token.start
     if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
+        cur.drop_text(start)
         return Untracked(tuning=True)
     if cur.is_word("DISCARD") or cur.is_word("IMPORT"):
         cur.refuse("tablespace operations", "rows would come or go without a binlog")
@@ -230,10 +229,13 @@ def _quiet(cur: Cursor) -> Operation | None:
 
 
 def _tuning(cur: Cursor) -> bool:
+    """Move past ALGORITHM or LOCK, and leave it out: a downstream may not have that way."""
+    start = cur.token.start
     if not cur.take_any("ALGORITHM", "LOCK"):
         return False
     cur.take_sign("=")
     cur.next()
+    cur.drop_text(start)
     return True
 
 

@@ -213,7 +213,9 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
         cur.parenthesised()
         enforcement(cur)
     elif cur.take("REFERENCES"):
+        # MySQL reads an inline REFERENCES and forgets it, MariaDB does not: leave it out.
         reference(cur)
+        cur.drop_text(start)
     elif not cur.take("INVISIBLE"):
         return None
     return column

@@ -56,7 +56,13 @@ def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
     parts = tuple(KeyPart(name=n) for n in cur.names())
     cur.expect("REFERENCES")
     reference(cur)
-    return KeyDef(name=constraint or name, parts=parts, implied=True, if_not_exists=if_not_exists)
+    return KeyDef(
+        name=constraint or name,
+        parts=parts,
+        implied=True,
+        at=cur.last_end,
+        if_not_exists=if_not_exists,
+    )
 
 
 def _key_body(cur: Cursor, key: KeyDef) -> KeyDef:

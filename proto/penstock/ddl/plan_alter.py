@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.ddl.alter import altered, skipped
-from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits
-from penstock.ddl.syntax import (
+from penstock.ddl.alter import altered
+from penstock.ddl.operations import (
     AddColumns,
     AddKey,
     ChangeColumn,
@@ -15,7 +14,6 @@ from penstock.ddl.syntax import (
     DropColumn,
     DropKey,
     DropPrimary,
-    Edit,
     Operation,
     Part,
     RenameColumn,
@@ -23,10 +21,11 @@ from penstock.ddl.syntax import (
     RenameTo,
     SetDefault,
     SetOptions,
-    TableRef,
     Untracked,
-    edited,
 )
+from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits, implied_edits
+from penstock.ddl.syntax import Edit, TableRef, edited
+from penstock.ddl.wishes import skipped
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType, SchemaInfo, TableInfo
 
@@ -72,8 +71,9 @@ def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> 
     renames = [o.ref for o in operations if isinstance(o, RenameTo)]
     if len(renames) > 1:
         raise NeedsOperator(f"table {before.name!r} is renamed twice", hint="rename it once")
-    table = altered(before, operations, schema)
+    table, implied = altered(before, operations, schema)
     edits = [edit for o in operations for edit in _edits(o, table)]
+    edits += implied_edits(implied, "ADD ")
     return AlterPlan(
         type=_job_type(operations),
         table=table,

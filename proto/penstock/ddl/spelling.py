@@ -1,9 +1,17 @@
-"""Edits that write out the collations which servers would otherwise choose for themselves."""
+"""Edits that write out what servers would otherwise decide for themselves, each in its own way.
+
+Those are collations, and the index of a foreign key: one that a server made by itself goes away
+by itself, too, when another serves; one that is written stays.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.ddl.charsets import resolve
-from penstock.ddl.syntax import Charset, ColumnDef, Convert, Edit, TableOptions
+from penstock.ddl.lexer import quote_name
+from penstock.ddl.operations import Convert
+from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions
 from penstock.schema import TableInfo
 
 
@@ -40,3 +48,12 @@ def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
     """Return CONVERT TO's character set and collation in full; `table` is the one afterwards."""
     text = f"{table.charset} COLLATE {table.collate}"
     return [Edit(convert.start, convert.charset.end, text)]
+
+
+def implied_edits(implied: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
+    """Return the clauses for keys that foreign keys imply; `verb` is "ADD " in ALTER TABLE."""
+    out = []
+    for key, name in implied:
+        columns = ", ".join(quote_name(part.name) for part in key.parts)
+        out.append(Edit(key.at, key.at, f", {verb}KEY {quote_name(name)} ({columns})"))
+    return out

@@ -1,15 +1,15 @@
-"""What a DDL statement says, as frozen values without a catalog's knowledge.
+"""The pieces of DDL statements as frozen values: names, types, defaults, columns, keys, options.
 
-Places (`start`, `end`) are offsets into `Source.text`. An `Edit` replaces the text between two
-places; statements are run downstream as written, but for their edits.
+`operations` and `statements` are made of them; none knows the catalog. Places (`start`, `end`) are
+offsets into `Source.text`. An `Edit` replaces the text between two places; a statement runs
+downstream as written, but for its edits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ class KeyDef:
     primary: bool = False
     fulltext: bool = False
     implied: bool = False
+    at: int = -1
+    """Where the text of an implied key would go."""
     if_not_exists: bool = False
 
 
@@ -141,238 +143,3 @@ class TableOptions:
     charset: Charset = Charset()
     comment: str | None = None
     end: int = -1
-
-
-# One operation of an ALTER TABLE.
-
-
-@dataclass(frozen=True, slots=True)
-class AddColumns:
-    """ADD COLUMN, or several in parentheses."""
-
-    columns: tuple[ColumnDef, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DropColumn:
-    """DROP COLUMN."""
-
-    name: str
-    if_exists: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeColumn:
-    """MODIFY or CHANGE: `old` becomes `column`."""
-
-    old: str
-    column: ColumnDef
-    if_exists: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RenameColumn:
-    """RENAME COLUMN."""
-
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddKey:
-    """ADD INDEX, UNIQUE, PRIMARY KEY, or a foreign key's index."""
-
-    key: KeyDef
-
-
-@dataclass(frozen=True, slots=True)
-class DropKey:
-    """DROP INDEX or DROP CONSTRAINT; the latter may name what is not tracked (`lenient`)."""
-
-    name: str
-    if_exists: bool = False
-    lenient: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DropPrimary:
-    """DROP PRIMARY KEY."""
-
-
-@dataclass(frozen=True, slots=True)
-class RenameKey:
-    """RENAME INDEX."""
-
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetDefault:
-    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT."""
-
-    name: str
-    default: Value | None
-
-
-@dataclass(frozen=True, slots=True)
-class RenameTo:
-    """RENAME TO."""
-
-    ref: TableRef
-
-
-@dataclass(frozen=True, slots=True)
-class SetOptions:
-    """COMMENT, DEFAULT CHARSET and options that are not tracked."""
-
-    options: TableOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Convert:
-    """CONVERT TO CHARACTER SET; no charset means the schema's."""
-
-    charset: Charset
-    start: int
-    """Where the name of the character set starts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Untracked:
-    """What changes neither rows nor the tracked schema; `tuning` says how to alter, not what."""
-
-    tuning: bool = False
-
-
-Operation: TypeAlias = (
-    AddColumns
-    | DropColumn
-    | ChangeColumn
-    | RenameColumn
-    | AddKey
-    | DropKey
-    | DropPrimary
-    | RenameKey
-    | SetDefault
-    | RenameTo
-    | SetOptions
-    | Convert
-    | Untracked
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One operation and where it stands; one that came to nothing downstream has `dead`."""
-
-    operation: Operation
-    start: int
-    end: int
-
-
-# Statements.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """What every statement has: its place, and edits that do not depend on the catalog."""
-
-    start: int = 0
-    end: int = 0
-    edits: tuple[Edit, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateSchema(Statement):
-    """CREATE DATABASE."""
-
-    name: str
-    if_not_exists: bool
-    charset: Charset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterSchema(Statement):
-    """ALTER DATABASE; without a name, the current one."""
-
-    name: str | None
-    charset: Charset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropSchema(Statement):
-    """DROP DATABASE."""
-
-    name: str
-    if_exists: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTable(Statement):
-    """CREATE TABLE with columns."""
-
-    ref: TableRef
-    if_not_exists: bool
-    columns: tuple[ColumnDef, ...]
-    keys: tuple[KeyDef, ...]
-    options: TableOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateLike(Statement):
-    """CREATE TABLE LIKE."""
-
-    ref: TableRef
-    if_not_exists: bool
-    like: TableRef
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropTables(Statement):
-    """DROP TABLE or DROP VIEW."""
-
-    refs: tuple[TableRef, ...]
-    if_exists: bool
-    views: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TruncateTable(Statement):
-    """TRUNCATE TABLE."""
-
-    ref: TableRef
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenameTables(Statement):
-    """RENAME TABLE, one or several."""
-
-    pairs: tuple[tuple[TableRef, TableRef], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterTable(Statement):
-    """ALTER TABLE."""
-
-    ref: TableRef
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexStatement(Statement):
-    """CREATE INDEX or DROP INDEX: an ALTER TABLE in other words."""
-
-    ref: TableRef
-    operation: Operation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateView(Statement):
-    """CREATE VIEW, or ALTER VIEW (`must_exist`)."""
-
-    ref: TableRef
-    or_replace: bool
-    must_exist: bool
-    if_not_exists: bool
-    select_start: int

@@ -1,0 +1,273 @@
+"""A table in the making: columns and keys under change, until `finish` makes them a `TableInfo`.
+
+`finish` keeps what the rest of Penstock relies on:
+
+    columns[i].offset == i; no two columns or indexes share a name (letter case aside) or an id;
+    ids only grow: `max_column_id` and `max_index_id` remember those of dropped ones;
+    key flags follow from the keys as in MySQL: PRI_KEY on every column of the primary key,
+    UNIQUE_KEY on the column of a one-column unique key, MULTIPLE_KEY on the first of any other;
+    a primary key of one whole integer column is the handle and has no index entry
+    (`pk_is_handle`), any other primary key has one and is the handle too (`is_common_handle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.ddl.charsets import char_bytes_max
+from penstock.ddl.shapes import INTEGER_TYPES, LARGE_TYPES, TEXT_TYPES
+from penstock.ddl.syntax import KeyDef, KeyPart
+from penstock.errors import NeedsOperator
+from penstock.schema import (
+    ColumnFlag,
+    ColumnInfo,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
+
+KEY_BYTES_MAX = 3072
+KEY_COLUMNS_MAX = 16
+_KEY_FLAGS = ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftKey:
+    """A key by column names; id 0 until it gets one."""
+
+    id: int = 0
+    name: str
+    parts: tuple[KeyPart, ...]
+    unique: bool = False
+    primary: bool = False
+    fulltext: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A table under change."""
+
+    table: TableInfo
+    columns: list[ColumnInfo] = field(default_factory=list)
+    keys: list[DraftKey] = field(default_factory=list)
+    implied: list[tuple[KeyDef, str]] = field(default_factory=list)
+    """Keys that foreign keys asked for and got, with their names."""
+
+    @classmethod
+    def of(cls, table: TableInfo) -> Draft:
+        """Return a draft that would finish as this table."""
+        draft = cls(table=table, columns=list(table.columns))
+        primary = table.primary_key
+        indexes = list(table.indexes)
+        if primary is not None and primary not in indexes:
+            indexes.insert(0, primary)
+        for index in indexes:
+            parts = tuple(KeyPart(name=c.name, length=c.length) for c in index.columns)
+            draft.keys.append(
+                DraftKey(
+                    id=index.id,
+                    name=index.name,
+                    parts=parts,
+                    unique=index.unique,
+                    primary=index.primary,
+                    fulltext=not index.unique and draft._must_be_fulltext(parts),
+                )
+            )
+        return draft
+
+    def _must_be_fulltext(self, parts: Sequence[KeyPart]) -> bool:
+        """Return whether only a FULLTEXT index can look like this: `IndexInfo` does not say."""
+        columns = [(c, p.length) for p in parts if (c := self.column(p.name)) is not None]
+        return any(c.tp in LARGE_TYPES and length == -1 for c, length in columns) or (
+            sum(part_bytes(c, length) for c, length in columns) > KEY_BYTES_MAX
+        )
+
+    def column(self, name: str) -> ColumnInfo | None:
+        """Return the column of that name, letter case aside."""
+        wanted = name.lower()
+        return next((c for c in self.columns if c.name.lower() == wanted), None)
+
+    def key(self, name: str) -> DraftKey | None:
+        """Return the key of that name, letter case aside."""
+        wanted = name.lower()
+        return next((k for k in self.keys if k.name.lower() == wanted), None)
+
+    def new_column_id(self) -> int:
+        """Return a column id that this table has never used."""
+        self.table = replace(self.table, max_column_id=self.table.max_column_id + 1)
+        return self.table.max_column_id
+
+    def add_keys(self, keys: Sequence[KeyDef]) -> None:
+        """Add keys in their order; those that foreign keys imply come last, where needed."""
+        for key in keys:
+            if not key.implied:
+                self._add_key(key)
+        for key in keys:
+            if key.implied and not self._serves(key):
+                self._add_key(key)
+                self.implied.append((key, self.keys[-1].name))
+
+    def _add_key(self, key: KeyDef) -> None:
+        name = "PRIMARY" if key.primary else key.name or self._free_name(key)
+        if self.key(name) is not None:
+            what = "a second primary key" if key.primary else f"a second index {name!r}"
+            raise self.refuse(what, "drop the first or choose another name")
+        if name.upper() == "PRIMARY" and not key.primary:
+            raise self.refuse("an index called PRIMARY", "choose another name")
+        self.keys.append(
+            DraftKey(
+                name=name,
+                parts=key.parts,
+                unique=key.unique or key.primary,
+                primary=key.primary,
+                fulltext=key.fulltext,
+            )
+        )
+
+    def _free_name(self, key: KeyDef) -> str:
+        """Return the name MySQL gives: that of the first column, with _2, _3 … if it is taken."""
+        column = self.column(key.parts[0].name)
+        base = column.name if column is not None else key.parts[0].name
+        if self.key(base) is None and base.upper() != "PRIMARY":
+            return base
+        taken = {k.name.lower() for k in self.keys}
+        return next(n for i in range(2, 1000) if (n := f"{base}_{i}").lower() not in taken)
+
+    def _serves(self, foreign: KeyDef) -> bool:
+        """Return whether some key starts with the columns of a foreign key."""
+        wanted = [p.name.lower() for p in foreign.parts]
+        return any(
+            [p.name.lower() for p in key.parts[: len(wanted)]] == wanted
+            and all(p.length == -1 for p in key.parts[: len(wanted)])
+            and not key.fulltext
+            for key in self.keys
+        )
+
+    def refuse(self, problem: str, hint: str) -> NeedsOperator:
+        """Return the error for something this table cannot have."""
+        return NeedsOperator(f"table {self.table.name!r}: {problem}", hint=hint)
+
+    def finish(self) -> TableInfo:
+        """Return the table; what MySQL would refuse raises NeedsOperator."""
+        self._check_columns()
+        self._place_columns()
+        indexes = tuple(self._index(key) for key in self.keys)
+        self._flag_columns(indexes)
+        self._check_auto_increment(indexes)
+        primary = next((i for i in indexes if i.primary), None)
+        is_handle = primary is not None and self._is_handle(primary)
+        if is_handle:
+            indexes = tuple(i for i in indexes if not i.primary)
+        numbered = []
+        for index in indexes:
+            if index.id == 0:
+                next_id = self.table.max_index_id + 1
+                self.table = replace(self.table, max_index_id=next_id)
+                index = replace(index, id=next_id)
+            numbered.append(index)
+        return replace(
+            self.table,
+            columns=tuple(self.columns),
+            indexes=tuple(numbered),
+            pk_is_handle=is_handle,
+            is_common_handle=primary is not None and not is_handle,
+        )
+
+    def _check_columns(self) -> None:
+        if not self.columns:
+            raise self.refuse("no column is left", "drop the table instead")
+        seen: set[str] = set()
+        for column in self.columns:
+            if column.name.lower() in seen:
+                raise self.refuse(f"a second column {column.name!r}", "choose another name")
+            seen.add(column.name.lower())
+
+    def _place_columns(self) -> None:
+        primary = next((k for k in self.keys if k.primary), None)
+        solid = {p.name.lower() for p in primary.parts} if primary is not None else set()
+        for i, column in enumerate(self.columns):
+            flag = column.flag & ~_KEY_FLAGS
+            if column.name.lower() in solid:
+                flag |= ColumnFlag.NOT_NULL
+            self.columns[i] = replace(column, offset=i, flag=flag)
+
+    def _index(self, key: DraftKey) -> IndexInfo:
+        parts = tuple(self._index_column(key, part) for part in key.parts)
+        if len({p.offset for p in parts}) < len(parts):
+            raise self.refuse(f"index {key.name!r} has a column twice", "list it once")
+        if len(parts) > KEY_COLUMNS_MAX:
+            raise self.refuse(f"index {key.name!r} is too wide", f"{KEY_COLUMNS_MAX} is the limit")
+        size = sum(part_bytes(self.columns[p.offset], p.length) for p in parts)
+        if size > KEY_BYTES_MAX and not key.fulltext:
+            raise self.refuse(
+                f"index {key.name!r} takes {size} bytes",
+                f"{KEY_BYTES_MAX} is the limit: use prefixes",
+            )
+        return IndexInfo(
+            id=key.id, name=key.name, columns=parts, unique=key.unique, primary=key.primary
+        )
+
+    def _index_column(self, key: DraftKey, part: KeyPart) -> IndexColumn:
+        column = self.column(part.name)
+        if column is None:
+            raise self.refuse(
+                f"index {key.name!r} names column {part.name!r}, which does not exist",
+                "add the column first",
+            )
+        if column.tp is MysqlType.JSON:
+            raise self.refuse(f"an index over JSON column {column.name!r}", "index a part of it")
+        if key.primary and column.is_generated and not column.generated_stored:
+            raise self.refuse("a virtual column in the primary key", "make it STORED")
+        length = -1 if key.fulltext else self._prefix(key, part, column)
+        return IndexColumn(name=column.name, offset=column.offset, length=length)
+
+    def _prefix(self, key: DraftKey, part: KeyPart, column: ColumnInfo) -> int:
+        """Return the prefix as MySQL keeps it: none where it is the whole column."""
+        large = column.tp in LARGE_TYPES
+        if part.length == -1:
+            if large:
+                raise self.refuse(
+                    f"index {key.name!r} holds {column.name!r} without a prefix length",
+                    "TEXT and BLOB columns need one",
+                )
+            return -1
+        if column.tp not in TEXT_TYPES or column.tp in (MysqlType.ENUM, MysqlType.SET):
+            raise self.refuse(f"a prefix of {column.name!r}, which is no text", "index it whole")
+        if not large and part.length > column.flen:
+            raise self.refuse(f"a prefix longer than {column.name!r}", "make it shorter")
+        return -1 if not large and part.length == column.flen else part.length
+
+    def _flag_columns(self, indexes: Sequence[IndexInfo]) -> None:
+        for index in indexes:
+            if index.primary:
+                for part in index.columns:
+                    self._flag(part.offset, ColumnFlag.PRI_KEY)
+            elif index.unique and len(index.columns) == 1:
+                self._flag(index.columns[0].offset, ColumnFlag.UNIQUE_KEY)
+            else:
+                self._flag(index.columns[0].offset, ColumnFlag.MULTIPLE_KEY)
+
+    def _flag(self, offset: int, flag: ColumnFlag) -> None:
+        column = self.columns[offset]
+        self.columns[offset] = replace(column, flag=column.flag | flag)
+
+    def _check_auto_increment(self, indexes: Sequence[IndexInfo]) -> None:
+        counting = [c for c in self.columns if ColumnFlag.AUTO_INCREMENT in c.flag]
+        leading = {index.columns[0].offset for index in indexes}
+        if len(counting) > 1 or any(c.offset not in leading for c in counting):
+            raise self.refuse(
+                "an AUTO_INCREMENT column out of place", "one per table, and first in some key"
+            )
+
+    def _is_handle(self, primary: IndexInfo) -> bool:
+        column = self.columns[primary.columns[0].offset]
+        return len(primary.columns) == 1 and column.tp in INTEGER_TYPES
+
+
+def part_bytes(column: ColumnInfo, length: int) -> int:
+    """Return how many bytes a column, or a prefix of it, takes in a key at most."""
+    if column.tp not in TEXT_TYPES or column.tp in (MysqlType.ENUM, MysqlType.SET):
+        return 8
+    return (column.flen if length == -1 else length) * char_bytes_max(column.charset)

@@ -1,0 +1,133 @@
+"""The operations of ALTER TABLE as frozen values; CREATE INDEX and DROP INDEX are such too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.ddl.syntax import Charset, ColumnDef, KeyDef, TableOptions, TableRef, Value
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumns:
+    """ADD COLUMN, or several in parentheses."""
+
+    columns: tuple[ColumnDef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """DROP COLUMN."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY or CHANGE: `old` becomes `column`."""
+
+    old: str
+    column: ColumnDef
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """RENAME COLUMN."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    """ADD INDEX, UNIQUE, PRIMARY KEY, or a foreign key's index."""
+
+    key: KeyDef
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    """DROP INDEX or DROP CONSTRAINT; the latter may name what is not tracked (`lenient`)."""
+
+    name: str
+    if_exists: bool = False
+    lenient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropPrimary:
+    """DROP PRIMARY KEY."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenameKey:
+    """RENAME INDEX."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT."""
+
+    name: str
+    default: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTo:
+    """RENAME TO."""
+
+    ref: TableRef
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """COMMENT, DEFAULT CHARSET and options that are not tracked."""
+
+    options: TableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """CONVERT TO CHARACTER SET; no charset means the schema's."""
+
+    charset: Charset
+    start: int
+    """Where the name of the character set starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untracked:
+    """What changes neither rows nor the tracked schema; `tuning` says how to alter, not what."""
+
+    tuning: bool = False
+
+
+Operation: TypeAlias = (
+    AddColumns
+    | DropColumn
+    | ChangeColumn
+    | RenameColumn
+    | AddKey
+    | DropKey
+    | DropPrimary
+    | RenameKey
+    | SetDefault
+    | RenameTo
+    | SetOptions
+    | Convert
+    | Untracked
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One operation and where it stands; one that came to nothing downstream has `dead`."""
+
+    operation: Operation
+    start: int
+    end: int

@@ -1,0 +1,112 @@
+"""DDL statements as frozen values, as the parser hands them to the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.ddl.operations import Operation, Part
+from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions, TableRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What every statement has: its place, and edits that do not depend on the catalog."""
+
+    start: int = 0
+    end: int = 0
+    edits: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSchema(Statement):
+    """CREATE DATABASE."""
+
+    name: str
+    if_not_exists: bool
+    charset: Charset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterSchema(Statement):
+    """ALTER DATABASE; without a name, the current one."""
+
+    name: str | None
+    charset: Charset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropSchema(Statement):
+    """DROP DATABASE."""
+
+    name: str
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTable(Statement):
+    """CREATE TABLE with columns."""
+
+    ref: TableRef
+    if_not_exists: bool
+    columns: tuple[ColumnDef, ...]
+    keys: tuple[KeyDef, ...]
+    options: TableOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateLike(Statement):
+    """CREATE TABLE LIKE."""
+
+    ref: TableRef
+    if_not_exists: bool
+    like: TableRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTables(Statement):
+    """DROP TABLE or DROP VIEW."""
+
+    refs: tuple[TableRef, ...]
+    if_exists: bool
+    views: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateTable(Statement):
+    """TRUNCATE TABLE."""
+
+    ref: TableRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameTables(Statement):
+    """RENAME TABLE, one or several."""
+
+    pairs: tuple[tuple[TableRef, TableRef], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterTable(Statement):
+    """ALTER TABLE."""
+
+    ref: TableRef
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStatement(Statement):
+    """CREATE INDEX or DROP INDEX: an ALTER TABLE in other words."""
+
+    ref: TableRef
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateView(Statement):
+    """CREATE VIEW, or ALTER VIEW (`must_exist`)."""
+
+    ref: TableRef
+    or_replace: bool
+    must_exist: bool
+    if_not_exists: bool
+    select_start: int

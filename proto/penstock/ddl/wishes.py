@@ -1,0 +1,133 @@
+"""The operations of ALTER TABLE by what they touch, checked against the table as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.ddl.draft import Draft
+from penstock.ddl.operations import (
+    AddColumns,
+    AddKey,
+    ChangeColumn,
+    Convert,
+    DropColumn,
+    DropKey,
+    DropPrimary,
+    Operation,
+    RenameColumn,
+    RenameKey,
+    SetDefault,
+    SetOptions,
+)
+from penstock.ddl.syntax import ColumnDef, KeyDef, Place, Value
+from penstock.schema import TableInfo
+
+
+@dataclass(slots=True)
+class Wishes:
+    """The operations by kind, names in lower case."""
+
+    dropped: set[str] = field(default_factory=set)
+    changed: dict[str, ColumnDef] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, Value | None] = field(default_factory=dict)
+    placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
+    keys: list[KeyDef] = field(default_factory=list)
+    keys_dropped: set[str] = field(default_factory=set)
+    keys_renamed: dict[str, str] = field(default_factory=dict)
+    convert: Convert | None = None
+    options: list[SetOptions] = field(default_factory=list)
+
+
+def gather(draft: Draft, operations: Sequence[Operation]) -> Wishes:
+    """Return the operations by kind; what does not exist, or is touched twice, raises."""
+    wishes = Wishes()
+    touched: list[str] = []
+    for operation in operations:
+        touched += _sort_in(draft, wishes, operation)
+    twice = {t for t in touched if touched.count(t) > 1}
+    if twice:
+        raise draft.refuse(f"{min(twice)} is changed twice", "use two statements")
+    return wishes
+
+
+def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+    """Sort one operation in; returns what it touches, so that doubles show."""
+    match operation:
+        case AddColumns(columns):
+            for column in columns:
+                wishes.placed.append((None, column))
+                wishes.keys += column.keys
+        case ChangeColumn(old, column):
+            key = _known_column(draft, old)
+            wishes.changed[key] = column
+            wishes.keys += column.keys
+            if column.place is not Place.LAST:
+                wishes.placed.append((key, column))
+            return [f"column {key}"]
+        case DropColumn(name):
+            wishes.dropped.add(_known_column(draft, name))
+            return [f"column {name.lower()}"]
+        case RenameColumn(old, new):
+            wishes.renamed[_known_column(draft, old)] = new
+            return [f"column {old.lower()}"]
+        case SetDefault(name, default):
+            wishes.defaults[_known_column(draft, name)] = default
+            return [f"default of {name.lower()}"]
+        case Convert():
+            wishes.convert = operation
+            return ["the character set"]
+        case SetOptions():
+            wishes.options.append(operation)
+        case _:
+            return _sort_in_key(draft, wishes, operation)
+    return []
+
+
+def _sort_in_key(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+    match operation:
+        case AddKey(key):
+            wishes.keys.append(key)
+        case DropPrimary():
+            wishes.keys_dropped.add(_known_key(draft, "PRIMARY"))
+            return ["the primary key"]
+        case DropKey(name):
+            wishes.keys_dropped.add(_known_key(draft, name))
+            return [f"index {name.lower()}"]
+        case RenameKey(old, new):
+            wishes.keys_renamed[_known_key(draft, old)] = new
+            return [f"index {old.lower()}"]
+    return []
+
+
+def _known_column(draft: Draft, name: str) -> str:
+    if draft.column(name) is None:
+        raise draft.refuse(f"column {name!r} does not exist", "check the name")
+    return name.lower()
+
+
+def _known_key(draft: Draft, name: str) -> str:
+    if draft.key(name) is None:
+        raise draft.refuse(f"index {name!r} does not exist", "check the name")
+    return name.lower()
+
+
+def skipped(table: TableInfo, operation: Operation) -> bool:
+    """Return whether IF [NOT] EXISTS makes an operation come to nothing."""
+    draft = Draft.of(table)
+    match operation:
+        case AddColumns(columns):
+            known = [c.if_not_exists and draft.column(c.name) is not None for c in columns]
+            if any(known) and not all(known):
+                raise draft.refuse(
+                    "some of the columns in ADD IF NOT EXISTS (…) exist", "add them one by one"
+                )
+            return all(known)
+        case DropColumn(name, if_exists=True) | ChangeColumn(name, if_exists=True):
+            return draft.column(name) is None
+        case DropKey(name, if_exists=True):
+            return draft.key(name) is None and not operation.lenient
+        case AddKey(key):
+            return key.if_not_exists and key.name is not None and draft.key(key.name) is not None
+    return False
