@@ -1,0 +1,301 @@
+"""The oracle over elections, deaths, frozen leaders, wrong clocks and outages of etcd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.errors import Retryable
+from penstock.etcd import connect, read
+from penstock.pb import pdpb_pb2
+from penstock.timestamp import COUNT_MAX, LOGICAL_END, OracleClient, compose, physical_ms
+from penstock.timestamp_server import WINDOW_KEY
+from penstock.timestamp_stream import LEADER_KEY
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.oracle import OracleNode
+from tests.kit.wait import eventually
+
+_CANDIDATE = """
+import sys
+from penstock.etcd import connect
+from tests.kit.oracle import OracleNode
+etcd = connect(sys.argv[1])
+node = OracleNode(etcd)
+print(node.address, flush=True)
+sys.stdin.read()
+node.stop()
+etcd.close()
+"""
+
+
+class Candidate:
+    """A candidate in a process of its own, to be killed or frozen."""
+
+    def __init__(self, etcd_url: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CANDIDATE, etcd_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(["proto", "."])},
+        )
+        assert self._process.stdout is not None
+        self.address = self._process.stdout.readline().decode().strip()
+
+    def send(self, what: signal.Signals) -> None:
+        self._process.send_signal(what)
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def candidate(etcd: Any, etcd_server: EtcdServer) -> Iterator[Candidate]:
+    """The leader, alone so far."""
+    candidate = Candidate(etcd_server.url)
+    eventually(lambda: read(etcd, LEADER_KEY) == candidate.address.encode())
+    yield candidate
+    candidate.end()
+
+
+@pytest.fixture
+def client(etcd: Any) -> Iterator[OracleClient]:
+    client = OracleClient(etcd)
+    yield client
+    client.close()
+
+
+def tso(address: str, request: pdpb_pb2.TsoRequest) -> pdpb_pb2.TsoResponse:
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            "/pdpb.PD/Tso",
+            request_serializer=pdpb_pb2.TsoRequest.SerializeToString,
+            response_deserializer=pdpb_pb2.TsoResponse.FromString,
+        )
+        answer: pdpb_pb2.TsoResponse = call(request, timeout=5)
+        return answer
+
+
+def test_another_candidate_leads_within_three_seconds_of_the_leaders_death(
+    etcd: Any, candidate: Candidate, client: OracleClient
+) -> None:
+    last_ts = client.get_ts()
+    heir = OracleNode(etcd)
+    candidate.send(signal.SIGKILL)
+    start_s = time.monotonic()
+    next_ts = client.get_ts()
+    assert time.monotonic() - start_s < 3.5  # 3 s, and a little for a busy machine.
+    assert next_ts > last_ts
+    assert heir.oracle.is_leader
+    heir.stop()
+
+
+def test_a_resigning_leader_hands_over_at_once(etcd: Any, client: OracleClient) -> None:
+    first = OracleNode(etcd)
+    first.wait_elected()
+    second = OracleNode(etcd)
+    last_ts = client.get_ts()
+    start_s = time.monotonic()
+    first.stop()
+    assert client.get_ts() > last_ts
+    assert time.monotonic() - start_s < 1
+    second.stop()
+
+
+def test_a_frozen_leader_is_replaced_and_silent_when_it_wakes_up(
+    etcd: Any, candidate: Candidate, client: OracleClient
+) -> None:
+    last_ts = client.get_ts()
+    heir = OracleNode(etcd)
+    candidate.send(signal.SIGSTOP)
+    start_s = time.monotonic()
+    assert client.get_ts() > last_ts
+    assert time.monotonic() - start_s < 5
+    candidate.send(signal.SIGCONT)
+    for _ in range(20):
+        with pytest.raises(grpc.RpcError, match="not the oracle's leader"):
+            tso(candidate.address, pdpb_pb2.TsoRequest(count=1))
+    assert heir.oracle.is_leader
+    heir.stop()
+
+
+@pytest.mark.parametrize("offset_ms", [-3_600_000, 3_600_000])
+def test_a_new_leader_with_a_wrong_clock_keeps_the_order(
+    etcd: Any, client: OracleClient, offset_ms: int
+) -> None:
+    taken = []
+    for offset in (0, offset_ms, 0):
+        node = OracleNode(etcd, wall_offset_ms=offset)
+        node.wait_elected()
+        taken += [client.get_ts() for _ in range(20)]
+        node.stop()
+    assert all(a < b for a, b in pairwise(taken))
+
+
+def test_a_leader_whose_clock_jumps_keeps_the_order_and_its_window(
+    etcd: Any, client: OracleClient
+) -> None:
+    node = OracleNode(etcd)
+    node.wait_elected()
+    taken = []
+    for jump_ms in (0, -3_600_000, 86_400_000, -86_400_000):
+        node.wall_offset_ms = jump_ms
+        taken += [client.get_ts() for _ in range(20)]
+        window = read(etcd, WINDOW_KEY)
+        assert window is not None
+        assert physical_ms(taken[-1]) < int(window)
+    assert all(a < b for a, b in pairwise(taken))
+    node.stop()
+
+
+def test_order_and_uniqueness_hold_for_all_threads_while_leaders_come_and_go(
+    etcd: Any, etcd_server: EtcdServer
+) -> None:
+    """A timestamp is larger than all that anyone had received before it was asked for."""
+    newest, taken, late = 0, set[int](), list[tuple[int, int]]()
+    count = 0
+    lock = threading.Lock()
+    over = threading.Event()
+    clients = [OracleClient(etcd), OracleClient(etcd)]
+
+    def work(client: OracleClient) -> None:
+        nonlocal newest, count
+        while not over.is_set():
+            with lock:
+                known = newest
+            ts = client.get_ts()
+            with lock:
+                newest = max(newest, ts)
+                taken.add(ts)
+                count += 1
+                if ts <= known:
+                    late.append((known, ts))
+
+    nodes = [OracleNode(etcd), OracleNode(etcd, wall_offset_ms=-600_000)]
+    killed = Candidate(etcd_server.url)
+    threads = [threading.Thread(target=work, args=(clients[n % 2],)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for _ in range(4):
+        time.sleep(0.7)
+        leader = next((n for n in nodes if n.oracle.is_leader), None)
+        if leader is None:
+            killed.send(signal.SIGKILL)
+            eventually(lambda: any(n.oracle.is_leader for n in nodes))
+        else:
+            nodes.remove(leader)
+            leader.stop()
+            nodes.append(OracleNode(etcd, wall_offset_ms=-leader.wall_offset_ms - 1000))
+    over.set()
+    for thread in threads:
+        thread.join(15)
+    for node in nodes:
+        node.stop()
+    for client in clients:
+        client.close()
+    killed.end()
+    assert not late
+    assert len(taken) == count > 1000
+
+
+def test_after_an_outage_of_etcd_the_oracle_goes_on_in_order(fresh_etcd: EtcdServer) -> None:
+    etcd = connect(fresh_etcd.url, timeout_s=2)
+    node = OracleNode(etcd)
+    client, hasty = OracleClient(etcd), OracleClient(etcd, timeout_s=0.5)
+    last_ts = client.get_ts()
+    hasty.get_ts()
+    fresh_etcd.kill()
+    # Without its lease a leader must fall silent, since it cannot know that it still is one.
+    eventually(lambda: not node.oracle.is_leader, 3)
+    start_s = time.monotonic()
+    with pytest.raises(Retryable, match="no timestamp"):
+        hasty.get_ts()
+    assert time.monotonic() - start_s < 2
+    fresh_etcd.start()
+    start_s = time.monotonic()
+    assert client.get_ts() > last_ts
+    assert time.monotonic() - start_s < 6
+    client.close()
+    hasty.close()
+    node.stop()
+    etcd.close()
+
+
+def test_a_short_restart_of_etcd_is_not_noticed(fresh_etcd: EtcdServer) -> None:
+    etcd = connect(fresh_etcd.url, timeout_s=2)
+    node = OracleNode(etcd)
+    client = OracleClient(etcd)
+    taken = [client.get_ts()]
+    restart = threading.Thread(target=fresh_etcd.restart)
+    restart.start()
+    deadline_s = time.monotonic() + 5
+    while time.monotonic() < deadline_s:
+        taken.append(client.get_ts())
+    restart.join()
+    assert all(a < b for a, b in pairwise(taken))
+    client.close()
+    node.stop()
+    etcd.close()
+
+
+def test_a_stopped_leader_leaves_no_key_behind(etcd: Any) -> None:
+    node = OracleNode(etcd)
+    node.wait_elected()
+    node.stop()
+    assert read(etcd, LEADER_KEY) is None
+
+
+def test_a_leader_whose_key_was_deleted_steps_down_and_may_be_elected_again(etcd: Any) -> None:
+    node = OracleNode(etcd)
+    node.wait_elected()
+    etcd.delete(LEADER_KEY)
+    eventually(lambda: read(etcd, LEADER_KEY) == node.address.encode())
+    node.wait_elected()
+    node.stop()
+
+
+def test_members_name_the_leader_at_every_candidate(etcd: Any) -> None:
+    first = OracleNode(etcd)
+    first.wait_elected()
+    second = OracleNode(etcd)
+    found = OracleClient(second.address)
+    assert found.get_ts() > 0
+    found.close()
+    second.stop()
+    first.stop()
+
+
+def test_requests_that_make_no_sense_are_refused(candidate: Candidate) -> None:
+    for request, problem in (
+        (pdpb_pb2.TsoRequest(count=0), "count must be"),
+        (pdpb_pb2.TsoRequest(count=COUNT_MAX + 1), "count must be"),
+        (pdpb_pb2.TsoRequest(header={"cluster_id": 7}, count=1), "this is cluster"),
+    ):
+        with pytest.raises(grpc.RpcError, match=problem):
+            tso(candidate.address, request)
+
+
+def test_many_timestamps_at_once_span_several_milliseconds_in_order(
+    client: OracleClient, candidate: Candidate
+) -> None:
+    taken = [client.get_many(COUNT_MAX) for _ in range(20)]
+    assert all(a[-1] < b[0] for a, b in pairwise(taken))
+    assert all(physical_ms(each[0]) == physical_ms(each[-1]) for each in taken)
+    answer = tso(candidate.address, pdpb_pb2.TsoRequest(count=5))
+    assert answer.count == 5
+    assert answer.timestamp.logical < LOGICAL_END
+    assert compose(answer.timestamp.physical, answer.timestamp.logical) > taken[-1][-1]
