@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NeedsOperator as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 2
+    # The JVM is started by fork and exec: gRPC, which is in use by then, must not take part.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     # Py4J logs every call into the JVM below warning level.
     logging.getLogger("py4j").setLevel(logging.WARNING)
 

@@ -14,6 +14,7 @@ our pipe on its standard input and exits at its end.
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import os
 import re
@@ -137,6 +138,8 @@ class SparkJob:
         # Spark is imported by the thread that uses it: the import alone takes half a second.
         from pyspark import SparkContext
 
+        _import_spark_lightly()
+
         running = SparkContext._active_spark_context
         if running is not None and _jvm_is_alive() and not running._jsc.sc().isStopped():
             return running
@@ -195,6 +198,18 @@ class SparkJob:
             running.stop()
         except Exception as error:
             log.warning("the Spark session did not stop cleanly: %s", _first_lines(error))
+
+
+def _import_spark_lightly() -> None:
+    """Import what Spark's calls into the JVM import, but not pandas: 40 MB that nobody uses."""
+    if "pandas" in sys.modules:
+        return
+    modules: dict[str, Any] = sys.modules
+    modules["pandas"] = None
+    try:
+        importlib.import_module("pyspark.testing.utils")
+    finally:
+        del modules["pandas"]
 
 
 def _package_code(work_dir: Path) -> Path:

@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from drainer import puller as puller_module
+from drainer.merger import Merger
+from drainer.puller import Puller, Who
+from drainer.pumps import Pumps
+from penstock.errors import NeedsOperator, Retryable
+from penstock.pb import penstock_pb2, pump_pb2
+from penstock.registry import NodeState, NodeStatus
+
+
+class FakePump:
+    """A Pump that streams what the test gave it, and remembers what it was asked for."""
+
+    def __init__(self, *commit_ts: int, batched: bool = True) -> None:
+        self.commit_ts = list(commit_ts)
+        self.batched = batched
+        self.asked: list[int] = []
+        self.port = 0
+        self.break_after = 10**9
+        self.abort: tuple[grpc.StatusCode, str] | None = None
+        self.sent = 0
+        self._server: Any = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        pull = grpc.unary_stream_rpc_method_handler(
+            self.pull,
+            request_deserializer=penstock_pb2.PullRequest.FromString,
+            response_serializer=penstock_pb2.PullBatch.SerializeToString,
+        )
+        single = grpc.unary_stream_rpc_method_handler(
+            self.pull_binlogs,
+            request_deserializer=pump_pb2.PullBinlogReq.FromString,
+            response_serializer=pump_pb2.PullBinlogResp.SerializeToString,
+        )
+        handlers = {"binlog.Pump": {"PullBinlogs": single}}
+        if self.batched:
+            handlers["penstock.Pump"] = {"Pull": pull}
+        for name, methods in handlers.items():
+            handler = grpc.method_handlers_generic_handler(name, methods)
+            self._server.add_generic_rpc_handlers((handler,))
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        assert (request.cluster_id, request.drainer_id) == (7, "d")
+        async for ts in self._after(request.after_ts, context):
+            yield penstock_pb2.PullBatch(payloads=[b"%d" % ts], commit_ts=[ts])
+
+    async def pull_binlogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        assert request.clusterID == 7
+        async for ts in self._after(request.startFrom.offset, context):
+            entity = pump_pb2.Entity(payload=b"%d" % ts, meta=pump_pb2.Meta(commitTs=ts))
+            yield pump_pb2.PullBinlogResp(entity=entity)
+
+    async def _after(self, after_ts: int, context: Any) -> AsyncIterator[int]:
+        self.asked.append(after_ts)
+        if self.abort:
+            await context.abort(*self.abort)
+        while True:
+            for ts in [ts for ts in self.commit_ts if ts > after_ts]:
+                if self.sent >= self.break_after:
+                    self.sent = 0
+                    return
+                self.sent += 1
+                after_ts = ts
+                yield ts
+            await asyncio.sleep(0.005)
+
+
+class Received:
+    """What a puller delivered, as the merge would take it."""
+
+    def __init__(self) -> None:
+        self.commit_ts: list[int] = []
+
+    def received_ts(self, pump: str) -> int:
+        return self.commit_ts[-1] if self.commit_ts else 0
+
+    async def receive(self, pump: str, commit_ts: Sequence[int], payloads: Sequence[bytes]) -> None:
+        assert [b"%d" % ts for ts in commit_ts] == list(payloads)
+        self.commit_ts += commit_ts
+
+    async def until(self, last: int) -> None:
+        async with asyncio.timeout(10):
+            while not self.commit_ts or self.commit_ts[-1] < last:
+                await asyncio.sleep(0.005)
+
+
+WHO = Who(7, "d")
+
+
+@asynccontextmanager
+async def pulling(pump: FakePump) -> AsyncIterator[tuple[Received, asyncio.Task[None]]]:
+    await pump.start()
+    received = Received()
+    task = asyncio.create_task(Puller("p", pump.address, WHO, received).run())
+    try:
+        yield received, task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, NeedsOperator):
+            await task
+        await pump.stop()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["penstock", "original"])
+def test_streams_that_break_all_the_time_lose_and_repeat_nothing(
+    batched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "RETRY_S_MIN", 0.001)
+
+    async def test() -> None:
+        pump = FakePump(*range(1, 60), batched=batched)
+        pump.break_after = 7
+        async with pulling(pump) as (received, _):
+            await received.until(59)
+            assert received.commit_ts == list(range(1, 60))
+            assert len(pump.asked) > 5
+
+    run(test)
+
+
+def test_a_pump_that_comes_back_is_pulled_within_a_second_from_where_it_was() -> None:
+    async def test() -> None:
+        pump = FakePump(1, 2, 3)
+        async with pulling(pump) as (received, _):
+            await received.until(3)
+            await pump.stop()
+            await asyncio.sleep(1.5)
+            pump.commit_ts.append(4)
+            await pump.start()
+            started_s = asyncio.get_running_loop().time()
+            await received.until(4)
+            assert asyncio.get_running_loop().time() - started_s < 1.5
+            assert pump.asked[-1] == 3
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    ],
+)
+def test_purged_damaged_or_foreign_binlogs_stop_the_drainer(code: grpc.StatusCode) -> None:
+    async def test() -> None:
+        pump = FakePump(1)
+        pump.abort = (code, "the reason")
+        async with pulling(pump) as (_, task):
+            with pytest.raises(NeedsOperator, match="the reason"):
+                await task
+
+    run(test)
+
+
+def test_a_mute_stream_is_given_up_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puller_module, "SILENCE_S_MAX", 0.1)
+
+    async def test() -> None:
+        pump = FakePump(1)
+        async with pulling(pump) as (received, _):
+            await received.until(1)
+            while len(pump.asked) < 3:
+                await asyncio.sleep(0.01)
+            assert received.commit_ts == [1]
+
+    run(test)
+
+
+class Cluster:
+    """The registry's list of Pumps, as a pass reads it."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, NodeStatus] = {}
+        self.is_away = False
+        self.passes = 0
+
+    def put(self, name: str, address: str, state: NodeState, max_commit_ts: int = 0) -> None:
+        self.statuses[name] = NodeStatus(
+            node_id=name, host=address, state=state, max_commit_ts=max_commit_ts
+        )
+
+    async def publish_and_list(self) -> list[NodeStatus]:
+        self.passes += 1
+        if self.is_away:
+            raise Retryable("etcd is away")
+        return list(self.statuses.values())
+
+
+@asynccontextmanager
+async def pumps_of(
+    cluster: Cluster, merger: Merger, room_bytes: int = 1 << 20
+) -> AsyncIterator[Pumps]:
+    pumps = Pumps(merger, cluster.publish_and_list, WHO, room_bytes)
+    try:
+        yield pumps
+    finally:
+        await pumps.close()
+
+
+async def merged(merger: Merger, pumps: Pumps, last: int) -> list[int]:
+    """Take from the merge until `last` has come."""
+    out: list[int] = []
+    async with asyncio.timeout(10):
+        while not out or out[-1] < last:
+            pumps.arrived.clear()
+            part = merger.take()
+            if part is None:
+                await pumps.arrived.wait()
+            else:
+                out += part.commit_ts
+                pumps.taken()
+    return out
+
+
+def test_a_pump_is_in_the_merge_when_the_pass_that_found_it_returns() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(5)
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("a", "127.0.0.1:1", NodeState.PAUSED)
+            cluster.put("gone", "127.0.0.1:2", NodeState.OFFLINE)
+            await pumps.refresh()
+            assert (merger.sources, merger.low_water) == (["a"], 5)
+
+    run(test)
+
+
+def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("drainer.pumps._HELD_WARN_S", 0.05)
+
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        alive = FakePump(1, 3, 5)
+        await alive.start()
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("alive", alive.address, NodeState.ONLINE)
+            cluster.put("dead", "127.0.0.1:1", NodeState.ONLINE)
+            watch = asyncio.create_task(pumps.run(0.02))
+            while "has waited" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert merger.take() is None
+            watch.cancel()
+            await asyncio.wait((watch,))
+        await alive.stop()
+
+    run(test)
+    assert "Pump dead (online" in caplog.text
+    assert "low water 0" in caplog.text
+
+
+def test_an_offline_pump_leaves_and_what_it_had_not_sent_is_called_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        a, b = FakePump(1, 3, 5), FakePump(2, 4)
+        await a.start()
+        await b.start()
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("a", a.address, NodeState.ONLINE)
+            cluster.put("b", b.address, NodeState.ONLINE)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=9)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 5) == [5]
+            assert merger.sources == ["a"]
+        await a.stop()
+        await b.stop()
+
+    run(test)
+    assert "what lies between is lost" in caplog.text
+
+
+def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        fast, slow = FakePump(*range(1, 2000)), FakePump()
+        await fast.start()
+        await slow.start()
+        async with pumps_of(cluster, merger, room_bytes=20_000) as pumps:
+            cluster.put("fast", fast.address, NodeState.ONLINE)
+            cluster.put("slow", slow.address, NodeState.ONLINE)
+            await pumps.refresh()
+            await asyncio.sleep(0.3)
+            assert merger.bytes_of("fast") < 10_000 + 200
+            slow.commit_ts.append(5000)
+            assert await merged(merger, pumps, 1999) == list(range(1, 2000))
+        await fast.stop()
+        await slow.stop()
+
+    run(test)
+
+
+def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock_s = 100.0
+    monkeypatch.setattr("drainer.pumps._now_s", lambda: clock_s)
+
+    async def test() -> None:
+        nonlocal clock_s
+        cluster, merger = Cluster(), Merger(0)
+        old, new = FakePump(1), FakePump(8)
+        await old.start()
+        await new.start()
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("old", old.address, NodeState.ONLINE)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 1) == [1]
+            # The Drainer freezes; a Pump joins that took it for dead and did not notify it.
+            clock_s += 60
+            cluster.put("new", new.address, NodeState.ONLINE)
+            old.commit_ts.append(9)
+            await asyncio.sleep(0.2)
+            assert merger.received_ts("old") == 1
+            await pumps.refresh()
+            assert await merged(merger, pumps, 8) == [8]
+            new.commit_ts.append(10)
+            assert await merged(merger, pumps, 9) == [9]
+        await old.stop()
+        await new.stop()
+
+    run(test)
+
+
+def test_without_etcd_passes_go_on_and_nothing_joins_or_leaves() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("a", "127.0.0.1:1", NodeState.ONLINE)
+            await pumps.refresh()
+            cluster.is_away = True
+            watch = asyncio.create_task(pumps.run(0.01))
+            while cluster.passes < 5:
+                await asyncio.sleep(0.01)
+            assert merger.sources == ["a"]
+            watch.cancel()
+            await asyncio.wait((watch,))
+
+    run(test)
+
+
+def test_a_failure_that_no_retry_cures_ends_the_passes() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        pump = FakePump()
+        pump.abort = (grpc.StatusCode.OUT_OF_RANGE, "purged")
+        await pump.start()
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("a", pump.address, NodeState.ONLINE)
+            with pytest.raises(NeedsOperator, match="purged"):
+                await pumps.run(0.01)
+        await pump.stop()
+
+    run(test)
