@@ -41,10 +41,12 @@ class Admission:
         *,
         cluster_id: int,
         state: Callable[[], NodeState],
+        check_space: Callable[[], None],
         payload_bytes_max: int,
     ) -> None:
         self._cluster_id = cluster_id
         self._state = state
+        self._check_space = check_space
         self._payload_bytes_max = payload_bytes_max
         self.refused = 0
 
@@ -59,10 +61,13 @@ class Admission:
             )
 
     def admit(self, payload: bytes) -> Record | None:
-        """Return the record to store, None for a probe; raise `Refused` with the reason."""
+        """Return the record to store, None for a probe.
+
+        Raises `Refused` with the reason, and for a probe `OutOfSpace`.
+        """
         try:
             return self._record(payload)
-        except Refused:
+        except PenstockError:
             self.refused += 1
             raise
 
@@ -87,6 +92,7 @@ class Admission:
                 f"no online: {self._state()}",
             )
         if start_ts == 0 and commit_ts == 0:
+            self._check_space()  # A client that probes wants to know whether it may write.
             return None
         self._check_timestamps(tp, start_ts, commit_ts)
         return Record(_TYPES[tp], start_ts, commit_ts, payload, binlog.ddl_job_id > 0)

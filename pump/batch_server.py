@@ -121,8 +121,8 @@ class BatchService:
         for index, payload in enumerate(payloads):
             try:
                 record = self._admission.admit(payload)
-            except Refused as refused:
-                answer.refusals.append(_refusal(index, refused))
+            except PenstockError as error:
+                answer.refusals.append(_refusal(index, error))
                 continue
             if record is not None:
                 records.append(record)
@@ -137,10 +137,10 @@ class BatchService:
         try:
             refused = await answer.done
         except (PenstockError, OSError) as error:
-            refused = dict.fromkeys(range(len(answer.taken)), error)
-        if refused:
+            answer.refusals += [_refusal(index, error) for index in answer.taken]
+        else:
             answer.refusals += [_refusal(answer.taken[i], why) for i, why in refused.items()]
-            answer.refusals.sort(key=lambda refusal: refusal.index)
+        answer.refusals.sort(key=lambda refusal: refusal.index)
 
     async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """Stream batches of merged binlogs until the Pump closes."""

@@ -110,6 +110,7 @@ class _Node:
         self._admission = Admission(
             cluster_id=cluster_id,
             state=lambda: self._membership.state,
+            check_space=storage.check_space,
             payload_bytes_max=config.max_message_bytes,
         )
         self._build_tasks(History(etcd))

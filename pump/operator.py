@@ -64,15 +64,15 @@ class Retention:
         async with self._busy:
             age_ms = int(self._gc_days * _DAY_MS)
             before_ts = max(0, self._clock.now_ts() - (age_ms << LOGICAL_BITS))
-            told = f"binlogs older than {self._gc_days:g} days are purged"
+            told = f"binlogs older than {self._gc_days:g} days may go"
             for drainer in await self._membership.drainers():
                 if drainer.max_commit_ts < before_ts:
                     before_ts = drainer.max_commit_ts
-                    told = f"purged, but drainer {drainer.node_id} ({drainer.state}) still needs"
+                    told = f"drainer {drainer.node_id} ({drainer.state}) still needs"
                     told += f" binlogs after {before_ts}, which are older than gc-days"
                     log.warning("%s (start it, or mark it offline with binlogctl)", told)
-            await asyncio.to_thread(self._storage.gc, before_ts)
-            return f"{told}; everything up to {self._storage.purged_ts} is gone"
+            segments = await asyncio.to_thread(self._storage.gc, before_ts)
+            return f"{told}; {segments} segments went, all up to {self._storage.purged_ts} is gone"
 
 
 class Operator:

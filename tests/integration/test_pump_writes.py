@@ -249,10 +249,12 @@ def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: Ses
 def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
-    session = Session(etcd, pump_factory(etcd_server.url, gc_days=1e-6))
+    pump = pump_factory(etcd_server.url, gc_days=1e-6, storage_segment_bytes_max=1 << 16)
+    session = Session(etcd, pump)
     try:
         kept = session.transaction()
-        session.transaction()
+        for _ in range(10):
+            session.transaction(b"x" * (1 << 15))
         session.registry.put(NodeKind.DRAINER, drainer(session, kept.commit_ts - 1))
         time.sleep(0.3)
         reply = session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20)

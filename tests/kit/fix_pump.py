@@ -38,7 +38,7 @@ class PumpProcess:
         self.node_id = node_id
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(f"{data_dir.name}.log")
-        self.addr = ""
+        self.addr = settings.get("addr", "")
         self.process: subprocess.Popen[bytes] | None = None
         self._settings = {
             "etcd_urls": etcd_url,
@@ -50,10 +50,16 @@ class PumpProcess:
 
     def start(self, *, online: bool = True, timeout_s: float = 30) -> PumpProcess:
         """Start it and wait until it is online, or only until it serves."""
+        self.spawn()
+        self.addr = self.wait_for(_ONLINE if online else _SERVES, timeout_s)[2]
+        return self
+
+    def spawn(self) -> PumpProcess:
+        """Start it and wait for nothing."""
         assert self.process is None
         self.log_path.touch()
         self._log_begin = self.log_path.stat().st_size
-        addr = {"addr": self.addr or self._settings.get("addr", "127.0.0.1:0")}
+        addr = {"addr": self.addr or "127.0.0.1:0"}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "pump", *_flags({**self._settings, **addr})],
@@ -62,7 +68,6 @@ class PumpProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        self.addr = self.wait_for(_ONLINE if online else _SERVES, timeout_s)[2]
         return self
 
     def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float = 30) -> re.Match[str]:
@@ -154,15 +159,20 @@ def _flags(settings: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def pump_factory(tmp_path: Path) -> Iterator[Callable[..., PumpProcess]]:
-    """Make Pumps: `pump_factory(etcd_url, online=True, **settings)`; killed after the test."""
+    """Make Pumps: `pump_factory(etcd_url, online=True, **settings)`; killed after the test.
+
+    `waiting=False` returns at once, then `addr` is only known when it is among the settings.
+    """
     pumps: list[PumpProcess] = []
 
-    def make(etcd_url: str, *, online: bool = True, **settings: Any) -> PumpProcess:
+    def make(
+        etcd_url: str, *, online: bool = True, waiting: bool = True, **settings: Any
+    ) -> PumpProcess:
         node_id = settings.pop("node_id", f"pump-{len(pumps) + 1}")
         data_dir = settings.pop("data_dir", tmp_path / node_id)
         pump = PumpProcess(etcd_url, data_dir, node_id, settings)
         pumps.append(pump)
-        return pump.start(online=online)
+        return pump.start(online=online) if waiting else pump.spawn()
 
     yield make
     for pump in pumps:

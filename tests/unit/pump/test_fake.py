@@ -121,12 +121,12 @@ def test_a_dead_oracle_is_reported_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("pump.fake._RETRY_S", 0.01)
-    answers = iter([Retryable("no leader"), Retryable("no leader"), 77, 78, 79])
+    answers = itertools.count(75)
 
     def next_ts() -> int:
         answer = next(answers)
-        if isinstance(answer, Retryable):
-            raise answer
+        if answer < 77:
+            raise Retryable("no leader")
         return answer
 
     async def body(stream: Stream, faker: Faker) -> None:

@@ -1,0 +1,222 @@
+"""A Pump whose neighbours fail: etcd away, Drainers dead or deaf, the oracle frozen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.etcd import connect
+from penstock.model import Binlog, BinlogType
+from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.timestamp import OracleClient, compose
+from tests.kit.fix_etcd import EtcdServer, free_port
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.ledger import pull_until
+
+pytestmark = pytest.mark.fault
+
+Factory = Callable[..., PumpProcess]
+
+
+@contextmanager
+def writing(pump: PumpProcess, cluster_id: int) -> Iterator[Callable[[Binlog], None]]:
+    with pump.channel() as channel:
+        stub: Any = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+
+        def write(binlog: Binlog) -> None:
+            request = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=encode_binlog(binlog))
+            stub.WriteBinlog(request, timeout=5)
+
+        yield write
+
+
+def prewrite(start_ts: int) -> Binlog:
+    return Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=b"rows")
+
+
+def commit(start_ts: int, commit_ts: int) -> Binlog:
+    return Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts)
+
+
+def committed(found: list[tuple[int, bytes]]) -> list[int]:
+    return [commit_ts for commit_ts, payload in found if not decode_binlog(payload).is_fake]
+
+
+def test_a_pump_waits_for_an_etcd_that_is_not_there_yet(
+    fresh_etcd: EtcdServer, pump_factory: Factory
+) -> None:
+    fresh_etcd.stop()
+    address = f"127.0.0.1:{free_port()}"
+    pump = pump_factory(fresh_etcd.url, waiting=False, addr=address)
+    pump.wait_for("ERROR .* does not answer, trying again .start it, or check --etcd-urls")
+    fresh_etcd.start()
+    pump.wait_for(f"is online at {address}")
+    assert pump.stop() == 0
+
+
+def test_a_pump_that_waits_for_etcd_can_be_stopped(
+    fresh_etcd: EtcdServer, pump_factory: Factory
+) -> None:
+    fresh_etcd.stop()
+    pump = pump_factory(fresh_etcd.url, waiting=False)
+    pump.wait_for("does not answer")
+    assert pump.stop(timeout_s=10) == 0
+
+
+def test_writes_and_pulls_go_on_while_etcd_is_away(
+    fresh_etcd: EtcdServer, pump_factory: Factory
+) -> None:
+    pump = pump_factory(fresh_etcd.url)
+    etcd = connect(fresh_etcd.url)
+    oracle = OracleClient(etcd)
+    cluster_id = Registry(etcd).cluster_id()
+    try:
+        with writing(pump, cluster_id) as write:
+            starts = list(oracle.get_many(20))
+            for start_ts in starts[:10]:
+                write(prewrite(start_ts))
+            commits = list(oracle.get_many(10))
+            fresh_etcd.kill()
+            begin_s = time.monotonic()
+            for start_ts, commit_ts in zip(starts[:10], commits, strict=True):
+                write(commit(start_ts, commit_ts))
+            for start_ts in starts[10:]:
+                write(prewrite(start_ts))
+            assert time.monotonic() - begin_s < 2
+            assert committed(pull_until(pump.addr, cluster_id, commits[-1])) == commits
+            pump.wait_for("the status in etcd grows old, writes and pulls go on")
+            fresh_etcd.start()
+            pump.wait_for("etcd is back")
+            later = oracle.get_ts()
+            assert later > commits[-1]
+            for start_ts in starts[10:]:
+                write(commit(start_ts, oracle.get_ts()))
+        status = Registry(etcd).get(NodeKind.PUMP, pump.node_id)
+        assert status is not None
+        assert status.state is NodeState.ONLINE
+    finally:
+        oracle.close()
+        etcd.close()
+
+
+class Listener(cistern_pb2_grpc.CisternServicer):
+    """A Drainer that notes in which state it saw the Pump when it was notified."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.seen: list[NodeState] = []
+
+    def Notify(self, request: Any, context: Any) -> cistern_pb2.NotifyResp:  # noqa: N802
+        self.seen += [pump.state for pump in self.registry.list(NodeKind.PUMP)]
+        return cistern_pb2.NotifyResp()
+
+
+@contextmanager
+def listening(registry: Registry) -> Iterator[tuple[Listener, str]]:
+    listener = Listener(registry)
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    cistern_pb2_grpc.add_CisternServicer_to_server(listener, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield listener, f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def drainer(node_id: str, host: str, update_ts: int) -> NodeStatus:
+    return NodeStatus(node_id=node_id, host=host, state=NodeState.ONLINE, update_ts=update_ts)
+
+
+def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skipped(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    registry = Registry(etcd)
+    first = pump_factory(etcd_server.url)
+    oracle = OracleClient(etcd)
+    try:
+        with listening(registry) as (listener, address):
+            now_ts = oracle.get_ts()
+            registry.put(NodeKind.DRAINER, drainer("live", address, now_ts))
+            dead = drainer("dead", "127.0.0.1:9", now_ts - compose(60_000, 0))
+            registry.put(NodeKind.DRAINER, dead)
+            begin_s = time.monotonic()
+            second = pump_factory(etcd_server.url)
+            assert time.monotonic() - begin_s < 8
+            assert "drainer dead is not running, not notified" in second.log_text()
+            assert listener.seen == [NodeState.ONLINE, NodeState.PAUSED]
+        assert first.status().state == second.status().state == "online"
+    finally:
+        oracle.close()
+
+
+def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    registry = Registry(etcd)
+    pump_factory(etcd_server.url)
+    oracle = OracleClient(etcd)
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(1):
+            registry.put(NodeKind.DRAINER, drainer("deaf", "127.0.0.1:9", oracle.get_ts()))
+
+    registry.put(NodeKind.DRAINER, drainer("deaf", "127.0.0.1:9", oracle.get_ts()))
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        second = pump_factory(etcd_server.url, online=False)
+        second.wait_for("drainer deaf at 127.0.0.1:9 is alive but did not take notice within 10 s")
+        refused = pytest.raises(grpc.RpcError, match="no online: paused")
+        with writing(second, registry.cluster_id()) as write, refused:
+            write(prewrite(oracle.get_ts()))
+        with listening(registry) as (listener, address):
+            stop.set()
+            beating.join()
+            registry.put(NodeKind.DRAINER, drainer("deaf", address, oracle.get_ts()))
+            second.wait_for("is online at")
+            assert listener.seen
+    finally:
+        stop.set()
+        beating.join()
+        oracle.close()
+
+
+def test_a_frozen_oracle_holds_up_time_but_no_writes(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    leader = pump_factory(etcd_server.url)
+    other = pump_factory(etcd_server.url)
+    assert leader.status().details["leads_oracle"] == "True"
+    oracle = OracleClient(etcd)
+    cluster_id = Registry(etcd).cluster_id()
+    try:
+        starts = list(oracle.get_many(200))
+        leader.freeze()
+        with writing(other, cluster_id) as write:
+            slowest_s = 0.0
+            for start_ts in starts:
+                begin_s = time.monotonic()
+                write(prewrite(start_ts))
+                slowest_s = max(slowest_s, time.monotonic() - begin_s)
+                time.sleep(0.01)
+            assert slowest_s < 1
+            commit_ts = 0
+            for start_ts in starts:  # The lease of the frozen one ends, the other takes over.
+                commit_ts = oracle.get_ts()
+                write(commit(start_ts, commit_ts))
+        assert len(committed(pull_until(other.addr, cluster_id, commit_ts))) == len(starts)
+        assert other.status().details["leads_oracle"] == "True"
+    finally:
+        leader.thaw()
+        oracle.close()

@@ -1,0 +1,291 @@
+"""The handlers of both services over a real storage, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.model import Binlog, BinlogType, fake_binlog
+from penstock.pb import penstock_pb2, pump_pb2
+from penstock.registry import NodeState
+from pump.admission import Admission, Refused
+from pump.batch_server import BatchService
+from pump.pulls import Pulls
+from pump.record import OutOfSpace
+from pump.server import CompatibleService, status_of
+from pump.storage import Storage
+from pump.writer import Writer
+
+CLUSTER = 77
+
+
+class Aborted(Exception):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(code, details)
+        self.code = code
+        self.details = details
+
+
+class Call:
+    """The server's end of one call."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def peer(self) -> str:
+        return "test"
+
+    async def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise Aborted(code, details)
+
+
+class Pump:
+    """Both services over one storage."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = Storage.open(folder)
+        self.state = NodeState.ONLINE
+        self.full = False
+        self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20)
+        self.writer = Writer(self.storage, on_indexed=self.pulls.wake)
+        self.admission = Admission(
+            cluster_id=CLUSTER,
+            state=lambda: self.state,
+            check_space=self._check_space,
+            payload_bytes_max=1000,
+        )
+        self.compatible = CompatibleService(self.writer, self.pulls, self.admission)
+        operations: Any = None
+        self.batches = BatchService(self.writer, self.pulls, self.admission, operations)
+
+    def _check_space(self) -> None:
+        if self.full:
+            raise OutOfSpace("no available space")
+
+    async def close(self) -> None:
+        self.pulls.close()
+        await self.writer.close()
+        self.storage.close()
+
+    async def write(self, binlog: Binlog | bytes, cluster_id: int = CLUSTER) -> bytes:
+        payload = binlog if isinstance(binlog, bytes) else encode_binlog(binlog)
+        request = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=payload)
+        return await self.compatible.write_binlog(request.SerializeToString(), Call())
+
+    async def refusal(self, binlog: Binlog | bytes, cluster_id: int = CLUSTER) -> Aborted:
+        with pytest.raises(Aborted) as caught:
+            await self.write(binlog, cluster_id)
+        return caught.value
+
+    async def write_batches(
+        self, batches: Sequence[Sequence[Binlog | bytes]], cluster_id: int = CLUSTER
+    ) -> list[penstock_pb2.WriteAck]:
+        async def requests() -> AsyncIterator[bytes]:
+            for seq, batch in enumerate(batches):
+                payloads = [b if isinstance(b, bytes) else encode_binlog(b) for b in batch]
+                yield penstock_pb2.WriteBatch(
+                    cluster_id=cluster_id, seq=seq, payloads=payloads
+                ).SerializeToString()
+
+        call = Call()
+        await self.batches.write(requests(), call)
+        return [penstock_pb2.WriteAck.FromString(data) for data in call.sent]
+
+    async def pulled(self, count: int, after_ts: int = 0) -> list[Binlog]:
+        request = penstock_pb2.PullRequest(cluster_id=CLUSTER, after_ts=after_ts)
+        found: list[Binlog] = []
+        stream = self.batches.pull(request.SerializeToString(), Call())
+        async for data in stream:
+            found += map(decode_binlog, penstock_pb2.PullBatch.FromString(data).payloads)
+            if len(found) >= count:
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+        return found
+
+
+def run(folder: Path, body: Callable[[Pump], Awaitable[None]]) -> None:
+    async def main() -> None:
+        pump = Pump(folder)
+        try:
+            await asyncio.wait_for(body(pump), 20)
+        finally:
+            await pump.close()
+
+    asyncio.run(main())
+
+
+def prewrite(start_ts: int, value: bytes = b"rows") -> Binlog:
+    return Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=value)
+
+
+def commit(start_ts: int, commit_ts: int) -> Binlog:
+    return Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts)
+
+
+def test_a_written_transaction_is_pulled_merged(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        assert await pump.write(prewrite(10)) == b""
+        await pump.write(commit(10, 12))
+        (merged,) = await pump.pulled(1)
+        assert (merged.tp, merged.start_ts, merged.commit_ts) == (BinlogType.COMMIT, 10, 12)
+        assert merged.prewrite_value == b"rows"
+
+    run(tmp_path, body)
+
+
+def test_a_waiting_puller_is_woken_by_the_write(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        pulling = asyncio.create_task(pump.pulled(1))
+        await pump.pulls.hungry.wait()
+        assert [p.after_ts for p in pump.pulls.open.values()] == [0]
+        await pump.write(prewrite(10))
+        await pump.write(commit(10, 12))
+        assert [b.commit_ts for b in await pulling] == [12]
+        assert not pump.pulls.open
+
+    run(tmp_path, body)
+
+
+def test_a_closing_pump_ends_its_pulls_without_an_error(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        pulling = asyncio.create_task(pump.pulled(1))
+        await pump.pulls.hungry.wait()
+        pump.pulls.close()
+        assert await pulling == []
+
+    run(tmp_path, body)
+
+
+def test_the_compatible_pull_sends_one_binlog_per_message(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        for i in range(1, 4):
+            await pump.write(prewrite(10 * i))
+            await pump.write(commit(10 * i, 10 * i + 5))
+        position = pump_pb2.Pos(offset=15)
+        request = pump_pb2.PullBinlogReq(clusterID=CLUSTER, startFrom=position)
+        stream = pump.compatible.pull_binlogs(request.SerializeToString(), Call())
+        entities = [pump_pb2.PullBinlogResp.FromString(await anext(stream)).entity for _ in "12"]
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert [(e.meta.startTs, e.meta.commitTs) for e in entities] == [(20, 25), (30, 35)]
+
+    run(tmp_path, body)
+
+
+def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        await pump.write(prewrite(10))
+        for state in (NodeState.PAUSING, NodeState.CLOSING, NodeState.PAUSED):
+            pump.state = state
+            refusal = await pump.refusal(prewrite(20))
+            assert refusal.code is grpc.StatusCode.FAILED_PRECONDITION
+            assert refusal.details == f"no online: {state}"
+            (ack,) = await pump.write_batches([[prewrite(20)]])
+            assert [r.code for r in ack.refusals] == [penstock_pb2.Refusal.NOT_ONLINE]
+        await pump.write(commit(10, 12))
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("binlog", "cluster_id", "code", "told"),
+    [
+        (prewrite(10), 78, "PERMISSION_DENIED", "cluster ID are mismatch, 78 vs 77"),
+        (b"\xff", CLUSTER, "INVALID_ARGUMENT", "undecodable binlog of 1 bytes"),
+        (prewrite(10, b"x" * 1000), CLUSTER, "RESOURCE_EXHAUSTED", "larger than this Pump's limit"),
+        (b"\x08\x03\x10\x05", CLUSTER, "INVALID_ARGUMENT", "obsolete type 3"),
+        (prewrite(-4), CLUSTER, "INVALID_ARGUMENT", "start_ts -4"),
+        (commit(10, 10), CLUSTER, "INVALID_ARGUMENT", "commit_ts 10 is not after start_ts 10"),
+        (fake_binlog(99), CLUSTER, "INVALID_ARGUMENT", "a fake binlog from outside"),
+        (commit(10, 12), CLUSTER, "NOT_FOUND", "Prewrite of transaction 10"),
+    ],
+)
+def test_what_is_refused_is_refused_with_a_reason(
+    tmp_path: Path, binlog: Binlog | bytes, cluster_id: int, code: str, told: str
+) -> None:
+    async def body(pump: Pump) -> None:
+        refusal = await pump.refusal(binlog, cluster_id)
+        assert refusal.code.name == code
+        assert told in refusal.details
+        (ack,) = await pump.write_batches([[binlog]], cluster_id)
+        assert told in ack.refusals[0].message
+
+    run(tmp_path, body)
+
+
+def test_a_batch_stores_what_is_good_in_it(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        acks = await pump.write_batches(
+            [[prewrite(10), b"\xff", prewrite(20)], [commit(10, 30), commit(99, 100)], []]
+        )
+        assert [ack.seq for ack in acks] == [0, 1, 2]
+        assert [[r.index for r in ack.refusals] for ack in acks] == [[1], [1], []]
+        await pump.write(commit(20, 40))
+        assert [b.commit_ts for b in await pump.pulled(2)] == [30, 40]
+
+    run(tmp_path, body)
+
+
+def test_an_undecodable_request_ends_the_call_clearly(tmp_path: Path) -> None:
+    async def garbage() -> AsyncIterator[bytes]:
+        yield b"\xff\xff"
+
+    async def body(pump: Pump) -> None:
+        with pytest.raises(Aborted, match="undecodable WriteBinlogReq of 2 bytes"):
+            await pump.compatible.write_binlog(b"\xff\xff", Call())
+        with pytest.raises(Aborted, match="undecodable WriteBatch of 2 bytes"):
+            await pump.batches.write(garbage(), Call())
+
+    run(tmp_path, body)
+
+
+def test_a_probe_is_not_stored_and_learns_of_a_full_disk(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        await pump.write(b"")
+        assert pump.writer.records_written == 0
+        pump.full = True
+        refusal = await pump.refusal(b"")
+        assert (refusal.code, refusal.details) == (grpc.StatusCode.UNKNOWN, "no available space")
+        (ack,) = await pump.write_batches([[b""]])
+        assert ack.refusals[0].code == penstock_pb2.Refusal.RESOURCE_EXHAUSTED
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Corrupt("f", 3, "bad"), grpc.StatusCode.DATA_LOSS),
+        (NeedsOperator("x", hint="y"), grpc.StatusCode.FAILED_PRECONDITION),
+        (OSError(5, "Input/output error"), grpc.StatusCode.UNKNOWN),
+    ],
+)
+def test_every_failure_has_a_status(error: Exception, code: grpc.StatusCode) -> None:
+    assert status_of(error) is code
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_admission_fail_otherwise_than_by_refusing(payload: bytes) -> None:
+    admission = Admission(
+        cluster_id=1,
+        state=lambda: NodeState.ONLINE,
+        check_space=lambda: None,
+        payload_bytes_max=150,
+    )
+    try:
+        record = admission.admit(payload)
+    except Refused:
+        assert admission.refused == 1
+    else:
+        assert record is None or record.payload is payload
