@@ -157,19 +157,21 @@ class TableSql:
         return list(_cut(rows, self._insert_head, self._upsert_tail))
 
     def insert_one(self, row: Sequence[Any]) -> bytes:
-        """Return a plain insert, for a table whose rows have no key."""
+        """Return a plain insert of one row."""
         return (self._insert_head + self.row_text(row)).encode()
 
     def delete_one(self, row: Sequence[Any]) -> bytes:
-        """Return the delete of one row that equals `row` in every column."""
+        """Return the delete of one row: the one with this key, or one that is equal altogether."""
         return f"DELETE FROM {self._target} WHERE {self._only(row)}".encode()
 
     def update_one(self, before: Sequence[Any], after: Sequence[Any]) -> bytes:
-        """Return the update of one row that equals `before` in every column."""
+        """Return the update of one row, found as `delete_one` finds it."""
         sets = ",".join(f"{self._name(p)}={self.value(p, after[p])}" for p in self.written)
         return f"UPDATE {self._target} SET {sets} WHERE {self._only(before)}".encode()
 
     def _only(self, row: Sequence[Any]) -> str:
+        if self.key:
+            return " AND ".join(f"{self._name(p)}={self.value(p, row[p])}" for p in self.key)
         where = " AND ".join(self._equals(p, row[p]) for p in self.written)
         if self.dialect == MYSQL:
             return f"{where} LIMIT 1"

@@ -59,7 +59,7 @@ def plan(change: SchemaChange) -> Plan:
     for schema, table in change.created:
         if not table.is_view:
             name = table_name(SQLITE, schema, table.name)
-            made.statements += [create_table(name, table), *_create_indexes(name, table)]
+            made.statements += [create_table(name, table), *create_indexes(name, table)]
     return made
 
 
@@ -158,7 +158,8 @@ def _create_index(name: str, table: TableInfo, index: IndexInfo) -> str:
     return f"CREATE {unique}INDEX {made} ON {name} ({_index_body(table, index)})"
 
 
-def _create_indexes(name: str, table: TableInfo) -> list[str]:
+def create_indexes(name: str, table: TableInfo) -> list[str]:
+    """Return CREATE INDEX for every index under the quoted table name."""
     return [_create_index(name, table, index) for index in _indexes(table)]
 
 
@@ -178,7 +179,7 @@ def _alter(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
         _rebuild(made, name, before, after)
         return
     gone = {_create_index(name, before, i): _index_name(before, i) for i in _indexes(before)}
-    wanted = _create_indexes(name, after)
+    wanted = create_indexes(name, after)
     made.statements += [f"DROP INDEX {n}" for sql, n in gone.items() if sql not in wanted]
     made.statements += [sql for sql in wanted if sql not in gone]
 
@@ -223,5 +224,5 @@ def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None
         f"INSERT INTO {building} ({names}) SELECT {', '.join(sources)} FROM {name}",
         f"DROP TABLE {name}",
         f"ALTER TABLE {building} RENAME TO {name}",
-        *_create_indexes(name, after),
+        *create_indexes(name, after),
     ]

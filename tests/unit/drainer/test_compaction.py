@@ -1,0 +1,247 @@
+"""Compaction leaves the last writer of every key, and makes room for it first."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.apply import compaction, generate
+from drainer.apply.compaction import compact, compact_many, plan_units
+from drainer.apply.keys import apply_key
+from drainer.apply.literals import SQLITE
+from drainer.apply.rowwise import compact_few, generate_rows
+from drainer.apply.sql import table_sql
+from drainer.apply.work import Op, WorkUnit, in_order
+from drainer.sinks.sqlite import exact_double
+from drainer.sinks.sqlite_convert import stored_value
+from drainer.sinks.sqlite_ddl import create_indexes, create_table
+from penstock.errors import Malformed
+from penstock.model import MutationType
+from penstock.schema import TableInfo
+from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
+
+INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE
+Changes = list[tuple[MutationType, bytes]]
+
+
+@contextmanager
+def column_wise_from(rows: int) -> Iterator[None]:
+    """Take the column-wise path from that many rows of a table on."""
+    before = compaction.ROWWISE_MAX, generate.ROWWISE_MAX
+    compaction.ROWWISE_MAX = generate.ROWWISE_MAX = rows
+    try:
+        yield
+    finally:
+        compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before
+
+
+def merged(
+    table: TableInfo, changes: Changes, *, dialect: str = SQLITE, parts: int = 1
+) -> list[bytes]:
+    units = plan_units(batch_of(table, changes, schema="merged"), parts, dialect)
+    return list(in_order(generate.generate(WorkUnit.decode(unit.encode())) for unit in units))
+
+
+def serial(table: TableInfo, changes: Changes) -> list[bytes]:
+    sql = table_sql(SQLITE, "serial", "t", table)
+    kinds = [int(kind) for kind, _ in changes]
+    rows = pa.array([data for _, data in changes], pa.binary())
+    return generate_rows(sql, [Op.ORDERED] * len(kinds), kinds, rows).ordered
+
+
+def run(connection: sqlite3.Connection, statements: list[bytes]) -> None:
+    for statement in statements:
+        connection.execute(statement.decode())
+
+
+def content(connection: sqlite3.Connection, schema: str) -> list[Any]:
+    return sorted(connection.execute(f"SELECT * FROM `{schema}.t`"), key=repr)
+
+
+def database(table: TableInfo) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.create_function("exact_double", 1, exact_double)
+    for schema in ("merged", "serial"):
+        name = f"`{schema}.t`"
+        connection.execute(create_table(name, table))
+        for index in create_indexes(name, table):
+            connection.execute(index.replace("penstock.index", f"penstock.{schema}"))
+    return connection
+
+
+@pytest.mark.parametrize("rowwise_max", [0, 100], ids=["columns", "rows"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_batches_merged_leave_what_serial_apply_leaves(
+    case: Case, rowwise_max: int, data: st.DataObject
+) -> None:
+    table = case.table
+    upstream = Upstream(table)
+    with closing(database(table)) as connection, column_wise_from(rowwise_max):
+        for steps in data.draw(histories(case, 25)):
+            changes = play(case, upstream, steps)
+            if not changes:
+                continue
+            run(connection, merged(table, changes))
+            run(connection, serial(table, changes))
+            expected = [tuple(map(stored_value, padded(table, r))) for _, r in upstream.rows]
+            assert content(connection, "merged") == sorted(expected, key=repr)
+            assert content(connection, "serial") == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if apply_key(c.table)], ids=str)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_rows_and_columns_compact_to_the_same_changes(case: Case, data: st.DataObject) -> None:
+    table = case.table
+    upstream = Upstream(table)
+    for steps in data.draw(histories(case, 25)):
+        changes = play(case, upstream, steps)
+        kinds = np.array([int(kind) for kind, _ in changes], np.uint8)
+        rows = pa.array([row for _, row in changes], pa.binary())
+        if changes:
+            few, many = compact_few(table, kinds, rows), compact_many(table, kinds, rows)
+            assert sorted(zip(*map(list, few), strict=True)) == sorted(
+                zip(*map(list, many), strict=True)
+            )
+
+
+def left(table: TableInfo, changes: Changes) -> list[tuple[Op, int]]:
+    kinds = np.array([int(kind) for kind, _ in changes], np.uint8)
+    compacted = compact(table, kinds, pa.array([row for _, row in changes], pa.binary()))
+    return [(Op(int(op)), int(row)) for op, row in zip(compacted.ops, compacted.rows, strict=True)]
+
+
+@pytest.fixture(params=[0, 100], ids=["columns", "rows"])
+def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    with column_wise_from(request.param):
+        yield
+
+
+def upstream_of(columns: str, *rows: tuple[Any, ...]) -> Upstream:
+    upstream = Upstream(table_of(f"CREATE TABLE t ({columns})"))
+    for row in rows:
+        upstream.insert(row)
+    upstream.changes.clear()
+    return upstream
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_only_the_last_change_of_a_row_is_left() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, v INT", (1, 0))
+    for v in range(1, 10):
+        upstream.update(0, (1, v))
+    assert left(upstream.table, upstream.changes) == [(Op.UPSERT, 8)]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_changed_key_deletes_the_old_one_and_writes_the_new_one() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, v INT", (1, 0))
+    upstream.update(0, (2, 0))
+    assert left(upstream.table, upstream.changes) == [(Op.DELETE, 0), (Op.UPSERT, 0)]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_row_that_comes_and_goes_is_deleted_to_be_sure() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, v INT")
+    upstream.insert((1, 0))
+    upstream.delete(0)
+    assert left(upstream.table, upstream.changes) == [(Op.DELETE, 1)]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_rows_whose_unique_values_moved_are_deleted_first() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, u INT UNIQUE, v INT", (1, 10, 0), (2, 20, 0))
+    upstream.update(0, (1, 30, 0))
+    upstream.update(1, (2, 10, 0))
+    upstream.update(0, (1, 20, 0))
+    assert left(upstream.table, upstream.changes) == [
+        (Op.DELETE, 0), (Op.DELETE, 1), (Op.UPSERT, 2), (Op.UPSERT, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_unique_value_that_comes_back_needs_no_delete() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, u INT UNIQUE, v INT", (1, 10, 0))
+    upstream.update(0, (1, None, 0))
+    upstream.update(0, (1, 10, 5))
+    assert left(upstream.table, upstream.changes) == [(Op.UPSERT, 1)]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_row_whose_unique_value_is_generated_is_deleted_first() -> None:
+    upstream = upstream_of(
+        "id INT PRIMARY KEY, v INT, g INT AS (v + 1) VIRTUAL UNIQUE", (1, 1, None)
+    )
+    upstream.update(0, (1, 2, None))
+    assert left(upstream.table, upstream.changes) == [(Op.DELETE, 0), (Op.UPSERT, 0)]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_table_without_a_row_key_keeps_every_change_in_order() -> None:
+    upstream = upstream_of("a INT, b INT UNIQUE", (1, 1))
+    upstream.update(0, (1, 2))
+    upstream.update(0, (1, 3))
+    upstream.delete(0)
+    assert left(upstream.table, upstream.changes) == [(Op.ORDERED, i) for i in range(3)]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_keys_that_differ_only_in_padding_are_one_key() -> None:
+    table = table_of("CREATE TABLE t (a BINARY(4) PRIMARY KEY, v INT)")
+    codec = Upstream(table).codec
+    changes = [
+        (INSERT, codec.encode_insert((b"ab", 1))),
+        (DELETE, codec.encode_delete((b"ab\0\0", 1))),
+    ]
+    assert left(table, changes) == [(Op.DELETE, 1)]
+
+
+def test_upserts_come_in_key_order() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, v INT")
+    for i in (5, -3, 9, 0):
+        upstream.insert((i, i))
+    with column_wise_from(0):
+        assert [row for _, row in left(upstream.table, upstream.changes)] == [1, 3, 0, 2]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_row_bytes_of_another_table_are_refused() -> None:
+    table = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    with pytest.raises(Malformed):
+        left(table, [(INSERT, b"\xff\xff"), (INSERT, b"\xff")])
+
+
+def test_shares_cover_every_change_once_and_keep_the_order() -> None:
+    upstream = upstream_of("id INT PRIMARY KEY, v VARCHAR(20)")
+    codec = upstream.codec
+    changes = [(INSERT, codec.encode_insert((i, "x" * (i % 17)))) for i in range(10_000)]
+    units = plan_units(batch_of(upstream.table, changes, schema="merged"), 4, SQLITE)
+    assert [unit.part for unit in units] == [0, 1, 2, 3]
+    sizes = [len(unit.rows) for unit in units]
+    assert sum(sizes) == 10_000
+    assert max(sizes) < 2 * min(sizes)
+    texts = b"".join(in_order(generate.generate(unit) for unit in units))
+    places = [texts.index(b"(%d,'" % i) for i in range(10_000)]
+    assert places == sorted(places)
+
+
+def test_a_batch_of_several_tables_deletes_everywhere_before_it_writes_anywhere() -> None:
+    one = upstream_of("id INT PRIMARY KEY, v INT", (1, 0))
+    one.update(0, (2, 0))
+    units = [
+        unit
+        for schema in ("p", "q")
+        for unit in plan_units(batch_of(one.table, one.changes, schema=schema), 2, SQLITE)
+    ]
+    verbs = [s.split()[0] for s in in_order(generate.generate(unit) for unit in units)]
+    assert verbs == [b"DELETE", b"DELETE", b"INSERT", b"INSERT"]
