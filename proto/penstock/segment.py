@@ -175,7 +175,7 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
         if _was_synced(file, broken.offset, size, segment.seed):
             raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
         log.warning(
-            "%s: cut the torn end, %d bytes from offset %d on, that no writer was told is stored",
+            "%s: cut the torn end of an unfinished write, %d bytes from offset %d on",
             segment.path,
             size - broken.offset,
             broken.offset,

@@ -169,7 +169,7 @@ class Segments:
         Raises `WriteFailed`; nothing of the group is then part of the log.
         """
         live = self._live
-        if self._spent or live.end >= self._bytes_max:
+        if self._spent or live.end >= max(self._bytes_max, BEGIN + 1):
             live = self._succeed()
         offset = live.end
         buffers = encode_frames(payloads, offset=offset, synced=live.synced, seed=live.seed)

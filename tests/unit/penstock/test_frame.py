@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.frame import HEADER_SIZE, BadFrame, decode_at, decode_header, encode_frames
+
+PAYLOAD = b"a binlog of a few bytes"
+
+
+def one(payload: bytes = PAYLOAD, *, offset: int = 0, synced: int = 0, seed: int = 0) -> bytes:
+    return b"".join(encode_frames([payload], offset=offset, synced=synced, seed=seed))
+
+
+@given(
+    st.lists(st.binary(max_size=200)),
+    st.integers(0, 2**40),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+)
+def test_what_is_framed_is_read_back(
+    payloads: list[bytes], offset: int, synced: int, seed: int
+) -> None:
+    data = b"".join(encode_frames(payloads, offset=offset, synced=synced, seed=seed))
+    at, found = 0, []
+    while at < len(data):
+        frame = decode_at(data, at, offset=offset + at, seed=seed)
+        found.append(frame.payload)
+        assert frame.synced == synced
+        at = frame.end - offset
+    assert found == payloads
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    whole = one()
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(BadFrame):
+            decode_at(bytes(damaged))
+
+
+def test_every_cut_is_noticed() -> None:
+    whole = one()
+    for length in range(len(whole)):
+        with pytest.raises(BadFrame):
+            decode_at(whole[:length])
+
+
+def test_a_damaged_length_is_found_before_it_is_used() -> None:
+    whole = bytearray(one())
+    whole[7] ^= 0x80  # Now 2 GiB.
+    assert decode_header(bytes(whole), 0, offset=0) is None
+
+
+def test_a_frame_counts_only_where_it_was_written() -> None:
+    frame = one(offset=1000, seed=7)
+    assert decode_at(frame, offset=1000, seed=7).payload == PAYLOAD
+    for offset, seed in ((1001, 7), (1000, 8), (0, 0)):
+        with pytest.raises(BadFrame):
+            decode_at(frame, offset=offset, seed=seed)
+
+
+def test_the_byte_table_is_what_is_written() -> None:
+    frame = one(b"hello", synced=0x1122334455667788)
+    assert frame[:4] == b"PBL1"
+    assert frame[4:8] == (5).to_bytes(4, "little")
+    assert frame[8:16] == (0x1122334455667788).to_bytes(8, "little")
+    assert frame[16:20] == (0x9A71BB4C).to_bytes(4, "little")  # CRC-32C of "hello".
+    assert frame[HEADER_SIZE:] == b"hello"

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.segment import BEGIN, CutShort, segment_name
+from penstock.segments import Place, Position, Segments, WriteFailed
+from tests.kit.files import MemoryFiles
+
+LOG = Path("/log")
+FIRST, SECOND = LOG / segment_name(0), LOG / segment_name(1)
+
+
+def opened(files: MemoryFiles, bytes_max: int = 1 << 20, known: Place | None = None) -> Segments:
+    return Segments.open(LOG, files=files, segment_bytes_max=bytes_max, known_end=known)
+
+
+def stored(segments: Segments, *payloads: bytes, largest_ts: int = 0) -> list[Position]:
+    positions = segments.append(payloads, largest_ts=largest_ts)
+    segments.sync()
+    return positions
+
+
+def scanned(segments: Segments) -> list[bytes]:
+    return [payload for _, payload in segments.scan()]
+
+
+@given(st.lists(st.lists(st.binary(min_size=1, max_size=90), min_size=1, max_size=4), max_size=8))
+def test_what_was_synced_is_read_back_in_order_after_any_crash(groups: list[list[bytes]]) -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=200)
+    positions = [place for group in groups for place in stored(segments, *group)]
+    everything = [payload for group in groups for payload in group]
+    assert segments.read_many(positions) == everything
+    again = opened(files.after_crash(), bytes_max=200)
+    assert scanned(again) == everything
+    assert again.end == segments.end
+    assert [place for place, _ in again.scan()] == positions
+
+
+def test_a_file_larger_than_the_blocks_of_a_read_comes_back_whole(tmp_path: Path) -> None:
+    payloads = [random.Random(n).randbytes(n) for n in (1, 70_000, 65_536, 5_000_000, 300)]
+    segments = Segments.open(tmp_path)
+    positions = stored(segments, *payloads)
+    shuffled = positions[::-1]
+    assert segments.read_many(shuffled) == payloads[::-1]
+    segments.close()
+    again = Segments.open(tmp_path)
+    assert scanned(again) == payloads
+    again.close()
+
+
+def test_a_full_segment_is_sealed_by_its_successor(tmp_path: Path) -> None:
+    segments = Segments.open(tmp_path, segment_bytes_max=100)
+    for ts in (5, 9, 7):
+        stored(segments, b"x" * 80, largest_ts=ts)
+    assert segments.count == 3
+    assert [segments.earlier_largest_ts(n) for n in range(3)] == [0, 5, 9]
+    segments.close()
+    again = Segments.open(tmp_path)
+    assert again.count == 3
+    assert scanned(again) == [b"x" * 80] * 3
+    again.close()
+
+
+def test_bytes_that_were_never_synced_may_be_lost_but_nothing_else() -> None:
+    for seed in range(200):
+        files = MemoryFiles()
+        segments = opened(files)
+        stored(segments, b"a" * 700, b"b" * 700)
+        segments.append([b"c" * 700, b"d" * 1500, b"e" * 10])
+        found = scanned(opened(files.after_crash(random.Random(seed))))
+        assert found[:2] == [b"a" * 700, b"b" * 700]
+        assert found[2:] == [b"c" * 700, b"d" * 1500, b"e" * 10][: len(found) - 2]
+
+
+def test_a_torn_end_is_cut_and_appending_goes_on_cleanly() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"kept")
+    end = segments.end.offset
+    stored(segments, b"torn away")
+    whole = bytes(files.nodes[FIRST].data)
+    for cut in range(end, len(whole)):
+        crashed = MemoryFiles()
+        crashed.create(FIRST).write([whole[:cut]], 0)
+        again = opened(crashed)
+        assert scanned(again) == [b"kept"]
+        assert again.end.offset == end
+        stored(again, b"new")
+        assert scanned(opened(crashed)) == [b"kept", b"new"]
+
+
+def test_a_tail_of_zeros_is_torn(caplog: pytest.LogCaptureFixture) -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"kept")
+    files.nodes[FIRST].data.extend(bytes(5000))
+    assert scanned(opened(files)) == [b"kept"]
+    assert "000000.seg" in caplog.text
+    assert f"offset {segments.end.offset}" in caplog.text
+
+
+def test_damage_before_a_later_group_is_damage_not_a_torn_end() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    first, second = stored(segments, b"first"), stored(segments, b"second")
+    files.nodes[FIRST].data[first[0].offset + 25] ^= 1
+    with pytest.raises(Corrupt) as raised:
+        opened(files)
+    assert (raised.value.path, raised.value.offset) == (str(FIRST), first[0].offset)
+    assert second[0].offset > first[0].offset
+
+
+def test_damage_to_the_last_group_is_damage_after_a_clean_stop() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    (last,) = stored(segments, b"acknowledged")
+    segments.close()
+    files.nodes[FIRST].data[last.offset + 25] ^= 1
+    with pytest.raises(Corrupt):
+        opened(files)
+
+
+def test_damage_before_what_the_caller_remembers_is_never_cut() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    (only,) = stored(segments, b"acknowledged")
+    files.nodes[FIRST].data[only.offset + 25] ^= 1
+    again = opened(files, known=segments.end)
+    with pytest.raises(Corrupt, match="checksum"):
+        scanned(again)
+    with pytest.raises(Corrupt, match="have changed"):
+        again.read(only)
+
+
+def test_a_log_shorter_than_the_caller_remembers_is_refused() -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=100)
+    stored(segments, b"x" * 100)
+    end = segments.end
+    del files.nodes[FIRST].data[-1:]
+    with pytest.raises(CutShort):
+        opened(files, known=end)
+    with pytest.raises(CutShort):
+        opened(MemoryFiles(), known=end)
+
+
+def test_a_sealed_segment_that_lost_bytes_is_refused() -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=100)
+    stored(segments, b"x" * 100)
+    stored(segments, b"y" * 100)
+    del files.nodes[FIRST].data[-1:]
+    with pytest.raises(CutShort, match="000001"):
+        opened(files)
+
+
+def test_a_missing_segment_is_named() -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=10)
+    for _ in range(3):
+        stored(segments, b"x" * 100)
+    del files.nodes[SECOND]
+    with pytest.raises(Corrupt, match="000001"):
+        opened(files)
+
+
+def test_a_damaged_segment_header_is_damage_and_an_unknown_version_is_named() -> None:
+    files = MemoryFiles()
+    stored(opened(files), b"x")
+    whole = bytes(files.nodes[FIRST].data)
+    for bit in range(BEGIN * 8):
+        files.nodes[FIRST].data[:] = whole
+        files.nodes[FIRST].data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((Corrupt, NeedsOperator)):
+            opened(files)
+
+
+def test_a_failed_sync_is_never_repeated_on_that_file() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"before")
+    segments.append([b"lost"])
+    files.fail_once("sync")
+    with pytest.raises(WriteFailed):
+        segments.sync()
+    files.calls.clear()
+    stored(segments, b"after")
+    assert not [call for call in files.calls if call[1] == "000000.seg"]
+    assert scanned(segments) == [b"before", b"after"]
+    assert scanned(opened(files.after_crash())) == [b"before", b"after"]
+    assert scanned(opened(files.after_kill())) == [b"before", b"after"]
+
+
+def test_what_a_failed_sync_left_in_memory_is_on_the_disk_after_a_restart() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"before")
+    segments.append([b"in the cache only"])
+    files.fail_once("sync")
+    with pytest.raises(WriteFailed):
+        segments.sync()
+    again = opened(files.after_kill())
+    survivors = scanned(again)
+    stored(again, b"after")
+    files = again._files  # type: ignore[assignment]
+    assert scanned(opened(files.after_crash())) == [*survivors, b"after"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failed_write_leaves_nothing_behind(number: int) -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    stored(segments, b"before")
+    files.fail_once("write", number)
+    with pytest.raises(WriteFailed) as raised:
+        segments.append([b"x" * 1000])
+    assert raised.value.errno == number
+    stored(segments, b"after")
+    assert scanned(segments) == [b"before", b"after"]
+    assert scanned(opened(files.after_kill())) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync", "rename", "sync_folder"])
+def test_a_successor_that_cannot_be_created_is_tried_again(call: str) -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=10)
+    stored(segments, b"before")
+    files.fail_once(call, errno.ENOSPC)
+    with pytest.raises(WriteFailed):
+        segments.append([b"never"])
+    stored(segments, b"after")
+    for found in (files.after_kill(), files.after_crash()):
+        assert scanned(opened(found)) == [b"before", b"after"]
+
+
+def test_a_disk_that_cannot_be_read_is_retryable() -> None:
+    files = MemoryFiles()
+    segments = opened(files)
+    (position,) = stored(segments, b"x")
+    files.fail_once("read")
+    with pytest.raises(Retryable, match="cannot be read"):
+        segments.read(position)
+    assert segments.read(position) == b"x"
+
+
+def test_dropped_segments_are_gone_oldest_first() -> None:
+    files = MemoryFiles()
+    segments = opened(files, bytes_max=10)
+    for n in range(4):
+        stored(segments, b"%d" % n, largest_ts=n + 1)
+    segments.drop_before(2)
+    assert segments.first == 2
+    assert [call for call in files.calls if call[0] == "remove"] == [
+        ("remove", "000000.seg"),
+        ("remove", "000001.seg"),
+    ]
+    again = opened(files.after_crash())
+    assert scanned(again) == [b"2", b"3"]
+    assert again.earlier_largest_ts(2) == 2
