@@ -101,7 +101,7 @@ Statuses = list[NodeStatus]
 
 def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
     value = fields.get(name, absent)
-    if not isinstance(value, kind) or type(value) is not kind:
+    if not isinstance(value, kind) or type(value) is not kind:  # JSON's true is a Python int.
         raise ValueError(f"{name} is not a {kind.__name__}")
     return value
 

@@ -108,6 +108,11 @@ class TsoStream:
         except ValueError as error:  # Another thread closes us right now.
             raise Retryable("this oracle client is closed") from error
         self._call = call
+        if self._closed.is_set():
+            # `close` may have come before it could see this stream and its channel.
+            self._end_stream()
+            self._channel.close()
+            raise Retryable("this oracle client is closed")
         if self._watchdog is None:
             self._watchdog = threading.Thread(target=self._watch, name="oracle", daemon=True)
             self._watchdog.start()

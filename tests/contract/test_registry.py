@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock.registry import NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
 from tests.kit.registry import MemoryRegistry
+from tests.kit.wait import eventually
 
 PUMP = NodeKind.PUMP
 
@@ -24,13 +24,6 @@ def registry(request: pytest.FixtureRequest) -> NodeRegistry:
 
 def status(node_id: str, state: NodeState = NodeState.ONLINE, **more: Any) -> NodeStatus:
     return NodeStatus(node_id=node_id, host="127.0.0.1:8250", state=state, **more)
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 5) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_a_status_reads_back_as_it_was_put(registry: NodeRegistry) -> None:
