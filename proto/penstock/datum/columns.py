@@ -150,7 +150,10 @@ class _Batch:
             if self._keys_only and self._plan.handle is not None:
                 left: Mask = np.zeros(len(walk.at), np.bool_)
                 return self._settle(walk, rows, left)
+            walk.refuse_nothing()
             walk.skip_empty()
+        else:
+            walk.refuse_nothing()
         if self._stops_early():
             return self._settle(walk, rows, self._walk_to_key(walk, order))
         had = walk.columns(order, self._images[0])

@@ -159,6 +159,12 @@ class Walk:
         self.at[lost] = self._end[lost]
         self.broken[lost] = True
 
+    def refuse_nothing(self) -> None:
+        """Break rows that end where their columns should begin; even no columns are a byte."""
+        nothing = self.at == self._end
+        if nothing.any():
+            self._break(_ALL, nothing)
+
     def skip_empty(self) -> None:
         """Step over the zero byte that stands for a row without columns."""
         alone = np.flatnonzero(self.at + 1 == self._end)
