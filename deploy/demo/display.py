@@ -43,7 +43,8 @@ class Display:
 
     def say(self, text: str) -> None:
         """Write one line with the time since the start."""
-        self._console.print(f"[{time.monotonic() - self._started:6.1f} s] {text}", markup=False)
+        elapsed_s = time.monotonic() - self._started
+        self._console.print(f"[{elapsed_s:6.1f} s] {text}", markup=False, soft_wrap=True)
 
     def __enter__(self) -> Display:
         """Start showing."""
