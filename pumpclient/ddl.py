@@ -73,7 +73,13 @@ class DdlExecutor:
             if not jobs:
                 return []
             with self._fence.raised(jobs[-1].schema_version) as guard:
-                return [self._run(job, guard) for job in jobs]
+                finished = [self._run(job, guard) for job in jobs]
+        try:
+            # Whoever asked for the DDL probably uses its result next.
+            self._session.schemas.catch_up()
+        except Retryable as error:
+            log.info("the new schema will be read later: %s", error)
+        return finished
 
     def _run(self, job: DdlJob, guard: Guard) -> int:
         session = self._session

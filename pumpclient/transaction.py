@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.codec import encode_prewrite_value
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from pumpclient.rows import Row, Table
 from pumpclient.schema import split_name
@@ -99,9 +100,11 @@ class Transaction:
 
         Raises `Malformed` for an unknown table or column, a missing value or one that does not fit.
         """
-        changes = self._changes_of(table)
-        image = changes.table.inserted(row)
-        data = changes.table.codec.encode_insert(image, rowid=next(_row_ids))
+
+        def encode(current: Table) -> bytes:
+            return current.codec.encode_insert(current.inserted(row), rowid=next(_row_ids))
+
+        changes, data = self._encoded(table, encode)
         self._note(changes, changes.inserted, data, MutationType.INSERT)
 
     def update(self, table: str, before: Row, after: Row) -> None:
@@ -109,15 +112,19 @@ class Transaction:
 
         The primary key may change like any other column. Raises as `insert` does.
         """
-        changes = self._changes_of(table)
-        image = changes.table.before(before)
-        data = changes.table.codec.encode_update(image, changes.table.after(image, after))
+
+        def encode(current: Table) -> bytes:
+            image = current.before(before)
+            return current.codec.encode_update(image, current.after(image, after))
+
+        changes, data = self._encoded(table, encode)
         self._note(changes, changes.updated, data, MutationType.UPDATE)
 
     def delete(self, table: str, before: Row) -> None:
         """Remove a row that was `before`, every column named. Raises as `insert` does."""
-        changes = self._changes_of(table)
-        data = changes.table.codec.encode_delete(changes.table.before(before))
+        changes, data = self._encoded(
+            table, lambda current: current.codec.encode_delete(current.before(before))
+        )
         self._note(changes, changes.deleted, data, MutationType.DELETE)
 
     def commit(self, *, wait: bool = True) -> int:
@@ -184,6 +191,20 @@ class Transaction:
             raise Retryable(
                 f"start_ts was fetched {age_s:.0f} s ago, too long before the commit: begin again"
             )
+
+    def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[_Changes, bytes]:
+        """Return a table's changes and the bytes of one more, encoded for its current version."""
+        changes = self._changes_of(name)
+        try:
+            return changes, encode(changes.table)
+        except Malformed:
+            # The row may be right for a table that somebody altered a moment ago.
+            stale = changes.table
+            self._session.schemas.catch_up()
+            changes = self._changes_of(name)
+            if changes.table is stale:
+                raise
+            return changes, encode(changes.table)
 
     def _changes_of(self, name: str) -> _Changes:
         if self._is_over:

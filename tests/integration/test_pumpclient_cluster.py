@@ -1,0 +1,340 @@
+"""Writers against real Pumps: what was committed is streamed, once, in order, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.codec import decode_binlog, decode_prewrite_value
+from penstock.datum.rows import RowCodec
+from penstock.errors import NeedsOperator, Retryable
+from penstock.model import Binlog, BinlogType, MutationType
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import Registry
+from pumpclient import NoPump, Options, PumpClient
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.fix_pump import PumpProcess
+
+MakePump = Callable[..., PumpProcess]
+CREATE = "CREATE TABLE shop.goods (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL DEFAULT 'nut')"
+QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
+
+
+@pytest.fixture
+def etcd_url(etcd: Any, etcd_server: EtcdServer) -> str:
+    return etcd_server.url
+
+
+@pytest.fixture
+def pump(etcd_url: str, pump_factory: MakePump) -> PumpProcess:
+    return pump_factory(etcd_url)
+
+
+@pytest.fixture
+def client(etcd_url: str, pump: PumpProcess) -> Iterator[PumpClient]:
+    with PumpClient.connect(etcd_url, options=QUICK) as connected:
+        yield connected
+
+
+@pytest.fixture
+def shop(client: PumpClient) -> PumpClient:
+    client.execute_ddl("CREATE DATABASE shop")
+    client.execute_ddl(CREATE)
+    return client
+
+
+def streamed(pump: PumpProcess, cluster_id: int, until_ts: int) -> list[Binlog]:
+    """Return what the Pump streams from the beginning until its time has passed `until_ts`."""
+    found: list[Binlog] = []
+    with pump.channel() as channel:
+        stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+        call = stub.Pull(penstock_pb2.PullRequest(cluster_id=cluster_id), timeout=30)
+        try:
+            for batch in call:
+                found += [b for b in map(decode_binlog, batch.payloads) if not b.is_fake]
+                if batch.commit_ts and batch.commit_ts[-1] >= until_ts:
+                    break
+        finally:
+            call.cancel()
+    return [b for b in found if b.commit_ts <= until_ts]
+
+
+@pytest.fixture
+def stream_of(etcd: Any) -> Callable[[PumpProcess, int], list[Binlog]]:
+    cluster_id = Registry(etcd).cluster_id()
+    return lambda pump, until_ts: streamed(pump, cluster_id, until_ts)
+
+
+StreamOf = Callable[[PumpProcess, int], list[Binlog]]
+
+
+def test_the_example_of_the_readme_runs(etcd_url: str, pump: PumpProcess) -> None:
+    readme = Path(__file__).parents[2] / "pumpclient" / "README.md"
+    found = re.search(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
+    assert found is not None
+    example = found[1]
+    assert len([line for line in example.splitlines() if line]) <= 10
+    assert '"127.0.0.1:2379"' in example
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(example.replace("127.0.0.1:2379", etcd_url), {})
+    assert int(printed.getvalue()) > 0
+
+
+def test_a_transaction_is_streamed_as_it_was_written(
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    with shop.begin("shop") as txn:
+        txn.insert("goods", {"id": 1})
+        txn.insert("shop.goods", [2, "bolt"])
+        txn.update("GOODS", {"id": 1, "name": "nut"}, {"id": 10})
+        txn.delete("goods", {"id": 2, "name": "bolt"})
+    assert txn.commit_ts is not None
+    assert txn.start_ts < txn.commit_ts
+    last = stream_of(pump, txn.commit_ts)[-1]
+    assert (last.start_ts, last.commit_ts) == (txn.start_ts, txn.commit_ts)
+    value = decode_prewrite_value(last.prewrite_value)
+    (mutation,) = value.mutations
+    table = shop.table("shop.goods")
+    codec = RowCodec(table)
+    assert mutation.table_id == table.id
+    assert value.schema_version == 2
+    assert mutation.sequence == (
+        MutationType.INSERT,
+        MutationType.INSERT,
+        MutationType.UPDATE,
+        MutationType.DELETE,
+    )
+    assert [codec.decode_insert(row) for row in mutation.inserted_rows] == [(1, "nut"), (2, "bolt")]
+    assert codec.decode_update(mutation.updated_rows[0]) == ((1, "nut"), (10, "nut"))
+    assert codec.decode_delete(mutation.deleted_rows[0]) == (2, "bolt")
+
+
+def test_a_transaction_over_several_tables_is_one_binlog(
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    shop.execute_ddl("CREATE TABLE log (what VARCHAR(10))", "shop")
+    with shop.begin() as txn:
+        txn.insert("shop.goods", {"id": 1})
+        txn.insert("shop.log", {"what": "in"})
+        txn.insert("shop.goods", {"id": 2})
+    last = stream_of(pump, txn.commit_ts or 0)[-1]
+    mutations = decode_prewrite_value(last.prewrite_value).mutations
+    assert [len(m.inserted_rows) for m in mutations] == [2, 1]
+
+
+def test_empty_and_failed_transactions_write_nothing(
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    with shop.begin("shop") as empty:
+        pass
+    assert empty.commit_ts == 0
+    failed = shop.begin("shop")
+    failed.insert("goods", {"id": 1})
+    with pytest.raises(ZeroDivisionError), failed:
+        _ = 1 / 0
+    assert failed.commit_ts is None
+    with pytest.raises(NeedsOperator, match="begin another"):
+        failed.insert("goods", {"id": 1})
+    with shop.begin("shop") as txn:
+        txn.insert("goods", {"id": 2})
+    written = [b for b in stream_of(pump, txn.commit_ts or 0) if not b.is_ddl]
+    assert [b.start_ts for b in written] == [txn.start_ts]
+
+
+def test_ddl_is_streamed_between_the_rows_of_both_schemas(
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    with shop.begin("shop") as before:
+        before.insert("goods", [1, "nut"])
+    (ddl_ts,) = shop.execute_ddl("ALTER TABLE goods ADD COLUMN price INT DEFAULT 5", "shop")
+    with shop.begin("shop") as after:
+        after.insert("goods", [2, "bolt", 7])
+    binlogs = stream_of(pump, after.commit_ts or 0)[-3:]
+    assert [b.commit_ts for b in binlogs] == [before.commit_ts, ddl_ts, after.commit_ts]
+    assert [b.is_ddl for b in binlogs] == [False, True, False]
+    assert b"ADD COLUMN price" in binlogs[1].ddl_query
+    assert decode_prewrite_value(binlogs[2].prewrite_value).schema_version == 3
+
+
+def test_a_no_op_ddl_does_nothing(shop: PumpClient) -> None:
+    assert shop.execute_ddl("CREATE DATABASE IF NOT EXISTS shop") == []
+
+
+def test_rows_written_before_a_ddl_are_carried_over_to_the_new_schema(
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    txn = shop.begin("shop")
+    txn.insert("goods", [1, "nut"])
+    txn.update("goods", [1, "nut"], [2, "bolt"])
+    shop.execute_ddl("ALTER TABLE goods ADD COLUMN price INT DEFAULT 5 FIRST", "shop")
+    txn.delete("goods", {"id": 2, "name": "bolt", "price": 5})
+    commit_ts = txn.commit()
+    (mutation,) = decode_prewrite_value(stream_of(pump, commit_ts)[-1].prewrite_value).mutations
+    codec = RowCodec(shop.table("shop.goods"))
+    assert codec.decode_insert(mutation.inserted_rows[0]) == (5, 1, "nut")
+    assert codec.decode_update(mutation.updated_rows[0]) == ((5, 1, "nut"), (5, 2, "bolt"))
+    assert codec.decode_delete(mutation.deleted_rows[0]) == (5, 2, "bolt")
+
+
+def test_a_transaction_whose_table_was_dropped_meanwhile_can_only_be_run_again(
+    shop: PumpClient,
+) -> None:
+    txn = shop.begin("shop")
+    txn.insert("goods", [1, "nut"])
+    shop.execute_ddl("TRUNCATE TABLE goods", "shop")
+    with pytest.raises(Retryable, match=r"shop\.goods was dropped or truncated"):
+        txn.commit()
+
+
+def test_another_client_sees_a_ddl_at_once(shop: PumpClient, etcd_url: str) -> None:
+    with PumpClient.connect(etcd_url) as other:
+        shop.execute_ddl("CREATE TABLE fresh (id INT PRIMARY KEY)", "shop")
+        assert other.table("shop.fresh").name == "fresh"
+        shop.execute_ddl("ALTER TABLE fresh ADD COLUMN a INT", "shop")
+        with other.begin("shop") as txn:
+            txn.insert("fresh", {"id": 1})
+        assert len(other.table("shop.fresh").columns) == 2
+
+
+def test_wrong_names_are_told_with_the_nearest_right_one(shop: PumpClient) -> None:
+    with shop.begin("shop") as txn:
+        with pytest.raises(NeedsOperator, match=r"did you mean shop\.goods"):
+            txn.insert("gods", {"id": 1})
+        with pytest.raises(NeedsOperator, match="did you mean 'name'"):
+            txn.insert("goods", {"id": 1, "nam": "x"})
+
+
+def test_without_a_pump_connecting_says_how_to_get_one(etcd_url: str) -> None:
+    with pytest.raises(NoPump, match="python -m pump"):
+        PumpClient.connect(etcd_url, options=Options(connect_timeout_s=0.1))
+
+
+def test_no_threads_are_left_after_closing(etcd_url: str, pump: PumpProcess) -> None:
+    before = set(threading.enumerate())
+    with PumpClient.connect(etcd_url) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+    deadline_s = time.monotonic() + 5
+    while left := set(threading.enumerate()) - before:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.01)
+
+
+def test_binlogs_of_ones_own_go_to_the_pump_of_their_prewrite(
+    shop: PumpClient, pump: PumpProcess, etcd_url: str, pump_factory: MakePump, stream_of: StreamOf
+) -> None:
+    second = pump_factory(etcd_url)
+    oracle = shop._session.oracle
+    expected = {}
+    for i in range(6):
+        start_ts = oracle.get_ts()
+        prewrite_value = b"\x08%c" % i
+        shop.write_binlog(
+            Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=prewrite_value)
+        )
+        commit_ts = oracle.get_ts()
+        shop.write_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts))
+        expected[commit_ts] = prewrite_value
+    with pytest.raises(NeedsOperator, match="no Prewrite"):
+        shop.write_binlog(Binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts))
+    found = stream_of(pump, commit_ts) + stream_of(second, commit_ts)
+    assert {b.commit_ts: b.prewrite_value for b in found if not b.is_ddl} == expected
+
+
+def test_a_pump_that_speaks_only_the_originals_methods_is_served_too(
+    shop: PumpClient, pump: PumpProcess, etcd_url: str, stream_of: StreamOf
+) -> None:
+    with (
+        PumpClient.connect(etcd_url, options=Options(coalesce=False)) as plain,
+        plain.begin("shop") as txn,
+    ):
+        txn.insert("goods", {"id": 1})
+    assert stream_of(pump, txn.commit_ts or 0)[-1].start_ts == txn.start_ts
+
+
+def test_many_threads_commit_and_all_is_streamed_once_and_in_order(
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
+) -> None:
+    committed: list[int] = []
+
+    def work(thread: int) -> None:
+        for i in range(20):
+            with shop.begin("shop") as txn:
+                txn.insert("goods", {"id": thread * 1000 + i})
+            committed.append(txn.commit_ts or 0)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [b.commit_ts for b in stream_of(pump, max(committed)) if not b.is_ddl]
+    assert found == sorted(committed)
+
+
+@pytest.mark.fault
+def test_pumps_killed_one_after_the_other_lose_and_double_nothing(
+    shop: PumpClient, pump: PumpProcess, etcd_url: str, pump_factory: MakePump, stream_of: StreamOf
+) -> None:
+    second = pump_factory(etcd_url)
+    committed: list[int] = []
+    stop = threading.Event()
+
+    def work(thread: int) -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            with shop.begin("shop") as txn:
+                txn.insert("goods", {"id": thread * 100_000 + i})
+            committed.append(txn.commit_ts or 0)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for victim in (pump, second):
+        time.sleep(0.7)
+        victim.kill9()
+        time.sleep(0.5)
+        victim.start()
+    time.sleep(0.7)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert len(committed) > 50
+    # Orphans were rolled back, or the streams would stand still for ten minutes here.
+    last_ts = max(committed)
+    found = [b for p in (pump, second) for b in stream_of(p, last_ts) if not b.is_ddl]
+    assert sorted(b.commit_ts for b in found) == sorted(committed)
+    assert len({b.start_ts for b in found}) == len(found)
+
+
+@pytest.mark.fault
+def test_a_frozen_pump_costs_one_time_out_and_its_orphan_is_rolled_back(
+    shop: PumpClient, pump: PumpProcess, etcd_url: str, pump_factory: MakePump, stream_of: StreamOf
+) -> None:
+    second = pump_factory(etcd_url)
+    options = Options(attempt_timeout_s=0.5, probe_interval_s=0.3, commit_retry_s=0.2)
+    with PumpClient.connect(etcd_url, options=options) as hasty:
+        for i in range(4):
+            with hasty.begin("shop") as txn:
+                txn.insert("goods", {"id": i})
+        second.freeze()
+        try:
+            for i in range(10, 16):
+                with hasty.begin("shop") as txn:
+                    txn.insert("goods", {"id": i})
+            assert [p.node_id for p in hasty._session.pumps.available] == [pump.node_id]
+        finally:
+            second.thaw()
+        last_ts = txn.commit_ts or 0
+        found = [b for p in (pump, second) for b in stream_of(p, last_ts) if not b.is_ddl]
+    assert len(found) == 10
+    assert len({b.start_ts for b in found}) == 10
