@@ -18,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NeedsOperator as error:
         sys.stderr.write(f"pump: {error}\n")
         return 2
+    # Half as long as a fast disk takes: else the loop and the pulls' threads wait for each other.
+    sys.setswitchinterval(0.0005)
     return service.run(
         lambda stop: run(settings, stop), log_level=settings.log_level, log_file=settings.log_file
     )

@@ -172,6 +172,20 @@ def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() 
     assert here not in run(body, inline_below_s=0).threads
 
 
+def test_a_disk_that_was_slow_for_a_while_is_used_from_the_event_loop_again() -> None:
+    disk = Disk()
+
+    async def body(writer: Writer, disk: Disk) -> None:
+        writer.append_s_average = 0.05
+        await writer.write([record(1)])
+        assert not writer.appends_inline
+        for ts in range(2, 400):
+            await writer.write([record(ts)])
+        assert writer.appends_inline
+
+    run(body, disk, inline_below_s=0.01)
+
+
 def test_a_thread_keeps_the_order_too() -> None:
     async def body(writer: Writer, disk: Disk) -> None:
         await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 200)))
