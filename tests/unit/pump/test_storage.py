@@ -1,0 +1,504 @@
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.codec import decode_binlog
+from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.model import Binlog, BinlogType
+from pump import ledger
+from pump.storage import (
+    Contradiction,
+    NoPrewrite,
+    NotStored,
+    OutOfSpace,
+    PurgedRange,
+    Record,
+    Storage,
+    StorageConfig,
+)
+from tests.kit.files import MemoryFiles
+from tests.kit.storage import (
+    SMALL,
+    commit,
+    commits,
+    die,
+    fake,
+    index_dump,
+    opened,
+    prewrite,
+    pulled,
+    put_index,
+    rollback,
+    write,
+)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def storage(tmp_path: Path, files: MemoryFiles) -> Iterator[Storage]:
+    storage = opened(tmp_path, files)
+    yield storage
+    storage.close()
+
+
+def refusal(storage: Storage, *records: Record) -> BaseException:
+    with pytest.raises(NotStored) as raised:
+        storage.append(records)
+    assert len(raised.value.refused) == 1
+    return next(iter(raised.value.refused.values()))
+
+
+def test_a_pulled_binlog_is_prewrite_and_commit_in_one(storage: Storage) -> None:
+    write(storage, prewrite(5, b"row changes"))
+    assert storage.max_commit_ts == 0
+    write(storage, commit(5, 9))
+    assert storage.max_commit_ts == 9
+    assert pulled(storage) == [
+        Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=9, prewrite_value=b"row changes")
+    ]
+
+
+def test_pulls_are_in_commit_order_whatever_the_order_of_arrival(storage: Storage) -> None:
+    write(storage, prewrite(1), prewrite(2), prewrite(3))
+    write(storage, commit(3, 30), commit(1, 10))
+    assert commits(storage) == []
+    write(storage, commit(2, 20))
+    assert commits(storage) == [(1, 10), (2, 20), (3, 30)]
+    assert commits(storage, after_ts=10) == [(2, 20), (3, 30)]
+    assert commits(storage, after_ts=30) == []
+
+
+def test_rolled_back_transactions_are_never_pulled(storage: Storage) -> None:
+    write(storage, prewrite(1), prewrite(2))
+    write(storage, commit(2, 20))
+    write(storage, rollback(1))
+    assert commits(storage) == [(2, 20)]
+
+
+def test_fake_binlogs_are_pulled_in_their_place(storage: Storage) -> None:
+    write(storage, fake(3))
+    write(storage, prewrite(4), commit(4, 7), fake(9))
+    assert [(b.commit_ts, b.is_fake) for b in pulled(storage)] == [(3, True), (7, False), (9, True)]
+
+
+@pytest.mark.parametrize(("bytes_max", "count_max"), [(1, 1000), (300, 1000), (1 << 20, 3)])
+def test_a_pull_keeps_its_bounds_and_always_moves(
+    storage: Storage, bytes_max: int, count_max: int
+) -> None:
+    for ts in range(10, 200, 10):
+        write(storage, prewrite(ts, b"v" * ts), commit(ts, ts + 1))
+    everything = [(ts, ts + 1) for ts in range(10, 200, 10)]
+    found = pulled(storage, bytes_max=bytes_max, count_max=count_max)
+    assert [(b.start_ts, b.commit_ts) for b in found] == everything
+    piece = storage.pull(0, bytes_max=bytes_max, count_max=count_max)
+    assert len(piece.payloads) <= count_max
+    assert len(piece.payloads) == 1 or sum(map(len, piece.payloads)) <= bytes_max
+
+
+def test_an_exhausted_pull_says_how_far_it_is_complete(storage: Storage) -> None:
+    write(storage, prewrite(1), commit(1, 5), fake(8))
+    piece = storage.pull(8, bytes_max=100, count_max=100)
+    assert (piece.payloads, piece.last_ts) == ([], 8)
+
+
+def test_single_binlogs_are_found_by_timestamp(storage: Storage) -> None:
+    write(storage, prewrite(5, b"x"), commit(5, 9), fake(12))
+    merged, waiting, idle = storage.get(9), storage.prewrite(5), storage.get(12)
+    assert merged is not None
+    assert waiting is not None
+    assert idle is not None
+    assert decode_binlog(merged).prewrite_value == b"x"
+    assert decode_binlog(waiting).tp is BinlogType.PREWRITE
+    assert decode_binlog(idle).is_fake
+    assert (storage.get(5), storage.prewrite(9)) == (None, None)
+
+
+def test_unmatched_prewrites_are_listed_with_their_bytes(tmp_path: Path) -> None:
+    now_s = 100.0
+    storage = Storage.open(tmp_path, SMALL, clock=lambda: now_s)
+    first, second = prewrite(7), prewrite(3)
+    write(storage, first)
+    now_s = 102.0
+    write(storage, second, fake(9))
+    assert [(u.start_ts, u.payload_reader()) for u in storage.unmatched(older_than_s=1)] == [
+        (7, first.payload)
+    ]
+    assert [u.start_ts for u in storage.unmatched()] == [7, 3]
+    write(storage, commit(7, 8))
+    assert [u.start_ts for u in storage.unmatched()] == [3]
+    storage.close()
+
+
+def test_two_processes_cannot_open_one_folder(storage: Storage, tmp_path: Path) -> None:
+    with pytest.raises(NeedsOperator, match="another process"):
+        opened(tmp_path)
+
+
+def test_a_group_is_one_write_and_one_sync(storage: Storage, files: MemoryFiles) -> None:
+    files.calls.clear()
+    storage.index(storage.append([prewrite(ts) for ts in range(1, 9)]))
+    assert [call for call, _ in files.calls] == ["write", "sync"]
+
+
+def test_without_sync_log_nothing_is_synced(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    config = StorageConfig(sync_log=False, stop_write_at_available_bytes=0)
+    storage = Storage.open(tmp_path, config, files=files)
+    files.calls.clear()
+    write(storage, prewrite(1), commit(1, 2))
+    assert [call for call, _ in files.calls] == ["write"]
+    storage.close()
+
+
+# What writers repeat, and what they get wrong.
+
+
+def test_repeated_records_are_acknowledged_and_stored_once(storage: Storage) -> None:
+    group = [prewrite(1), commit(1, 5), prewrite(2), rollback(2), fake(9)]
+    for record in [*group, *group]:
+        write(storage, record)
+    write(storage, *group)
+    assert storage.stats()["appended_records"] == 5
+    assert storage.stats()["repeated_records"] == 10
+    assert commits(storage) == [(1, 5)]
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "without index"])
+def test_the_answers_are_the_same_after_a_restart(tmp_path: Path, restart: str) -> None:
+    storage = opened(tmp_path)
+    write(storage, prewrite(1, b"a"), commit(1, 5), prewrite(2, b"b"), rollback(2), prewrite(3))
+    if restart != "none":
+        storage.close()
+        if restart == "without index":
+            put_index(tmp_path, None)
+        storage = opened(tmp_path)
+    before = storage.stats()["appended_records"]
+    write(storage, prewrite(1, b"a"), commit(1, 5), prewrite(2, b"b"), rollback(2), prewrite(3))
+    assert storage.stats()["appended_records"] == before
+    for wrong in (
+        prewrite(1, b"another"),
+        prewrite(3, b"another"),
+        commit(1, 6),
+        commit(2, 7),
+        rollback(1),
+        commit(3, 5),
+    ):
+        assert isinstance(refusal(storage, wrong), Contradiction), wrong
+    assert commits(storage) == [(1, 5)]
+    storage.close()
+
+
+def test_answers_do_not_change_when_a_transaction_leaves_memory(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "GENERATION_MAX", 4)
+    for ts in range(10, 500, 10):
+        ends = rollback(ts) if ts % 100 == 0 else commit(ts, ts + 1)
+        write(storage, prewrite(ts), ends)
+    for ts in range(10, 500, 10):
+        write(storage, prewrite(ts))
+        if ts % 100 == 0:
+            write(storage, rollback(ts))
+            assert isinstance(refusal(storage, commit(ts, ts + 2)), Contradiction)
+        else:
+            write(storage, commit(ts, ts + 1))
+            assert isinstance(refusal(storage, commit(ts, ts + 2)), Contradiction)
+            assert isinstance(refusal(storage, rollback(ts)), Contradiction)
+    assert len(commits(storage)) == 45
+
+
+def test_a_commit_without_prewrite_is_refused_until_that_arrives(storage: Storage) -> None:
+    assert isinstance(refusal(storage, commit(1, 5)), NoPrewrite)
+    write(storage, prewrite(1))
+    write(storage, commit(1, 5))
+    assert commits(storage) == [(1, 5)]
+
+
+def test_a_rollback_that_overtakes_its_prewrite_ends_it(storage: Storage) -> None:
+    write(storage, rollback(1))
+    write(storage, prewrite(1), fake(4))
+    assert storage.max_commit_ts == 4
+    assert storage.unmatched() == []
+    assert isinstance(refusal(storage, commit(1, 5)), Contradiction)
+
+
+def test_a_commit_ts_from_before_its_prewrite_is_refused(storage: Storage) -> None:
+    write(storage, prewrite(1), prewrite(2), commit(2, 10))
+    write(storage, prewrite(3))
+    assert "asked for before" in str(refusal(storage, commit(3, 9)))
+    write(storage, commit(1, 5))  # This one's Prewrite was here before the commit at 10.
+    assert commits(storage) == [(1, 5), (2, 10)]
+
+
+def test_two_transactions_cannot_commit_at_the_same_time(storage: Storage) -> None:
+    write(storage, prewrite(1), prewrite(2), commit(1, 5))
+    assert isinstance(refusal(storage, commit(2, 5)), Contradiction)
+    write(storage, commit(2, 6))
+    assert commits(storage) == [(1, 5), (2, 6)]
+
+
+@pytest.mark.parametrize("record", [prewrite(0), commit(0, 5), commit(7, 7), rollback(-1)])
+def test_impossible_timestamps_are_refused(storage: Storage, record: Record) -> None:
+    write(storage, prewrite(7))
+    assert isinstance(refusal(storage, record), Contradiction)
+
+
+def test_one_refused_record_keeps_its_group_out_and_says_which(storage: Storage) -> None:
+    group = [prewrite(1), commit(8, 9), prewrite(2)]
+    with pytest.raises(NotStored) as raised:
+        storage.append(group)
+    assert list(raised.value.refused) == [1]
+    assert storage.unmatched() == []
+    write(storage, group[0], group[2])
+    assert [u.start_ts for u in storage.unmatched()] == [1, 2]
+
+
+def test_records_of_one_group_know_of_each_other(storage: Storage) -> None:
+    write(storage, prewrite(1), prewrite(1), commit(1, 5), commit(1, 5), prewrite(2), rollback(2))
+    assert isinstance(refusal(storage, prewrite(6), rollback(6), commit(6, 9)), Contradiction)
+    assert isinstance(refusal(storage, prewrite(6), commit(6, 9), commit(6, 8)), Contradiction)
+    assert commits(storage) == [(1, 5)]
+
+
+# Disks that fail.
+
+
+def test_a_failed_sync_refuses_the_group_and_the_next_one_is_stored(
+    storage: Storage, files: MemoryFiles
+) -> None:
+    write(storage, prewrite(1))
+    files.fail_once("sync")
+    with pytest.raises(Retryable):
+        storage.append([commit(1, 5)])
+    write(storage, commit(1, 5))
+    assert commits(storage) == [(1, 5)]
+
+
+def test_a_full_disk_is_out_of_space_and_pulls_go_on(storage: Storage, files: MemoryFiles) -> None:
+    write(storage, prewrite(1), commit(1, 5), prewrite(6))
+    files.fail_once("write", errno.ENOSPC)
+    with pytest.raises(OutOfSpace):
+        storage.append([prewrite(7)])
+    assert commits(storage) == [(1, 5)]
+    write(storage, commit(6, 8))
+    assert commits(storage) == [(1, 5), (6, 8)]
+
+
+def test_the_reserve_is_kept_for_what_ends_transactions(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    config = StorageConfig(stop_write_at_available_bytes=1000)
+    storage = Storage.open(tmp_path, config, files=files)
+    write(storage, prewrite(1), prewrite(2))
+    storage.check_space()
+    files.free_bytes = 1000
+    with pytest.raises(OutOfSpace, match="available: 1000, StopWriteAtAvailableSpace: 1000"):
+        storage.check_space()
+    with pytest.raises(NotStored, match="no available space") as raised:
+        storage.append([prewrite(3), commit(1, 5)])
+    assert list(raised.value.refused) == [0]
+    write(storage, commit(1, 5), rollback(2), fake(8))
+    assert storage.max_commit_ts == 8
+    files.free_bytes = 500
+    assert isinstance(refusal(storage, fake(9)), OutOfSpace)
+    files.free_bytes = 1001
+    write(storage, prewrite(9))
+    storage.close()
+
+
+def test_the_default_reserve_scales_with_the_volume(tmp_path: Path) -> None:
+    storage = Storage.open(tmp_path)
+    reserve = storage.stats()["stop_write_at_available_bytes"]
+    assert 0 < reserve <= 10 << 30
+    storage.close()
+
+
+def test_an_index_entry_can_be_written_again_after_a_failure(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended = storage.append([prewrite(1), commit(1, 5)])
+    with monkeypatch.context() as patched:
+        patched.setattr("pump.index.Batch.write", _fails)
+        with pytest.raises(Retryable):
+            storage.index(appended)
+        assert storage.max_commit_ts == 0
+    storage.index(appended)
+    assert commits(storage) == [(1, 5)]
+
+
+def _fails(batch: object) -> None:
+    raise Retryable("made to fail")
+
+
+# Restarts and purges; crashes and damage are in tests/fault.
+
+
+def test_a_clean_restart_replays_nothing_and_knows_all(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    for ts in range(10, 300, 10):
+        write(storage, prewrite(ts), commit(ts, ts + 1))
+    dump, before = index_dump(storage), commits(storage)
+    storage.close()
+    storage = opened(tmp_path)
+    assert storage.stats()["replayed_records"] == 0
+    assert (index_dump(storage), commits(storage)) == (dump, before)
+    storage.close()
+
+
+def test_an_open_transaction_survives_any_number_of_restarts(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    write(storage, prewrite(1), commit(1, 2), prewrite(3, b"waits"))
+    for ts in range(10, 300, 10):
+        write(storage, prewrite(ts), commit(ts, ts + 1))
+    for _ in range(3):
+        assert storage.max_commit_ts == 2
+        assert [u.start_ts for u in storage.unmatched()] == [3]
+        storage.close()
+        storage = opened(tmp_path)
+    write(storage, commit(3, 5))
+    assert storage.max_commit_ts == 291
+    assert commits(storage)[:3] == [(1, 2), (3, 5), (10, 11)]
+    storage.close()
+
+
+def test_progress_of_a_replay_is_told(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    for ts in range(10, 30_000, 10):
+        write(storage, prewrite(ts), commit(ts, ts + 1))
+    die(storage)
+    told: list[tuple[int, int]] = []
+    storage = Storage.open(tmp_path, SMALL, on_progress=lambda *t: told.append(t))
+    storage.close()
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def filled(path: Path, files: MemoryFiles | None = None) -> Storage:
+    storage = opened(path, files)
+    for ts in range(10, 500, 10):
+        write(storage, prewrite(ts, b"v" * 100), commit(ts, ts + 1))
+    assert storage.stats()["segments"] > 3
+    return storage
+
+
+def test_purged_binlogs_are_an_error_not_silence(tmp_path: Path) -> None:
+    storage = filled(tmp_path)
+    everything = commits(storage)
+    assert storage.gc(before_ts=250) > 0
+    purged_ts = storage.purged_ts
+    assert 0 < purged_ts < 250
+    with pytest.raises(PurgedRange) as raised:
+        storage.pull(purged_ts - 1, bytes_max=100, count_max=1)
+    assert (raised.value.after_ts, raised.value.purged_ts) == (purged_ts - 1, purged_ts)
+    left = [pair for pair in everything if pair[1] > purged_ts]
+    assert commits(storage, purged_ts) == left
+    assert (storage.get(purged_ts), storage.prewrite(10)) == (None, None)
+    assert storage.gc(before_ts=250) == 0
+    storage.close()
+    for without_index in (False, True):
+        if without_index:
+            put_index(tmp_path, None)
+        storage = opened(tmp_path)
+        assert storage.purged_ts >= purged_ts
+        assert commits(storage, storage.purged_ts) == [p for p in left if p[1] > storage.purged_ts]
+        with pytest.raises(PurgedRange):
+            storage.pull(0, bytes_max=100, count_max=1)
+        storage.close()
+
+
+def test_an_open_prewrite_and_all_after_it_are_never_purged(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    write(storage, prewrite(5, b"waits"))
+    for ts in range(10, 500, 10):
+        write(storage, prewrite(ts, b"v" * 100), commit(ts, ts + 1))
+    assert storage.gc(before_ts=10**9) == 0
+    write(storage, commit(5, 600), fake(700))
+    assert storage.gc(before_ts=500) == 0, "the first segment holds what commits at 600"
+    assert commits(storage)[-1] == (5, 600)
+    assert storage.gc(before_ts=650) > 0
+    assert storage.purged_ts >= 600
+    storage.close()
+
+
+def test_nothing_is_purged_before_it_can_be_pulled(tmp_path: Path) -> None:
+    storage = filled(tmp_path)
+    storage.gc(before_ts=10**18)
+    assert storage.purged_ts <= storage.max_commit_ts
+    assert commits(storage, storage.purged_ts)[-1] == (490, 491)
+    storage.close()
+
+
+def test_a_purge_stopped_by_a_crash_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path, files)
+    files.fail_once("remove")
+    with pytest.raises(OSError, match="made to fail"):
+        storage.gc(before_ts=250)
+    purged_ts = storage.purged_ts
+    before = storage.stats()["segments"]
+    die(storage)
+    storage = opened(tmp_path, files.after_kill())
+    assert storage.purged_ts == purged_ts > 0
+    assert storage.stats()["segments"] < before
+    assert commits(storage, purged_ts)[-1] == (490, 491)
+    storage.close()
+
+
+def test_a_missing_oldest_segment_is_damage_not_a_purge(tmp_path: Path) -> None:
+    storage = filled(tmp_path)
+    storage.close()
+    (tmp_path / "log" / "000000.seg").unlink()
+    with pytest.raises(Corrupt, match="000000"):
+        opened(tmp_path)
+
+
+def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    stop, failures, seen = threading.Event(), list[BaseException](), list[int]()
+
+    def pull() -> None:
+        after_ts = 0
+        try:
+            while not stop.is_set() or after_ts < storage.max_commit_ts:
+                try:
+                    piece = storage.pull(after_ts, bytes_max=5000, count_max=50)
+                except PurgedRange as purged:
+                    after_ts = purged.purged_ts
+                    continue
+                assert piece.commit_ts == sorted(piece.commit_ts)
+                assert all(ts > after_ts for ts in piece.commit_ts)
+                expected = [ts for ts in range(after_ts + 1, piece.last_ts + 1) if ts % 10 == 1]
+                assert piece.commit_ts == [ts for ts in expected if ts > 1]
+                after_ts = piece.last_ts
+                seen.append(after_ts)
+        except BaseException as error:
+            failures.append(error)
+
+    def purge() -> None:
+        try:
+            while not stop.is_set():
+                storage.gc(storage.max_commit_ts - 2000)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for work in (pull, pull, purge)]
+    for thread in threads:
+        thread.start()
+    for ts in range(10, 20_000, 10):
+        write(storage, prewrite(ts, b"v" * 50), commit(ts, ts + 1))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert seen
+    assert storage.purged_ts > 0
+    storage.close()
