@@ -296,3 +296,29 @@ def test_many_writers_and_two_pumps_lose_nothing(
     finally:
         for session in sessions:
             session.close()
+
+
+def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    session = Session(etcd, pump_factory(etcd_server.url))
+    try:
+        value = bytes(64 << 20)
+        commit = session.transaction(value)
+        found = pull_until(session.pump.addr, session.cluster_id, commit.commit_ts)
+        assert decode_binlog(found[-1][1]).prewrite_value == value
+        assert session.pump.rss_bytes() < 1 << 30
+    finally:
+        session.close()
+
+
+def test_a_stopping_pump_ends_a_pull_without_an_error(session: Session) -> None:
+    commit = session.transaction()
+    request = penstock_pb2.PullRequest(cluster_id=session.cluster_id, drainer_id="me")
+    call = session.batches.Pull(request, timeout=30)
+    next(call)
+    assert "me after" in session.pump.status().details["pullers"]
+    assert session.pump.stop() == 0
+    rest = [commit_ts for batch in call for commit_ts in batch.commit_ts]
+    assert all(commit_ts > commit.commit_ts for commit_ts in rest)
+    assert call.code() is grpc.StatusCode.OK
