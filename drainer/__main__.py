@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+# The JVM is started by fork and exec while gRPC is in use; gRPC must not take part in the fork,
+# and it decides that when it is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -22,8 +27,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NeedsOperator as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 2
-    # The JVM is started by fork and exec: gRPC, which is in use by then, must not take part.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     # Py4J logs every call into the JVM below warning level.
     logging.getLogger("py4j").setLevel(logging.WARNING)
 

@@ -180,7 +180,8 @@ class Pipeline:
             step = self._planner.next_step()
             if step is not None:
                 while self._slots == 0:
-                    await self._wait()
+                    self._wake.clear()
+                    await self._wake.wait()
                 await self._start(step)
             elif self._gather():
                 await asyncio.sleep(0)  # The pulls, the tasks and the heartbeat need their turn.

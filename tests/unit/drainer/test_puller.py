@@ -18,6 +18,12 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState, NodeStatus
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # There is no event for what is waited for.
+            await asyncio.sleep(0.005)
+
+
 class FakePump:
     """A Pump that streams what the test gave it, and remembers what it was asked for."""
 
@@ -99,9 +105,7 @@ class Received:
         self.commit_ts += commit_ts
 
     async def until(self, last: int) -> None:
-        async with asyncio.timeout(10):
-            while not self.commit_ts or self.commit_ts[-1] < last:
-                await asyncio.sleep(0.005)
+        await until(lambda: bool(self.commit_ts) and self.commit_ts[-1] >= last)
 
 
 WHO = Who(7, "d")
@@ -185,8 +189,7 @@ def test_a_mute_stream_is_given_up_and_opened_again(monkeypatch: pytest.MonkeyPa
         pump = FakePump(1)
         async with pulling(pump) as (received, _):
             await received.until(1)
-            while len(pump.asked) < 3:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(pump.asked) >= 3)
             assert received.commit_ts == [1]
 
     run(test)
@@ -263,8 +266,7 @@ def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
             cluster.put("alive", alive.address, NodeState.ONLINE)
             cluster.put("dead", "127.0.0.1:1", NodeState.ONLINE)
             watch = asyncio.create_task(pumps.run(0.02))
-            while "has waited" not in caplog.text:
-                await asyncio.sleep(0.01)
+            await until(lambda: "has waited" in caplog.text)
             assert merger.take() is None
             watch.cancel()
             await asyncio.wait((watch,))
@@ -359,8 +361,7 @@ def test_without_etcd_passes_go_on_and_nothing_joins_or_leaves() -> None:
             await pumps.refresh()
             cluster.is_away = True
             watch = asyncio.create_task(pumps.run(0.01))
-            while cluster.passes < 5:
-                await asyncio.sleep(0.01)
+            await until(lambda: cluster.passes >= 5)
             assert merger.sources == ["a"]
             watch.cancel()
             await asyncio.wait((watch,))

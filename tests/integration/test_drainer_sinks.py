@@ -1,0 +1,184 @@
+"""From writers to a downstream through real Pumps, a real Drainer and real Spark tasks."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.timestamp import seconds_between
+from pumpclient import PumpClient
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.shop import Shop, in_mariadb, in_sqlite
+
+
+def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+) -> None:
+    for _ in range(3):
+        pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, mariadb.url)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client)
+        shop.create()
+        drainer.wait_until(shop.trade(150))
+        assert in_mariadb(mariadb) == shop.expected()
+        # A DDL in the middle of the stream, rows of both schemas around it.
+        shop.trade(20)
+        shop.execute_ddl("ALTER TABLE shop.item ADD COLUMN extra INT DEFAULT 7 FIRST")
+        with client.begin("shop") as txn:
+            txn.insert("item", {"id": 10**9, "code": "extra"})
+        shop.execute_ddl("ALTER TABLE shop.item DROP COLUMN extra")
+        with client.begin("shop") as txn:
+            row = dict.fromkeys(("id", "code", "price", "sold", "note"))
+            txn.delete("item", {**row, "id": 10**9, "code": "extra"})
+        drainer.wait_until(shop.trade(50))
+        assert in_mariadb(mariadb) == shop.expected()
+        # TRUNCATE gives the table a new id; what was in it must not come back.
+        shop.execute_ddl("TRUNCATE TABLE shop.item")
+        shop.items.clear()
+        drainer.wait_until(shop.bulk(3000))
+        assert in_mariadb(mariadb) == shop.expected()
+    ((checkpoint,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
+    assert json.loads(checkpoint)["commitTS"] >= shop.last_ts
+
+
+def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=2)
+        shop.create()
+        drainer.wait_until(shop.trade(80))
+        assert in_sqlite(path) == shop.expected()
+
+        pids = [child.pid for child in drainer.children()]
+        assert len(pids) >= 3  # The JVM and two tasks.
+        began_s = time.monotonic()
+        assert drainer.stop() == 0
+        assert time.monotonic() - began_s < 15
+        assert drainer.state() == "paused"
+        assert _checkpoint(path)["consistent"] is True
+        _assert_gone(pids)
+
+        shop.trade(40)
+        drainer.start()
+        drainer.wait_until(shop.last_ts)
+        assert in_sqlite(path) == shop.expected()
+        assert _checkpoint(path)["consistent"] is False
+
+
+def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_drainer(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", checkpoint_interval_s=0.5)
+    _until(lambda: drainer.checkpoint_ts() > 0)
+    seen = drainer.checkpoint_ts()
+    _until(lambda: seconds_between(seen, drainer.checkpoint_ts()) > 1)
+
+    status = drainer.status()
+    assert (status.node_id, status.state) == ("drainer-1", "online")
+    assert "online, connected" in status.details["pump pump-1"]
+    with drainer.channel() as channel:
+        stub = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
+        with pytest.raises(Exception, match="not somebody-else"):
+            stub.Pause(penstock_pb2.PauseRequest(node_id="somebody-else"))
+        stub.Close(penstock_pb2.CloseRequest(node_id="drainer-1"))
+    assert drainer.wait() == 0
+    assert drainer.state() == "offline"
+
+
+def test_spark_ends_with_a_killed_drainer(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'down.db'}")
+    drainer.wait_for("2 in all")
+    pids = [child.pid for child in drainer.children()]
+    assert len(pids) >= 3
+    drainer.kill9()
+    _assert_gone(pids)
+
+
+def test_a_killed_task_and_a_killed_jvm_are_replaced_and_change_nothing(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+    drainer.wait_for("2 in all")
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=3)
+        shop.create()
+        shop.trade(30)
+        _task(drainer).kill()
+        drainer.wait_until(shop.trade(60))
+        assert in_sqlite(path) == shop.expected()
+        drainer.wait_for("is lost")
+
+        jvm = next(child for child in drainer.children() if "java" in child.name())
+        jvm.kill()
+        drainer.wait_until(shop.trade(60))
+        assert in_sqlite(path) == shop.expected()
+        assert "the Spark job failed" in drainer.log_text()
+
+
+def _task(drainer: DrainerProcess) -> psutil.Process:
+    """Return one resident task: a Python process whose parent is one, too."""
+    workers = [child for child in drainer.children() if "pyspark" in " ".join(child.cmdline())]
+    return next(worker for worker in workers if worker.parent() in workers)
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    connection = sqlite3.connect(path)
+    try:
+        ((text,),) = connection.execute('SELECT checkPoint FROM "tidb_binlog.checkpoint"')
+    finally:
+        connection.close()
+    checkpoint: dict[str, Any] = json.loads(text)
+    return checkpoint
+
+
+def _until(condition: Any, timeout_s: float = 20) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come true"
+        time.sleep(0.05)
+
+
+def _assert_gone(pids: list[int]) -> None:
+    _until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
