@@ -110,14 +110,21 @@ class Batch:
 
 
 class Index:
-    """The LevelDB of one Pump; safe to read from any thread."""
+    """The LevelDB of one Pump; safe to read from any thread.
+
+    Raises `Corrupt` for a folder that is there but is not a whole index: LevelDB itself would
+    begin anew in it, and then read whatever old log it finds.
+    """
 
     def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:
         self.path = path
+        is_new = not path.exists()
+        if not is_new and not (path / "CURRENT").exists():
+            raise Corrupt(str(path), 0, "the index has lost its file CURRENT")
         with _errors(str(path)):
             self._db = plyvel.DB(
                 str(path),
-                create_if_missing=True,
+                create_if_missing=is_new,
                 paranoid_checks=True,
                 write_buffer_size=write_buffer_bytes,
                 lru_cache_size=cache_bytes,

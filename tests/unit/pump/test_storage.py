@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -370,12 +371,15 @@ def test_an_open_transaction_survives_any_number_of_restarts(tmp_path: Path) -> 
 
 
 def test_progress_of_a_replay_is_told(tmp_path: Path) -> None:
-    storage = opened(tmp_path)
-    for ts in range(10, 30_000, 10):
-        write(storage, prewrite(ts), commit(ts, ts + 1))
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    for begin in range(10, 30_000, 1000):
+        starts = range(begin, begin + 1000, 10)
+        write(storage, *(r for ts in starts for r in (prewrite(ts), commit(ts, ts + 1))))
     die(storage)
     told: list[tuple[int, int]] = []
-    storage = Storage.open(tmp_path, SMALL, on_progress=lambda *t: told.append(t))
+    files = files.after_kill()
+    storage = Storage.open(tmp_path, SMALL, on_progress=lambda *t: told.append(t), files=files)
     storage.close()
     assert len(told) > 2
     assert told == sorted(told)
@@ -462,7 +466,7 @@ def test_a_missing_oldest_segment_is_damage_not_a_purge(tmp_path: Path) -> None:
 
 
 def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
-    storage = opened(tmp_path)
+    storage = opened(tmp_path, MemoryFiles())
     stop, failures, seen = threading.Event(), list[BaseException](), list[int]()
 
     def pull() -> None:
@@ -493,8 +497,10 @@ def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
     threads = [threading.Thread(target=work) for work in (pull, pull, purge)]
     for thread in threads:
         thread.start()
-    for ts in range(10, 20_000, 10):
-        write(storage, prewrite(ts, b"v" * 50), commit(ts, ts + 1))
+    for begin in range(10, 20_000, 100):
+        starts = range(begin, begin + 100, 10)
+        write(storage, *(r for ts in starts for r in (prewrite(ts), commit(ts, ts + 1))))
+        time.sleep(0.001)
     stop.set()
     for thread in threads:
         thread.join()

@@ -1,0 +1,205 @@
+"""Flipped bits and missing files: named with file and offset, or harmless, but never silent."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Corrupt
+from penstock.segments import Segments
+from pump.storage import Storage
+from tests.kit.files import MemoryFiles
+from tests.kit.storage import (
+    commit,
+    commits,
+    copy_index,
+    die,
+    fake,
+    index_dump,
+    opened,
+    prewrite,
+    put_index,
+    rollback,
+    write,
+)
+
+pytestmark = pytest.mark.fault
+
+EXPECTED = [(ts, ts + 5) for ts in range(10, 150, 10)]
+
+
+def filled(path: Path, files: MemoryFiles | None = None) -> Storage:
+    storage = opened(path, files)
+    for start_ts, commit_ts in EXPECTED:
+        write(storage, prewrite(start_ts, b"some row changes " * 5), prewrite(start_ts + 1))
+        write(storage, commit(start_ts, commit_ts), rollback(start_ts + 1))
+    write(storage, fake(1000))
+    assert storage.stats()["segments"] > 1
+    return storage
+
+
+def flips(files: MemoryFiles, step: int) -> Iterator[tuple[Path, int, MemoryFiles]]:
+    """Yield copies of a disk, each with one bit flipped; `step` is in bytes."""
+    chance = random.Random(7)
+    for path, node in sorted(files.nodes.items()):
+        for offset in range(0, len(node.data), step):
+            damaged = files.after_crash()
+            damaged.nodes[path].data[offset] ^= 1 << chance.randrange(8)
+            yield path, offset, damaged
+
+
+def stream_of(path: Path, files: MemoryFiles | None = None) -> list[tuple[int, int]] | Corrupt:
+    """Return what can be pulled, or the damage that was reported, whichever comes first."""
+    try:
+        storage = opened(path, files)
+    except Corrupt as corrupt:
+        return corrupt
+    try:
+        return commits(storage)
+    except Corrupt as corrupt:
+        return corrupt
+    finally:
+        die(storage)
+
+
+def scanned(files: MemoryFiles) -> list[bytes] | Corrupt:
+    """Return what a log in memory holds, or the damage that was reported."""
+    try:
+        segments = Segments.open(Path("/log"), files=files, segment_bytes_max=100)
+        return [payload for _, payload in segments.scan()]
+    except Corrupt as corrupt:
+        return corrupt
+
+
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_flipped_bit_in_the_log_is_named(tmp_path: Path, step: int) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path / "pump", files)
+    copy_index(tmp_path / "pump", tmp_path / "copy")
+    die(storage)
+    named = 0
+    for path, offset, damaged in flips(files, step):
+        put_index(tmp_path / "pump", tmp_path / "copy")
+        found = stream_of(tmp_path / "pump", damaged)
+        if isinstance(found, Corrupt):
+            named += 1
+            assert found.path == str(path)
+            assert found.offset <= offset
+        else:
+            assert found == EXPECTED, f"{path}, offset {offset}: silently lost"
+    assert named > 0
+
+
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_flipped_bit_is_named_without_an_index_too(tmp_path: Path, step: int) -> None:
+    files = MemoryFiles()
+    filled(tmp_path, files).close()
+    for path, offset, damaged in flips(files, step):
+        put_index(tmp_path, None)
+        found = stream_of(tmp_path, damaged)
+        if isinstance(found, Corrupt):
+            assert found.path == str(path)
+        else:
+            assert found == EXPECTED, f"{path}, offset {offset}: silently lost"
+
+
+def test_every_flipped_bit_of_a_stopped_log_is_named_or_harmless() -> None:
+    files = MemoryFiles()
+    segments = Segments.open(Path("/log"), files=files, segment_bytes_max=100)
+    payloads = [b"payload %d" % n * 4 for n in range(5)]
+    for payload in payloads:
+        segments.append([payload])
+        segments.sync()
+    segments.close()
+    for path, node in files.nodes.items():
+        for bit in range(len(node.data) * 8):
+            damaged = files.after_crash()
+            damaged.nodes[path].data[bit // 8] ^= 1 << bit % 8
+            found = scanned(damaged)
+            if isinstance(found, Corrupt):
+                assert found.path == str(path)
+                assert found.offset <= bit // 8
+            else:
+                assert found == payloads
+
+
+def test_only_the_last_group_of_a_killed_log_can_pass_for_torn() -> None:
+    files = MemoryFiles()
+    segments = Segments.open(Path("/log"), files=files, segment_bytes_max=1000)
+    groups = [[b"group %d" % n, b"its second"] for n in range(4)]
+    for group in groups:
+        positions = segments.append(group)
+        segments.sync()
+    last = positions[0].offset
+    (node,) = files.nodes.values()
+    for offset in range(32, len(node.data)):
+        damaged = files.after_crash()
+        next(iter(damaged.nodes.values())).data[offset] ^= 0x10
+        found = scanned(damaged)
+        if isinstance(found, Corrupt):
+            assert found.offset <= offset < last
+        else:
+            assert offset >= last
+            assert found[:6] == [payload for group in groups[:3] for payload in group]
+
+
+def _index_files(path: Path) -> list[Path]:
+    return sorted(p for p in (path / "index").iterdir() if p.name not in ("LOCK", "LOG", "LOG.old"))
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_damaged_index_never_changes_the_stream(tmp_path: Path, flushed: bool) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path / "pump", files)
+    dump = index_dump(storage)
+    if flushed:
+        storage._flush(storage._indexed_checkpoint)
+    copy_index(tmp_path / "pump", tmp_path / "copy")
+    die(storage)
+    put_index(tmp_path / "pump", tmp_path / "copy")
+    for name in [path.name for path in _index_files(tmp_path / "pump")]:
+        size = (tmp_path / "copy" / name).stat().st_size
+        for offset in range(0, size, max(1, size // 25)):
+            put_index(tmp_path / "pump", tmp_path / "copy")
+            damaged = tmp_path / "pump" / "index" / name
+            data = bytearray(damaged.read_bytes())
+            data[offset] ^= 0x04
+            damaged.write_bytes(data)
+            found = stream_of(tmp_path / "pump", files.after_kill())
+            if isinstance(found, Corrupt):
+                assert found.path == str(tmp_path / "pump" / "index")
+            else:
+                assert found == EXPECTED, f"{name}, offset {offset}"
+    put_index(tmp_path / "pump", None)
+    storage = opened(tmp_path / "pump", files.after_kill())
+    assert index_dump(storage) == dump
+    storage.close()
+
+
+def test_any_missing_file_of_the_index_is_made_good(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path / "pump", files)
+    storage._flush(storage._indexed_checkpoint)
+    write(storage, prewrite(2000), commit(2000, 2001))
+    copy_index(tmp_path / "pump", tmp_path / "copy")
+    die(storage)
+    put_index(tmp_path / "pump", tmp_path / "copy")
+    for name in [path.name for path in _index_files(tmp_path / "pump")]:
+        put_index(tmp_path / "pump", tmp_path / "copy")
+        (tmp_path / "pump" / "index" / name).unlink()
+        assert stream_of(tmp_path / "pump", files.after_kill()) == [*EXPECTED, (2000, 2001)], name
+
+
+def test_a_log_from_another_pump_is_not_taken_for_ours(tmp_path: Path) -> None:
+    filled(tmp_path / "a").close()
+    storage = opened(tmp_path / "b")
+    for ts in range(10, 400, 10):
+        write(storage, prewrite(ts, b"other changes, of another length"), commit(ts, ts + 1))
+    storage.close()
+    shutil.rmtree(tmp_path / "a" / "log")
+    shutil.copytree(tmp_path / "b" / "log", tmp_path / "a" / "log")
+    assert isinstance(stream_of(tmp_path / "a"), Corrupt)
