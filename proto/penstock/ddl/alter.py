@@ -198,9 +198,16 @@ def names_in(expression: str) -> set[str]:
 
 def _apply_keys(draft: Draft, wishes: Wishes, names: dict[str, str]) -> None:
     kept: list[DraftKey] = []
+    replaced = wishes.dropped & {d.name.lower() for old, d in wishes.placed if old is None}
     for key in draft.keys:
         if key.name.lower() in wishes.keys_dropped:
             continue
+        if any(part.name.lower() in replaced for part in key.parts):
+            # MySQL would move the index over to the new column, MariaDB fails half of the time.
+            raise draft.refuse(
+                f"index {key.name!r} is over a column that is dropped and added again",
+                "use two statements, or drop the index as well",
+            )
         parts = tuple(
             _part(draft, part, names[part.name.lower()])
             for part in key.parts

@@ -163,10 +163,13 @@ def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
 
 def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     """Read one attribute after the type; None when none follows."""
-    if cur.take("NOT", "NULL"):
-        return replace(column, not_null=True)
-    if cur.take("NULL"):
-        return replace(column, not_null=False)
+    start = cur.token.start
+    if cur.take("NOT", "NULL") or cur.take("NULL"):
+        if column.generated:
+            # MariaDB cannot say it; the expression decides alone whether there are NULLs.
+            cur.drop_text(start)
+            return column
+        return replace(column, not_null=cur.peek(-2).upper == "NOT")
     if cur.take("DEFAULT"):
         return replace(column, default=cur.value())
     if cur.take("ON", "UPDATE"):

@@ -108,7 +108,9 @@ def index_options(cur: Cursor) -> None:
         elif cur.take("COMMENT"):
             cur.string()
         elif cur.take("WITH", "PARSER"):
+            # A plugin of one server; rows are the same without it.
             cur.name()
+            cur.drop_text(start)
         elif cur.take_any("VISIBLE", "INVISIBLE"):
             cur.drop_text(start)
         else:

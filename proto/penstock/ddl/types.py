@@ -92,7 +92,7 @@ def _charset(spec: TypeSpec, inherited: tuple[str, str]) -> tuple[str, str]:
 def _flags(column: ColumnDef, tp: MysqlType, charset: str) -> ColumnFlag:
     spec = column.type
     wanted = {
-        ColumnFlag.NOT_NULL: bool(column.not_null),
+        ColumnFlag.NOT_NULL: bool(column.not_null) or column.auto_increment,
         ColumnFlag.UNSIGNED: spec.unsigned or spec.name in ("SERIAL", "BIT", "YEAR"),
         ColumnFlag.ZEROFILL: spec.zerofill or spec.name == "YEAR",
         ColumnFlag.AUTO_INCREMENT: column.auto_increment,

@@ -1,0 +1,225 @@
+"""What the catalog says after a DDL is what a real MariaDB says after the planned statement.
+
+Each statement is planned against the catalog, its jobs' queries run on the server, and the
+server's own description of all columns and indexes is held against the tracked one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.ddl import Catalog, SchemaChange, plan_ddl
+from penstock.schema import ColumnFlag, ColumnInfo, DdlType, MysqlType, TableInfo
+from tests.kit.fix_mariadb import MariadbServer
+
+pytestmark = pytest.mark.mariadb
+
+HISTORY = Path(__file__).with_name("ddl_mariadb.sql")
+
+_LARGE = {
+    MysqlType.TINY_BLOB: "tiny",
+    MysqlType.BLOB: "",
+    MysqlType.MEDIUM_BLOB: "medium",
+    MysqlType.LONG_BLOB: "long",
+}
+_INTEGERS = {
+    MysqlType.TINY: "tinyint",
+    MysqlType.SHORT: "smallint",
+    MysqlType.INT24: "mediumint",
+    MysqlType.LONG: "int",
+    MysqlType.LONGLONG: "bigint",
+}
+_TIMES = {
+    MysqlType.DATETIME: "datetime",
+    MysqlType.TIMESTAMP: "timestamp",
+    MysqlType.DURATION: "time",
+}
+_TEXTS = {
+    *_LARGE,
+    MysqlType.JSON,
+    MysqlType.STRING,
+    MysqlType.VARCHAR,
+    MysqlType.ENUM,
+    MysqlType.SET,
+}
+
+
+def column_type(c: ColumnInfo) -> str:
+    """The type as MariaDB spells it."""
+    sign = " unsigned" * c.is_unsigned + " zerofill" * (ColumnFlag.ZEROFILL in c.flag)
+    if c.tp in _INTEGERS:
+        return f"{_INTEGERS[c.tp]}({c.flen}){sign}"
+    if c.tp is MysqlType.NEWDECIMAL:
+        return f"decimal({c.flen},{c.decimal}){sign}"
+    if c.tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return c.tp.name.lower() + (f"({c.flen},{c.decimal})" if c.decimal >= 0 else "") + sign
+    if c.tp in _TIMES:
+        return _TIMES[c.tp] + (f"({c.decimal})" if c.decimal else "")
+    if c.tp in _LARGE:
+        return _LARGE[c.tp] + ("blob" if c.is_binary else "text")
+    if c.tp in (MysqlType.ENUM, MysqlType.SET):
+        names = ",".join("'" + e.replace("'", "''") + "'" for e in c.elems)
+        return f"{c.tp.name.lower()}({names})"
+    if c.tp is MysqlType.STRING:
+        return f"{'binary' if c.is_binary else 'char'}({c.flen})"
+    if c.tp is MysqlType.VARCHAR:
+        return f"{'varbinary' if c.is_binary else 'varchar'}({c.flen})"
+    sizes = {MysqlType.BIT: f"bit({c.flen})", MysqlType.YEAR: "year(4)", MysqlType.DATE: "date"}
+    sizes[MysqlType.JSON] = "longtext"
+    return sizes[c.tp]
+
+
+def default_text(c: ColumnInfo) -> str | None:
+    """The default as MariaDB spells it in information_schema."""
+    if c.default is None:
+        return None if c.is_not_null else "NULL"
+    if c.default.startswith("CURRENT_TIMESTAMP"):
+        fsp = str(c.decimal) if c.decimal else ""
+        return f"current_timestamp({fsp})"
+    if c.tp is MysqlType.BIT:
+        return f"b'{int(c.default):b}'"
+    is_bare = c.tp in (*_INTEGERS, MysqlType.YEAR, MysqlType.NEWDECIMAL)
+    is_bare = is_bare or c.tp in (MysqlType.FLOAT, MysqlType.DOUBLE)
+    return c.default if is_bare else "'" + c.default.replace("'", "''") + "'"
+
+
+def charset_name(name: str) -> str:
+    return re.sub(r"^utf8(?=_|$)", "utf8mb3", name)
+
+
+def tracked_columns(schema: str, table: TableInfo) -> list[tuple[Any, ...]]:
+    out: list[tuple[Any, ...]] = []
+    # Without a primary key, MariaDB shows the first unique key without NULLs as one.
+    key = table.row_key
+    stand_in = {part.offset for part in key.columns} if key is not None else set()
+    for c in table.columns:
+        text = c.tp in _TEXTS and not c.is_binary
+        extra = {
+            "auto_increment": ColumnFlag.AUTO_INCREMENT in c.flag,
+            "on update": ColumnFlag.ON_UPDATE_NOW in c.flag,
+            "virtual": c.is_generated and not c.generated_stored,
+            "stored": c.is_generated and c.generated_stored,
+        }
+        out.append(
+            (
+                schema,
+                table.name,
+                c.offset + 1,
+                c.name,
+                column_type(c),
+                charset_name(c.charset) if text else None,
+                charset_name(c.collate) if text else None,
+                "NO" if c.is_not_null else "YES",
+                default_text(c),
+                sorted(k for k, on in extra.items() if on),
+                c.comment,
+                "PRI" if ColumnFlag.PRI_KEY in c.flag or c.offset in stand_in else "",
+            )
+        )
+    return out
+
+
+def tracked_indexes(schema: str, table: TableInfo) -> list[tuple[Any, ...]]:
+    indexes = list(table.indexes)
+    primary = table.primary_key
+    if primary is not None and primary not in indexes:
+        indexes.append(primary)
+    return [
+        (
+            schema,
+            table.name,
+            i.name,
+            n,
+            part.name,
+            None if part.length == -1 else part.length,
+            0 if i.unique else 1,
+        )
+        for i in indexes
+        for n, part in enumerate(i.columns, 1)
+    ]
+
+
+def server_columns(connection: Any, where: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_schema, table_name, ordinal_position, column_name, column_type,"
+            " character_set_name, collation_name, is_nullable, column_default, extra,"
+            f" column_comment, column_key FROM information_schema.columns WHERE {where}"
+        )
+        rows = cursor.fetchall()
+    out: list[tuple[Any, ...]] = []
+    for row in rows:
+        extra = row[9].lower()
+        words = ("auto_increment", "on update", "virtual", "stored")
+        key = "PRI" if row[11] == "PRI" else ""
+        out.append((*row[:9], sorted(w for w in words if w in extra), row[10], key))
+    return out
+
+
+def server_indexes(connection: Any, where: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_schema, table_name, index_name, seq_in_index, column_name, sub_part,"
+            f" non_unique FROM information_schema.statistics WHERE {where}"
+        )
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def differences(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> list[str]:
+    out = [f"tracked only: {row}" for row in ours if row not in theirs]
+    return out + [f"server only:  {row}" for row in theirs if row not in ours]
+
+
+def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str) -> list[str]:
+    base = [(s, t) for s, t in tables if not t.is_view]
+    columns = [row for s, t in base for row in tracked_columns(s, t)]
+    indexes = [row for s, t in base for row in tracked_indexes(s, t)]
+    out = differences(columns, server_columns(connection, where))
+    return out + differences(indexes, server_indexes(connection, where))
+
+
+SESSION = "SET SESSION foreign_key_checks = 0, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
+EVERYTHING = (
+    "table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys')"
+    " AND table_name NOT IN (SELECT table_name FROM information_schema.views)"
+)
+
+
+def statements() -> list[str]:
+    lines = HISTORY.read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("--")]
+
+
+def left_by(change: SchemaChange) -> list[tuple[str, TableInfo]]:
+    out = [*change.created, *((s, after) for s, _, after in change.altered)]
+    return [*out, *((s, after) for _, _, s, after in change.renamed)]
+
+
+def test_the_tracked_schema_is_that_of_the_server_after_every_statement(
+    mariadb: MariadbServer,
+) -> None:
+    catalog, ids = Catalog(), itertools.count(1)
+    connection = mariadb.connect(init_command=SESSION)
+    try:
+        for sql in statements():
+            for job in plan_ddl(sql, "d", catalog, lambda: next(ids)):
+                with connection.cursor() as cursor:
+                    if job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
+                        cursor.execute(f"USE `{job.schema_name}`")
+                    cursor.execute(job.query)
+                for schema, table in left_by(catalog.apply(job)):
+                    if not table.is_view:
+                        name = table.name.replace("'", "''")
+                        where = f"table_schema = '{schema}' AND table_name = '{name}'"
+                        assert not compare(connection, [(schema, table)], where), sql
+            if sql.startswith(("DROP DATABASE", "ALTER TABLE keys3")):
+                assert not compare(connection, catalog.tables(), EVERYTHING), sql
+        assert not compare(connection, catalog.tables(), EVERYTHING)
+    finally:
+        connection.close()
