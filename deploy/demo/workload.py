@@ -156,12 +156,13 @@ class Workload:
     def _commit(self, changes: list[Change]) -> None:
         with self.client.begin(schema=dataset.SCHEMA) as txn:
             for change in changes:
-                if change.before is None:
+                if change.before is None and change.after is not None:
                     txn.insert(change.table, change.after)
-                elif change.after is None:
+                elif change.before is not None and change.after is None:
                     txn.delete(change.table, change.before)
-                else:
+                elif change.before is not None and change.after is not None:
                     txn.update(change.table, change.before, change.after)
+        assert txn.commit_ts is not None
         self.store.commit(txn.commit_ts, changes)
         with self._counting:
             self.counters.transactions += 1

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pymysql
@@ -99,9 +100,9 @@ class MariadbServer(ServerProcess):
                 time.sleep(0.02)
         raise Retryable(f"MariaDB does not start: {self.log_tail()}")
 
-    def connect(self, **options: object) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
+    def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
         """Open a connection that commits each statement by itself, unless told otherwise."""
-        settings: dict[str, object] = {"autocommit": True, "charset": "utf8mb4", **options}
+        options = {"autocommit": True, "charset": "utf8mb4", **options}
         return pymysql.connect(
-            host=self.host, port=self.port, user=self.user, password=self.password, **settings
+            host=self.host, port=self.port, user=self.user, password=self.password, **options
         )

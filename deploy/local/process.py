@@ -61,7 +61,7 @@ class ServerProcess:
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ
             )
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send a signal, and nothing else."""
         if self.is_running:
             os.kill(self.pid, number)
@@ -77,7 +77,7 @@ class ServerProcess:
     def _end(self, number: signal.Signals) -> int | None:
         if self._process is None:
             return None
-        self.signal(number)
+        self.send(number)
         try:
             return self._process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
