@@ -74,6 +74,24 @@ def test_no_more_batches_than_allowed_are_in_flight(make_queue: MakeQueue) -> No
     assert len(third[0]) == 1
 
 
+def test_writes_gather_while_a_batch_is_in_flight_until_they_are_many(
+    make_queue: MakeQueue,
+) -> None:
+    queue, session = make_queue(), Session()
+    put(queue)
+    queue.take(session)
+    got: list[list[PendingWrite] | None] = []
+    sender = in_thread(lambda: got.append(queue.take(session)))
+    for _ in range(31):
+        put(queue)
+    sender.join(0.05)
+    assert sender.is_alive()
+    put(queue)
+    sender.join(5)
+    assert got[0] is not None
+    assert len(got[0]) == 32
+
+
 def test_a_sleeping_sender_wakes_for_a_write(make_queue: MakeQueue) -> None:
     queue = make_queue()
     got: list[list[PendingWrite] | None] = []
@@ -136,6 +154,7 @@ def test_a_full_queue_makes_writers_wait_for_room(make_queue: MakeQueue) -> None
     assert waiting.is_alive()
     queue.take(session)
     waiting.join(5)
+    queue.acked(session)
     assert queue.take(session) == [patient]
 
 
