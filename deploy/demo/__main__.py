@@ -96,7 +96,7 @@ class Demo:
 
     def _kill_a_pump(self, display: Display) -> None:
         name, pump = next(iter(self.cluster.pumps.items()))
-        pump.kill9()
+        pump.kill()
         display.say(f"killed {name} with -9")
         time.sleep(PUMP_DOWN_S)
         pump.start()

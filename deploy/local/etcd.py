@@ -31,7 +31,7 @@ def program() -> str:
 class EtcdServer(ServerProcess):
     """One etcd whose ports and data stay the same over restarts."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, durable: bool = True) -> None:
         client, peer = free_port(), free_port()
         self.url = f"127.0.0.1:{client}"
         super().__init__(
@@ -45,6 +45,7 @@ class EtcdServer(ServerProcess):
                 f"--initial-cluster=default=http://127.0.0.1:{peer}",
                 "--logger=zap",
                 "--log-level=warn",
+                *([] if durable else ["--unsafe-no-fsync"]),
             ],
             log=home / "etcd.log",
         )

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,14 +71,30 @@ class ServerProcess:
         """End the process in order and return its exit code; kill it when it takes too long."""
         return self._end(signal.SIGTERM)
 
-    def kill9(self) -> None:
-        """Kill the process where it stands."""
+    def kill(self) -> None:
+        """Kill the process where it stands, as kill -9 does."""
         self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill the process and start it again."""
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        """Keep the process from running, its connections staying open; return once it stands."""
+        self.send(signal.SIGSTOP)
+        while psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        """Let a frozen process run on."""
+        self.send(signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> int | None:
         if self._process is None:
             return None
         self.send(number)
+        self.thaw()
         try:
             return self._process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:

@@ -12,13 +12,14 @@ from typing import Any
 import grpc
 import pytest
 
+from deploy.local.etcd import EtcdServer
+from deploy.local.process import free_port
 from penstock.codec import decode_binlog, encode_binlog
 from penstock.etcd import connect
 from penstock.model import Binlog, BinlogType
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.timestamp import OracleClient, compose
-from tests.kit.fix_etcd import EtcdServer, free_port
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 

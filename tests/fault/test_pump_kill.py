@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.registry import Registry
 from penstock.timestamp import OracleClient
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until
 from tests.kit.oracle import OracleNode

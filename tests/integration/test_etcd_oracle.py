@@ -15,13 +15,13 @@ from typing import Any
 import grpc
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.errors import Retryable
 from penstock.etcd import connect, read
 from penstock.pb import pdpb_pb2
 from penstock.timestamp import COUNT_MAX, LOGICAL_END, OracleClient, compose, physical_ms
 from penstock.timestamp_server import WINDOW_KEY
 from penstock.timestamp_stream import LEADER_KEY
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.oracle import OracleNode
 from tests.kit.wait import eventually
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from deploy.local.etcd import EtcdServer
+from deploy.local.process import free_port
 from penstock.errors import Retryable
 from penstock.etcd import Watch, connect, read
 from penstock.history import LOCK_KEY, History
 from penstock.lease import Lease
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.schema import DdlJob, DdlType
-from tests.kit.fix_etcd import EtcdServer, free_port
 from tests.kit.wait import eventually
 
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from deploy.local.process import free_port
 from penstock.errors import NeedsOperator, Retryable
 from penstock.etcd import EtcdClosed, connect, etcd_errors, read
-from tests.kit.fix_etcd import free_port
 
 
 @pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1"])

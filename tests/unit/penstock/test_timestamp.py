@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.local.process import free_port
 from penstock.errors import Retryable
 from penstock.timestamp import (
     COUNT_MAX,
@@ -20,7 +21,6 @@ from penstock.timestamp import (
     seconds_between,
 )
 from penstock.timestamp_allocator import WINDOW_MS, Allocator
-from tests.kit.fix_etcd import free_port
 from tests.kit.oracle import MemoryOracle
 
 NOW_MS = 1_700_000_000_000
