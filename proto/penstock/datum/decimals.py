@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import decimal
 from decimal import Decimal
+from functools import cache
 
 from penstock.datum.values import damaged, take
 
@@ -35,10 +36,17 @@ def word_sizes(precision: int, frac: int) -> tuple[tuple[int, ...], tuple[int, .
     return integer, (WORD_DIGITS,) * part + ((tail,) if tail else ())
 
 
+@cache
+def _layout(precision: int, frac: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Return ten to the digits, and the bits, of every word from the right, and all bytes."""
+    integer, fraction = word_sizes(precision, frac)
+    words = [(10**digits, 8 * WORD_BYTES[digits]) for digits in reversed(integer + fraction)]
+    return tuple(words), sum(bits for _, bits in words) // 8
+
+
 def binary_size(precision: int, frac: int) -> int:
     """Return the bytes that digits of this precision take, the two leading bytes not counted."""
-    integer, fraction = word_sizes(precision, frac)
-    return sum(WORD_BYTES[digits] for digits in integer + fraction)
+    return _layout(precision, frac)[1]
 
 
 def unscaled(value: Decimal, frac: int) -> int:
@@ -48,27 +56,17 @@ def unscaled(value: Decimal, frac: int) -> int:
 
 def encode_unscaled(number: int, precision: int, frac: int) -> bytes:
     """Return precision, frac and digits of `number`, which is the value times ten to the `frac`."""
-    integer, fraction = word_sizes(precision, frac)
-    whole, part = divmod(abs(number), 10**frac)
-    words = _split(whole, integer) + _split(part, fraction)
-    out = bytearray()
-    for word, digits in zip(words, integer + fraction, strict=True):
-        out += word.to_bytes(WORD_BYTES[digits], "big")
+    words, size = _layout(precision, frac)
+    rest, bits, shift = abs(number), 0, 0
+    for limit, width in words:
+        rest, word = divmod(rest, limit)
+        bits |= word << shift
+        shift += width
+    assert rest == 0, "the caller checked the precision"
     if number < 0:
-        out = bytearray(byte ^ 0xFF for byte in out)
-    if out:
-        out[0] ^= 0x80
-    return bytes((precision, frac)) + bytes(out)
-
-
-def _split(number: int, sizes: tuple[int, ...]) -> list[int]:
-    """Cut a number into words of the given digit counts."""
-    words = []
-    for digits in reversed(sizes):
-        number, word = divmod(number, 10**digits)
-        words.append(word)
-    assert number == 0, "the caller checked the precision"
-    return words[::-1]
+        bits ^= (1 << shift) - 1
+    bits ^= 1 << shift - 1
+    return bytes((precision, frac)) + bits.to_bytes(size, "big")
 
 
 def encode_decimal(value: Decimal, precision: int = 0, frac: int = 0) -> bytes:
@@ -80,13 +78,17 @@ def encode_decimal(value: Decimal, precision: int = 0, frac: int = 0) -> bytes:
         raise damaged(f"{value} is not a number a DECIMAL can hold")
     if precision == 0:
         precision, frac = natural_precision(value)
-    if not 0 < precision <= PRECISION_MAX or not 0 <= frac <= min(FRAC_MAX, precision):
-        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
+    _check_size(precision, frac)
     # A value such as 1E+999999 must not be written out before it is refused.
     number = unscaled(value, frac) if value.adjusted() < PRECISION_MAX else 10**precision
     if abs(number) >= 10**precision:
         raise damaged(f"{value} does not fit DECIMAL({precision},{frac})")
     return encode_unscaled(number, precision, frac)
+
+
+def _check_size(precision: int, frac: int) -> None:
+    if not 0 < precision <= PRECISION_MAX or not 0 <= frac <= min(FRAC_MAX, precision):
+        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
 
 
 def natural_precision(value: Decimal) -> tuple[int, int]:
@@ -102,36 +104,29 @@ def read_unscaled(data: bytes, at: int) -> tuple[int, int, int]:
     """Read precision, frac and digits; return the unscaled number, its frac, and what follows."""
     head, at = take(data, at, 2)
     precision, frac = head
-    if not 0 < precision <= PRECISION_MAX or frac > min(FRAC_MAX, precision):
-        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
-    raw, at = take(data, at, binary_size(precision, frac))
-    negative = not raw[0] & 0x80
-    bits = int.from_bytes(raw, "big") ^ (0x80 << 8 * (len(raw) - 1))
+    _check_size(precision, frac)
+    words, size = _layout(precision, frac)
+    raw, at = take(data, at, size)
+    bits = int.from_bytes(raw, "big") ^ (0x80 << 8 * (size - 1))
+    negative = raw[0] < 0x80
     if negative:
-        bits ^= (1 << 8 * len(raw)) - 1
-    number = _join(bits.to_bytes(len(raw), "big"), precision, frac)
+        bits ^= (1 << 8 * size) - 1
+    number, scale = 0, 1
+    for limit, width in words:
+        word = bits & (1 << width) - 1
+        if word >= limit:
+            raise damaged(f"a decimal's word below {limit} holds {word}")
+        number += word * scale
+        scale *= limit
+        bits >>= width
     return -number if negative else number, frac, at
 
 
 def end_of(data: bytes, at: int) -> int:
     """Return where the decimal at `at` ends, its digits unread."""
     (precision, frac), at = take(data, at, 2)
-    if frac > precision:
-        raise damaged(f"a DECIMAL({precision},{frac}) cannot exist")
+    _check_size(precision, frac)
     return take(data, at, binary_size(precision, frac))[1]
-
-
-def _join(raw: bytes, precision: int, frac: int) -> int:
-    number = start = 0
-    integer, fraction = word_sizes(precision, frac)
-    for digits in integer + fraction:
-        end = start + WORD_BYTES[digits]
-        word = int.from_bytes(raw[start:end], "big")
-        if word >= 10**digits:
-            raise damaged(f"a decimal's word of {digits} digits holds {word}")
-        number = number * 10**digits + word
-        start = end
-    return number
 
 
 def decimal_text(number: int, frac: int) -> str:

@@ -69,9 +69,10 @@ def read_int(data: bytes, at: int) -> tuple[int, int]:
 
 def _ranged_reader(low: int, high: int) -> Callable[[bytes, int], tuple[int, int]]:
     def decode(data: bytes, at: int) -> tuple[int, int]:
-        # One-byte varints are by far the most; they are read here without a call.
-        if at + 1 < len(data) and data[at] == 8 and (byte := data[at + 1]) < 0x80:
-            value, at = (byte >> 1) ^ -(byte & 1), at + 2
+        # Nearly all integers have this flag; they are read without a call between.
+        if at < len(data) and data[at] == 8:
+            raw, at = values.read_uvarint(data, at + 1)
+            value = (raw >> 1) ^ -(raw & 1)
         else:
             value, at = read_int(data, at)
         if not low <= value <= high:

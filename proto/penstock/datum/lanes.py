@@ -68,12 +68,18 @@ class Lanes:
 
     def word(self, at: Ints) -> Words:
         """Return the eight bytes at each position, little-endian."""
-        # Two aligned words and shifts are three times as fast as numpy's unaligned gather.
+        # Two aligned words and shifts are three times as fast as numpy's unaligned gather; most
+        # of the time goes into fresh memory, hence the steps in place.
         index = at >> 3
         shift = ((at & 7) << 3).view(np.uint64)
-        low: Words = self._words[index] >> shift
+        low: Words = self._words.take(index, mode="clip")
+        low >>= shift
         index += 1
-        low |= (self._words[index] << np.uint64(1)) << (np.uint64(63) - shift)
+        high: Words = self._words.take(index, mode="clip")
+        high <<= np.uint64(1)
+        np.subtract(np.uint64(63), shift, out=shift)
+        high <<= shift
+        low |= high
         return low
 
     def uvarints(self, at: Ints) -> tuple[Words, Ints, Mask | None]:
@@ -112,7 +118,10 @@ def _squeeze(word: Words) -> Words:
         (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
         (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
     ):
-        word = (word & np.uint64(low)) | ((word & np.uint64(high)) >> np.uint64(shift))
+        upper = word & np.uint64(high)
+        upper >>= np.uint64(shift)
+        word &= np.uint64(low)
+        word |= upper
     return word
 
 

@@ -8,6 +8,7 @@ from penstock.datum import defaults, ints, values
 from penstock.datum.field import Decode, Field
 from penstock.datum.layout import (
     EMPTY_ROW,
+    ROW_ID,
     Row,
     Stored,
     handle_parts,
@@ -32,44 +33,113 @@ class RowReader:
         self._by_id = {s.column.id: (s.position, read(s.field)) for s in stored}
         self._missing = {s.position: _missing_reader(s, read) for s in stored}
         self._handle = handle_position(table)
+        self._handle_range = (0, 0)
+        self._handle_mask = 0
+        if self._handle is not None:
+            column = table.columns[self._handle]
+            self._handle_range = ints.integer_range(column)
+            self._handle_mask = values.UINT64_MAX if column.is_unsigned else -1
         by_position = {s.position: s for s in stored}
         self._handle_parts = [
             (part.offset, read(by_position[part.offset].field), part.length == -1)
             for part in handle_parts(table)
         ]
+        self._steps = [(s.header, s.position, read(s.field)) for s in stored]
+        if self._handle is None and not self._handle_parts:
+            # The row id goes to a place behind the row, and is cut off with it.
+            self._steps.append((values.int_datum(ROW_ID), self._width, ints.read_int))
+        self._insert_steps = [step for step in self._steps if step[1] != self._handle]
 
     def insert(self, data: bytes) -> Row:
         """Read the bytes of an inserted row."""
         try:
             found, at = self._read_handle(data)
-            seen = dict(found)
-            self._read_rows(data, at, seen, None)
-            if self._handle is not None:
-                seen[self._handle] = found[self._handle]
-            return self._complete(seen)
+            if quick := self._quick(data, at, self._insert_steps, found):
+                row, at, _ = quick
+                if at == len(data):
+                    return row
+            return self._insert_in_any_order(data)
         except Malformed as problem:
             raise self._in_table(problem) from None
 
     def update(self, data: bytes) -> tuple[Row, Row]:
         """Read the bytes of an updated row: the row before and the row after."""
         try:
-            before: dict[int, object] = {}
-            after: dict[int, object] = {}
-            self._read_rows(data, 0, before, after)
-            if before.keys() != after.keys():
-                raise damaged("an update has values before that it has not after")
-            return self._complete(before), self._complete(after)
+            if before := self._quick(data, 0, self._steps, {}):
+                after = self._quick(data, before[1], self._steps, {})
+                if after and after[1] == len(data) and before[2] == after[2]:
+                    return before[0], after[0]
+            return self._update_in_any_order(data)
         except Malformed as problem:
             raise self._in_table(problem) from None
 
     def delete(self, data: bytes) -> Row:
         """Read the bytes of a deleted row."""
         try:
-            seen: dict[int, object] = {}
-            self._read_rows(data, 0, seen, None)
-            return self._complete(seen)
+            if quick := self._quick(data, 0, self._steps, {}):
+                row, at, _ = quick
+                if at == len(data):
+                    return row
+            return self._delete_in_any_order(data)
         except Malformed as problem:
             raise self._in_table(problem) from None
+
+    def _quick(
+        self,
+        data: bytes,
+        at: int,
+        steps: list[tuple[bytes, int, Decode]],
+        found: dict[int, object],
+    ) -> tuple[Row, int, list[int]] | None:
+        """Read one row whose columns come in the usual order, None if anything is unusual.
+
+        Returns the row, what follows, and which columns it did not hold; `found` has the values of
+        the handle. The slow way then finds out whether the row is unusual or malformed.
+        """
+        row: list[object] = [None] * (self._width + 1)
+        for position, value in found.items():
+            row[position] = value
+        absent: list[int] = []
+        start = at
+        try:
+            for header, position, decode in steps:
+                if not data.startswith(header, at):
+                    absent.append(position)
+                    continue
+                at += len(header)
+                if data[at]:
+                    row[position], at = decode(data, at)
+                else:
+                    row[position] = None
+                    at += 1
+        except (Malformed, IndexError):
+            return None
+        if at == start:
+            return None
+        for position in absent:
+            if position not in found and position < self._width:
+                row[position] = self._missing[position]()
+        del row[self._width]
+        return tuple(row), at, absent
+
+    def _insert_in_any_order(self, data: bytes) -> Row:
+        found, at = self._read_handle(data)
+        seen = dict(found)
+        self._read_rows(data, at, seen, None)
+        if self._handle is not None:
+            seen[self._handle] = found[self._handle]
+        return self._complete(seen)
+
+    def _update_in_any_order(self, data: bytes) -> tuple[Row, Row]:
+        before: dict[int, object] = {}
+        after: dict[int, object] = {}
+        self._read_rows(data, 0, before, after)
+        return self._complete(before), self._complete(after)
+
+    def _delete_in_any_order(self, data: bytes) -> Row:
+        seen: dict[int, object] = {}
+        self._read_rows(data, 0, seen, None)
+        return self._complete(seen)
 
     def missing(self, position: int) -> object:
         """Return what a column reads as in a row that does not hold it."""
@@ -104,11 +174,8 @@ class RowReader:
         return found, at
 
     def _handle_value(self, number: int) -> int:
-        assert self._handle is not None
-        column = self._table.columns[self._handle]
-        if column.is_unsigned:
-            number &= values.UINT64_MAX
-        low, high = ints.integer_range(column)
+        number &= self._handle_mask
+        low, high = self._handle_range
         if not low <= number <= high:
             raise damaged(f"the handle {number} is not in {low}..{high}")
         return number
@@ -127,10 +194,7 @@ class RowReader:
         if end - at == len(empty) and data[at:] == empty:
             return
         while at < end:
-            if data[at] == 8 and at + 1 < end and (byte := data[at + 1]) < 0x80:
-                column_id, at = (byte >> 1) ^ -(byte & 1), at + 2
-            else:
-                column_id, at = _read_id(data, at)
+            column_id, at = _read_id(data, at)
             target = first
             if column_id in ids:
                 if second is None or column_id in ids_again:

@@ -16,10 +16,10 @@ are not public. A row is a sequence with one value per entry of `TableInfo.colum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.datum import ints, values
-from penstock.datum.field import Decode, Field, refused
+from penstock.datum.field import Decode, Encode, Field, refused
 from penstock.datum.layout import (
     EMPTY_ROW,
     ROW_ID,
@@ -47,11 +47,15 @@ class RowCodec:
         self._width = len(table.columns)
         self._stored = stored_columns(table)
         self._handle = handle_position(table)
+        self._handle_range = (0, 0)
+        if self._handle is not None:
+            self._handle_range = ints.integer_range(table.columns[self._handle])
         parts = handle_parts(table)
         by_position = {s.position: s for s in self._stored}
         self._handle_parts = [(by_position[p.offset], p.length) for p in parts]
         in_handle = {p.offset for p in parts if p.length == -1} | {self._handle}
-        self._in_insert = tuple(s for s in self._stored if s.position not in in_handle)
+        self._in_insert = _writers(s for s in self._stored if s.position not in in_handle)
+        self._in_row = _writers(self._stored)
         self._has_row_id = self._handle is None and not parts
         reader = RowReader(table, _decode)
         self.decode_insert = reader.insert
@@ -62,11 +66,12 @@ class RowCodec:
         """Return the bytes of a new row; `rowid` counts only in tables without a handle."""
         self._check_width(row)
         out = [self._encode_handle(row, rowid)]
-        for stored in self._in_insert:
-            value = row[stored.position]
-            if value is None and stored.omits_null:
-                continue
-            out += (stored.header, _datum(stored, value))
+        for position, header, encode, stored in self._in_insert:
+            value = row[position]
+            if value is not None:
+                out += (header, encode(value))
+            elif not stored.omits_null:
+                out += (header, _null(stored))
         if len(out) == 1:
             out.append(EMPTY_ROW)
         return b"".join(out)
@@ -84,8 +89,9 @@ class RowCodec:
     def _encode_row(self, row: Sequence[object], rowid: int) -> bytes:
         self._check_width(row)
         out: list[bytes] = []
-        for stored in self._stored:
-            out += (stored.header, _datum(stored, row[stored.position]))
+        for position, header, encode, stored in self._in_row:
+            value = row[position]
+            out += (header, _null(stored) if value is None else encode(value))
         if self._has_row_id:
             out += (values.int_datum(ROW_ID), values.int_datum(rowid))
         return b"".join(out) or EMPTY_ROW
@@ -97,7 +103,7 @@ class RowCodec:
             return values.int_datum(rowid)
         column = self.table.columns[self._handle]
         number = ints.as_int(column, row[self._handle])
-        low, high = ints.integer_range(column)
+        low, high = self._handle_range
         if not low <= number <= high:
             raise refused(column, number, f"{low} to {high} is the range")
         # The handle is signed whatever the column is: large unsigned keys are negative handles.
@@ -115,9 +121,11 @@ def _decode(field: Field) -> Decode:
     return field.decode
 
 
-def _datum(stored: Stored, value: object) -> bytes:
-    if value is not None:
-        return stored.field.encode(value)
+def _writers(columns: Iterable[Stored]) -> tuple[tuple[int, bytes, Encode, Stored], ...]:
+    return tuple((s.position, s.header, s.field.encode, s) for s in columns)
+
+
+def _null(stored: Stored) -> bytes:
     if stored.column.is_not_null and not stored.column.is_generated:
         raise refused(stored.column, None, "the column is NOT NULL")
     return _NULL

@@ -97,13 +97,16 @@ def parse_datetime(text: str, fsp: int) -> Fields:
     match = _DATETIME.fullmatch(text.strip())
     if match is None:
         raise damaged(f"{text!r} is not written as YYYY-MM-DD hh:mm:ss")
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    micro = rounded_micros(match[7] or "", fsp)
-    return checked((year, month, day, hour, minute, second, micro))
+    year, month, day, hour, minute, second, fraction = match.groups("0")
+    micro = rounded_micros(fraction, fsp)
+    clock = (int(hour), int(minute), int(second))
+    return checked((int(year), int(month), int(day), *clock, micro))
 
 
 def rounded_micros(digits: str, fsp: int) -> int:
     """Return fraction digits as microseconds, rounded half up to `fsp`; may be a full second."""
+    if digits in ("", "0"):
+        return 0
     kept = int(digits[:fsp].ljust(fsp, "0") or "0")
     if digits[fsp : fsp + 1] >= "5":
         kept += 1

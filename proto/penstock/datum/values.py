@@ -54,15 +54,23 @@ def damaged(what: str) -> Malformed:
     return Malformed(what, hint="the bytes are damaged or not in TiDB's row format")
 
 
+# Varints are most of what a row is made of, so two bytes of them come from tables at a time:
+# the last ones of a varint, and ones after which more will come.
+_LAST = tuple(bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14))
+_MORE = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
+
+
 def encode_uvarint(value: int) -> bytes:
     """Return an unsigned LEB128 varint of `value`, at most ten bytes."""
     assert 0 <= value <= UINT64_MAX, value
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 1 << 14:
+        return _LAST[value]
+    out = _MORE[value & 0x3FFF]
+    value >>= 14
+    while value >= 1 << 14:
+        out += _MORE[value & 0x3FFF]
+        value >>= 14
+    return out + _LAST[value]
 
 
 def encode_varint(value: int) -> bytes:
@@ -167,7 +175,7 @@ def read_bytes_comparable(data: bytes, at: int) -> tuple[bytes, int]:
 
 def encode_bytes(value: bytes) -> bytes:
     """Return the compact form: a varint length and the bytes."""
-    return encode_varint(len(value)) + value
+    return encode_uvarint(len(value) << 1) + value
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -178,7 +186,7 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 def int_datum(value: int) -> bytes:
     """Return a signed integer as rows hold it."""
-    return b"\x08" + encode_varint(value)
+    return b"\x08" + encode_uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
 
 
 def uint_datum(value: int) -> bytes:
@@ -188,7 +196,7 @@ def uint_datum(value: int) -> bytes:
 
 def bytes_datum(value: bytes) -> bytes:
     """Return bytes as rows hold them."""
-    return b"\x02" + encode_bytes(value)
+    return b"\x02" + encode_uvarint(len(value) << 1) + value
 
 
 def float_datum(value: float) -> bytes:
