@@ -160,9 +160,9 @@ class Deliveries:
     def _failed(self, delivery: Delivery, failure: Failure) -> bool:
         now_s = time.monotonic()
         delivery.next_try_s = now_s + self._retry_s
-        if delivery.done.is_set() or failure.reason is Reason.INVALID:
+        if delivery.done.is_set():
             return True
-        if now_s < delivery.give_up_s:
+        if now_s < delivery.give_up_s and failure.reason is not Reason.INVALID:
             return False
         log.warning(
             "gave up %s to pump %s, its resolver decides: %s",

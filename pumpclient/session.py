@@ -8,15 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.codec import encode_binlog
+from penstock.errors import Retryable
 from penstock.fence import WriterFence
 from penstock.model import Binlog
 from penstock.timestamp import Oracle
 from pumpclient.delivery import Deliveries, Delivery
-from pumpclient.failures import OutcomeUnknown
+from pumpclient.failures import OutcomeUnknown, Reason
 from pumpclient.options import Options
 from pumpclient.prewrite import Prewriter
 from pumpclient.pumps import Pump, Pumps
 from pumpclient.schema import Schemas
+
+
+class _Refused(Exception):
+    """The Pump has another verdict about the transaction than our Commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class Session:
     def commit(self, home: Pump, commit: Binlog, *, start_s: float, wait: bool) -> None:
         """Deliver a Commit to the Pump of its Prewrite; raise `OutcomeUnknown` as it says.
 
+        Raises `Retryable` when that Pump has rolled the transaction back already.
+
         `start_s` is when `start_ts` was fetched, on the monotonic clock: soon after
         `commit_timeout_s` from then the Pump may give its own verdict, so no Commit goes out later.
         """
@@ -68,6 +75,12 @@ class Session:
         is_followed = False
         try:
             is_done = wait and self._commit_now(home, payload)
+        except _Refused as refused:
+            is_done = True
+            # The Pump's resolver was quicker, so this is no doubt but a verdict.
+            raise Retryable(
+                f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {refused}"
+            ) from refused
         finally:
             # Also after an interrupt: what was decided is delivered.
             if not is_done:
@@ -91,6 +104,8 @@ class Session:
             self.pumps.report(home, failure)
             if failure is None:
                 return True
+            if failure.reason is Reason.INVALID:
+                raise _Refused(failure.message)
             if time.monotonic() + self.options.commit_retry_s > deadline_s:
                 return False
             time.sleep(self.options.commit_retry_s)

@@ -169,9 +169,8 @@ class PumpWriter:
 
     def _stream(self, channel: grpc.Channel, session: Session) -> grpc.RpcError | None:
         stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
-        call = stub.Write(self._batches(session))
-        with self._call_lock:
-            self._call = call
+        with self._call_lock:  # As soon as it sends anything, it can be broken.
+            call = self._call = stub.Write(self._batches(session))
         try:
             for ack in call:
                 self._acknowledge(session, ack)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.codec import decode_binlog, decode_prewrite_value
 from penstock.datum.rows import RowCodec
 from penstock.errors import NeedsOperator, Retryable
@@ -20,7 +21,6 @@ from penstock.model import Binlog, BinlogType, MutationType
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import Registry
 from pumpclient import NoPump, Options, PumpClient
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.fix_pump import PumpProcess
 
 MakePump = Callable[..., PumpProcess]

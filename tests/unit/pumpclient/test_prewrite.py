@@ -307,6 +307,15 @@ def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
     assert kinds(revived) == [(BinlogType.COMMIT, 1)]
 
 
+def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of(write_timeout_s=5)
+    (a,) = cluster.start("a")
+    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    a.verdict = lambda payload: (Refusal.INVALID, "it was rolled back")
+    with pytest.raises(Retryable, match=r"did not happen.*it was rolled back"):
+        cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
+
+
 def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")

@@ -1,0 +1,94 @@
+"""The operator's command against a real etcd and a real Pump."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from pumpclient.binlogctl import main
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.fix_pump import PumpProcess
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(etcd: Any, etcd_server: EtcdServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_it(*arguments: str) -> tuple[int, str, str]:
+        code = main([*arguments, "--etcd-urls", etcd_server.url])
+        return code, *capsys.readouterr()
+
+    return run_it
+
+
+@pytest.fixture
+def registry(etcd: Any) -> Registry:
+    return Registry(etcd)
+
+
+def test_pumps_and_drainers_are_listed_and_offline_ones_only_on_demand(
+    run: Run, registry: Registry
+) -> None:
+    for node_id, state in (("pump-1", NodeState.PAUSED), ("pump-2", NodeState.OFFLINE)):
+        registry.put(NodeKind.PUMP, NodeStatus(node_id=node_id, host="127.0.0.1:1", state=state))
+    code, out, err = run("pumps")
+    assert (code, err) == (0, "")
+    assert "pump-1" in out
+    assert "pump-2" not in out
+    assert "pump-2" in run("pumps", "--show-offline-nodes")[1]
+    assert run("drainers") == (0, "no nodes\n", "")
+
+
+def test_a_state_is_written_for_a_node_that_is_dead(run: Run, registry: Registry) -> None:
+    status = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=5)
+    registry.put(NodeKind.DRAINER, status)
+    code, out, _ = run("update-drainer", "--node-id", "d", "--state", "offline")
+    assert (code, out) == (0, "d: online -> offline\n")
+    found = registry.get(NodeKind.DRAINER, "d")
+    assert found is not None
+    assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
+
+
+def test_an_unknown_node_is_an_operators_matter(run: Run) -> None:
+    code, out, err = run("pause-pump", "--node-id", "ghost")
+    assert (code, out) == (2, "")
+    assert "no node 'ghost'" in err
+
+
+def test_a_dead_node_cannot_be_paused_and_the_error_says_what_can_be_done(
+    run: Run, registry: Registry
+) -> None:
+    status = NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE)
+    registry.put(NodeKind.PUMP, status)
+    code, _, err = run("pause-pump", "--node-id", "p")
+    assert code == 1
+    assert "update its state" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "state"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)]
+)
+def test_a_pump_stops_in_the_way_it_is_asked_to(
+    run: Run,
+    registry: Registry,
+    etcd_server: EtcdServer,
+    pump_factory: Callable[..., PumpProcess],
+    command: str,
+    state: NodeState,
+) -> None:
+    pump = pump_factory(etcd_server.url)
+    code, out, err = run(command, "--node-id", pump.node_id)
+    assert (code, err) == (0, "")
+    assert pump.node_id in out
+    assert pump.wait() == 0
+    deadline_s = time.monotonic() + 10
+    while (found := registry.get(NodeKind.PUMP, pump.node_id)) is None or found.state != state:
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.05)
+    code, _, err = run(command, "--node-id", pump.node_id)
+    assert code == 2
+    assert f"is {state}" in err
