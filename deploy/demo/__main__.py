@@ -1,6 +1,6 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
-    python -m deploy.demo [--sink sqlite|mysql] [--transactions 6000] [--keep]
+    python -m deploy.demo [--sink sqlite|mysql] [--transactions 6000] [--rows N] [--keep]
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.demo import comparison, dataset
@@ -21,7 +22,7 @@ from deploy.demo.display import Display, Progress
 from deploy.demo.store import Store
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
-from penstock import etcd
+from penstock import etcd, service
 from penstock.errors import PenstockError, Retryable
 from penstock.registry import NodeKind, Registry
 from pumpclient import PumpClient
@@ -31,14 +32,22 @@ PUMP_DOWN_S = 1.5
 THREADS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a run does; without `rows_max` it loads the whole data set."""
+
+    transactions: int
+    rows_max: int | None
+
+
 class Demo:
     """One run over a running cluster."""
 
-    def __init__(self, cluster: Cluster, client: PumpClient, transactions: int) -> None:
+    def __init__(self, cluster: Cluster, client: PumpClient, size: Size) -> None:
         self.cluster = cluster
         self.store = Store()
-        self.workload = Workload(client, self.store, threads=THREADS)
-        self.transactions = transactions
+        self.workload = Workload(client, self.store, threads=THREADS, rows_max=size.rows_max)
+        self.transactions = size.transactions
         self.stage = "starting"
         self.rss_max: dict[str, int] = {}
         self._etcd = etcd.connect(cluster.etcd.url)
@@ -134,11 +143,12 @@ def report(demo: Demo) -> bool:
     return identical
 
 
-def run(home: Path, sink: str, transactions: int) -> bool:
+def run(home: Path, sink: str, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the downstream is identical."""
+    service.start_logging("info", str(home / "writers.log"))
     print("starting etcd, three Pumps and a Drainer on Spark", flush=True)
     with Cluster(home, sink=sink) as cluster, PumpClient.connect(cluster.etcd.url) as client:
-        demo = Demo(cluster, client, transactions)
+        demo = Demo(cluster, client, size)
         try:
             with Display(demo.look) as display:
                 demo.run(display)
@@ -152,11 +162,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="deploy.demo", description=__doc__.split("\n")[0])
     parser.add_argument("--sink", choices=("sqlite", "mysql"), default="sqlite")
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
+    parser.add_argument("--rows", type=int, help="load only so many rows of each table")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
-        identical = run(home, options.sink, options.transactions)
+        identical = run(home, options.sink, Size(options.transactions, options.rows))
     except PenstockError as error:
         print(f"the demo failed: {error}", file=sys.stderr)
         return 1

@@ -33,13 +33,17 @@ class Counters:
 class Workload:
     """Writers over one client and one store; `counters` tells how far they are."""
 
-    def __init__(self, client: PumpClient, store: Store, *, threads: int) -> None:
+    def __init__(
+        self, client: PumpClient, store: Store, *, threads: int, rows_max: int | None
+    ) -> None:
         self.client = client
         self.store = store
         self.threads = threads
+        self.rows_max = rows_max
         self.counters = Counters()
         self._counting = threading.Lock()
         self._new_ids = itertools.count(1_000_000)
+        self._flights = self._reports = 0
 
     def create_tables(self) -> None:
         """Create the schema, the tables of the data set, and one table without a key."""
@@ -55,11 +59,11 @@ class Workload:
             self.store.alter(commit_ts, effect)
 
     def load(self) -> None:
-        """Insert the whole data set, several transactions at a time."""
+        """Insert the data set, several transactions at a time; of each table `rows_max` rows."""
         batches = (
             (table.name, batch)
             for table in dataset.TABLES
-            for batch in _chunks(dataset.rows(table), LOAD_ROWS)
+            for batch in _chunks(itertools.islice(dataset.rows(table), self.rows_max), LOAD_ROWS)
         )
         gate = threading.Lock()
 
@@ -76,6 +80,8 @@ class Workload:
 
     def churn(self, transactions: int) -> None:
         """Run mixed updates, deletes, key changes and multi-table transactions."""
+        self._flights = len(self.store.tables["flights"])
+        self._reports = len(self.store.tables["weather"])
         share = transactions // self.threads
         dice = [random.Random(seed) for seed in range(self.threads)]
         self._in_threads([partial(self._churn, each, share) for each in dice])
@@ -92,7 +98,7 @@ class Workload:
             dice.choices(kinds, weights)[0](dice)
 
     def _flight(self, dice: random.Random) -> Key:
-        return dice.randrange(1, 336_777)
+        return dice.randrange(1, self._flights + 1)
 
     def _delay(self, dice: random.Random) -> None:
         """Update one flight in place."""
@@ -146,7 +152,7 @@ class Workload:
         with self.store.transaction([("flights", key), ("weather", report)]):
             flights, weather = (self.store.tables[name] for name in ("flights", "weather"))
             flight = next(flights[k] for k in iter(lambda: self._flight(dice), 0) if k in flights)
-            seen = weather[dice.randrange(1, 26_000)]
+            seen = weather[dice.randrange(1, self._reports + 1)]
             changes = [
                 Change("flights", None, key, None, _with(flight, 0, key)),
                 Change("weather", None, report, None, _with(seen, 0, report)),

@@ -1,0 +1,38 @@
+"""The demo, smaller: writers, Pumps, Drainer, Spark and downstream end identical, and are gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.etcd, pytest.mark.spark]
+
+
+@pytest.mark.parametrize("sink", ["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
+def test_the_demo_ends_identical_and_leaves_no_process(sink: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deploy.demo", "--sink", sink]
+    command += ["--rows", "12000", "--transactions", "800"]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert done.stdout.splitlines()[-1] == "identical"
+    assert "killed pump-1 with -9" in told
+    assert "ALTER TABLE flights ADD COLUMN" in told
+    left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+    assert not [line for line in left if line and str(tmp_path) in " ".join(line)]
+    assert not list(tmp_path.iterdir())
