@@ -159,10 +159,13 @@ class Pipeline:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if commit.done():
                 commit.result()
-            if not self._plan_task.cancelled():
-                self._plan_task.result()
+            failure = None if self._plan_task.cancelled() else self._plan_task.exception()
+            if failure is not None:
+                log.error("cannot go on after what is under way: %s", failure)
             self._queue.put_nowait(None)
             await commit
+            if failure is not None:
+                raise failure
         finally:
             for task in (*tasks, *self._generating):
                 task.cancel()

@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.timestamp import seconds_between
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
 
@@ -159,7 +159,7 @@ def test_a_killed_task_and_a_killed_jvm_are_replaced_and_change_nothing(
 
 def _task(drainer: DrainerProcess) -> psutil.Process:
     """Return one resident task: a Python process whose parent is one, too."""
-    workers = [child for child in drainer.children() if "pyspark" in " ".join(child.cmdline())]
+    workers = [child for child in drainer.children() if "pyspark.daemon" in child.cmdline()]
     return next(worker for worker in workers if worker.parent() in workers)
 
 

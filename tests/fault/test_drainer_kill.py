@@ -1,0 +1,256 @@
+"""A Drainer that is killed, a downstream that goes away, Pumps that die and join: nothing is lost,
+nothing is applied twice, and what cannot go on says why."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.etcd import EtcdClient
+from penstock.history import History
+from penstock.model import Binlog, BinlogType
+from penstock.schema import DdlJob
+from penstock.timestamp import open_oracle
+from pumpclient import PumpClient
+from tests.kit.fix_drainer import DrainerFactory
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.shop import Shop, in_mariadb, in_sqlite
+
+pytestmark = pytest.mark.fault
+
+
+@contextmanager
+def trading(shop: Shop, act: Callable[[Shop, int], None] | None = None) -> Iterator[None]:
+    """Let the shop trade in the background, `act` between its rounds; raise what went wrong."""
+    closing = threading.Event()
+    failures: list[BaseException] = []
+
+    def trade() -> None:
+        try:
+            round_number = 0
+            while not closing.wait(0.02):
+                shop.trade(10)
+                round_number += 1
+                if round_number % 10 == 0:
+                    shop.bulk(400)
+                if act is not None:
+                    act(shop, round_number)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=trade)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
+    assert not failures, failures
+
+
+def _alter(shop: Shop, round_number: int) -> None:
+    """Every few rounds, a DDL: a table more, or an index that is there or not."""
+    if round_number % 12 == 0:
+        shop.execute_ddl(f"CREATE TABLE shop.extra_{round_number} (id INT PRIMARY KEY)")
+    elif round_number % 12 == 6:
+        shop.execute_ddl(f"CREATE INDEX price_{round_number} ON shop.item (price)")
+
+
+def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+) -> None:
+    rng = random.Random(5)
+    pump_factory(etcd_server.url)
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, mariadb.url, batch_rows_max=500)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=11)
+        shop.create()
+        with trading(shop, _alter):
+            for _ in range(4):
+                seen = drainer.checkpoint_ts()
+                drainer.wait_for("2 in all")
+                _until(lambda seen=seen: drainer.checkpoint_ts() > seen)  # type: ignore[misc]
+                time.sleep(rng.random())
+                drainer.restart()
+        drainer.wait_until(shop.last_ts)
+        assert in_mariadb(mariadb) == shop.expected()
+        extras = {f"extra_{n}" for n in range(12, 10**6, 12)}
+        tables = {name for (name,) in mariadb.query("SHOW TABLES FROM shop")}
+        assert tables - extras == {"item", "stock", "note"}
+
+
+def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(6)
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", batch_rows_max=300)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=12)
+        shop.create()
+        with trading(shop):
+            for _ in range(2):
+                drainer.wait_for("2 in all")
+                time.sleep(rng.random())
+                drainer.restart()
+        drainer.wait_until(shop.last_ts)
+        assert in_sqlite(path) == shop.expected()
+
+
+def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_once(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+) -> None:
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, mariadb.url)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=13)
+        shop.create()
+        with trading(shop):
+            drainer.wait_for("2 in all")
+            for _ in range(2):
+                time.sleep(1)
+                mariadb.kill()
+                time.sleep(0.5)
+                mariadb.start()
+        drainer.wait_until(shop.last_ts)
+        assert in_mariadb(mariadb) == shop.expected()
+
+
+def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    first, second = pump_factory(etcd_server.url), pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=14)
+        shop.create()
+        drainer.wait_until(shop.trade(20))
+        with trading(shop):
+            third = pump_factory(etcd_server.url)
+            assert "drainer drainer-1 was notified" in third.log_text()
+            drainer.wait_for("pulling from Pump pump-3")
+            time.sleep(1)
+            second.kill9()
+            drainer.wait_for(r"has waited \d+ s for Pump pump-2 .* at low water \d+", 15)
+            held = drainer.checkpoint_ts()
+            time.sleep(1)
+            assert drainer.checkpoint_ts() == held
+            second.start()
+        drainer.wait_until(shop.last_ts)
+        assert in_sqlite(path) == shop.expected()
+        first.kill9()
+        first.start()
+        drainer.wait_until(shop.trade(20))
+        assert in_sqlite(path) == shop.expected()
+
+
+def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=15)
+        shop.create()
+        drainer.wait_until(shop.trade(20))
+        with trading(shop):
+            drainer.freeze()
+            time.sleep(11)
+            newcomer = pump_factory(etcd_server.url)
+            assert "drainer drainer-1 is not running" in newcomer.log_text()
+            time.sleep(1)
+            drainer.thaw()
+            time.sleep(1)
+        drainer.wait_until(shop.last_ts)
+        assert in_sqlite(path) == shop.expected()
+
+
+def test_a_ddl_that_nobody_knows_stops_the_drainer_before_it_with_a_hint(
+    etcd: EtcdClient,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=16)
+        shop.create()
+        before_ts = shop.trade(20)
+        _write_unknown_ddl(etcd, client)
+        shop_then = shop.expected()
+        shop.trade(5)
+        assert drainer.wait(60) == 2
+    log = drainer.log_text()
+    assert "stopped:" in log
+    assert "EXCHANGE PARTITION" in log
+    assert drainer.checkpoint_ts() >= before_ts
+    assert in_sqlite(path) == shop_then
+    # It stops there again: nothing was skipped meanwhile.
+    assert drainer.launch().wait(60) == 2
+    assert in_sqlite(path) == shop_then
+
+
+def _write_unknown_ddl(etcd: EtcdClient, client: PumpClient) -> None:
+    """Record a job of a type that Penstock does not follow, and its binlog."""
+    history, oracle = History(etcd), open_oracle(etcd)
+    try:
+        start_ts, commit_ts = oracle.get_ts(), oracle.get_ts()
+        job = DdlJob(
+            id=history.next_ids(1),
+            type=42,
+            schema_id=1,
+            schema_name="shop",
+            query="ALTER TABLE item EXCHANGE PARTITION p WITH TABLE other",
+            schema_version=history.schema_version() + 1,
+            finished_ts=commit_ts,
+        )
+        history.append(job)
+        ddl = {"ddl_query": job.query.encode(), "ddl_job_id": job.id}
+        client.write_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, **ddl))  # type: ignore[arg-type]
+        client.write_binlog(
+            Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, **ddl)  # type: ignore[arg-type]
+        )
+    finally:
+        oracle.close()
+
+
+def _until(condition: Any, timeout_s: float = 30) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come true"
+        time.sleep(0.05)
