@@ -199,12 +199,15 @@ class Catalog:
         return SchemaChange(job=job, altered=tuple(altered), renamed=tuple(renamed))
 
     def _schema_of(self, job: DdlJob) -> str:
-        if job.schema_name in self._schemas:
-            return job.schema_name
-        by_id = [s.name for s in self._schemas.values() if s.id == job.schema_id]
-        if not by_id:
+        """Return the name of a job's schema; TiDB writes it in lower case, or only the id."""
+        if job.schema_name:
+            found = _find(self._schemas, job.schema_name)
+        else:
+            named = (s.name for s in self._schemas.values() if s.id == job.schema_id)
+            found = next(named, None)
+        if found is None:
             raise _unfit(job, f"schema {job.schema_name!r} does not exist")
-        return by_id[0]
+        return found
 
     def _remove(self, job: DdlJob, table_id: int) -> tuple[str, TableInfo]:
         found = self._by_id.pop(table_id, None)
