@@ -325,6 +325,8 @@ def _open_all(files: Files, folder: Path) -> dict[int, Segment]:
     numbers = sorted(int(name[:-4]) for name in names if name.endswith(".seg"))
     for left_over in (name for name in names if name.endswith(".new")):
         files.remove(folder / left_over)  # A crash came before it was given its name.
+    # The process before may have died between naming a segment and making the name durable.
+    files.sync_folder(folder)
     found: dict[int, Segment] = {}
     for number in numbers:
         path = folder / segment_name(number)

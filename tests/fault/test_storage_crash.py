@@ -102,7 +102,8 @@ class World:
 
     def repeat(self) -> None:
         """Writers that lost an answer say the same again, in any order."""
-        again = [commit(*pair) for pair in self.committed.items() if self.chance.random() < 0.1]
+        known = [pair for pair in self.committed.items() if pair[1] > self.storage.purged_ts]
+        again = [commit(*pair) for pair in known if self.chance.random() < 0.1]
         again += [rollback(ts) for ts in self.rolled_back if self.chance.random() < 0.1]
         self.append(again)
 
@@ -128,8 +129,11 @@ class World:
         assert self.storage.purged_ts <= self.pulled_ts
 
     def copy(self) -> None:
-        """Remember the index, durably written as far as its last flush says."""
+        """Remember the index as it is now; LevelDB must not be at work in it meanwhile."""
+        die(self.storage)
         copy_index(self.folder / "pump", self.folder / "copy")
+        self.files = self.files.after_kill()
+        self.reopen()
 
     def die_in_the_next_group(self) -> None:
         call = self.chance.choice(["write", "sync", "create", "rename", "sync_folder"])
@@ -160,8 +164,21 @@ class World:
                 put_index(path, None)
             elif lost == "old" and (self.folder / "copy").is_dir() and not self.storage.purged_ts:
                 put_index(path, self.folder / "copy")
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Start again, and sometimes die again while recovering."""
         self.unindexed.clear()
-        self.storage = opened(path, self.files)
+        while True:
+            if self.chance.random() < 0.1:
+                self.die_in_the_next_group()
+            try:
+                self.storage = opened(self.folder / "pump", self.files)
+                break
+            except Died:
+                self.deaths += 1
+                self.files = self.files.after_crash(self.chance)
+        self.files.fail = lambda call, path: None
 
     def finish(self) -> None:
         """End every transaction and compare what was pulled with what was promised."""
