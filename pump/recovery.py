@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 1024
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
+_TYPES = {int(tp): tp for tp in BinlogType}
 _TIMESTAMPS = operator.itemgetter(1, 2)
 
 Entry = tuple[int, int, Position, Position]
@@ -307,8 +308,8 @@ def _reader(segments: Segments) -> Callable[[Position], bytes | None]:
 def _record(segments: Segments, position: Position, payload: bytes) -> Record:
     try:
         binlog = binlog_pb2.Binlog.FromString(payload)
-        tp = BinlogType(binlog.tp)
-    except (DecodeError, ValueError) as error:
+        tp = _TYPES[binlog.tp]
+    except (DecodeError, KeyError) as error:
         path = segments.folder / segment_name(position.segment)
         raise Corrupt(str(path), position.offset, f"not a binlog: {error}") from error
     # The payload stays out of memory: a batch of large binlogs would be large.

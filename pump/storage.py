@@ -61,9 +61,9 @@ log = logging.getLogger(__name__)
 _LENGTH = operator.attrgetter("length")
 _RESERVE_BYTES_MAX = 10 << 30
 _RESERVE_SHARE = 50
-_FLUSH_AFTER_RECORDS = 200_000
+_FLUSH_AFTER_RECORDS = 100_000
 _FLUSH_AFTER_BYTES = 128 << 20
-"""A restart replays at most about this much: less than a second's work."""
+"""A restart replays little more than this: about a second's work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,10 @@ def walk(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Fra
             frame_end = at + HEADER_SIZE + header.length
             if frame_end > len(chunk):
                 break
-            yield place + at, _intact(chunk[at + HEADER_SIZE : frame_end], header, place + at)
+            payload = chunk[at + HEADER_SIZE : frame_end]
+            if value(payload) != header[2]:
+                raise BrokenAt(place + at, "the payload does not match its checksum")
+            yield place + at, Frame(payload, header[1], place + frame_end)
             at = frame_end
         if at == 0:  # A frame larger than a chunk, or none.
             frame = _large(file, place, end, header)
@@ -146,13 +149,10 @@ def _large(file: File, place: int, end: int, header: Header | None) -> Frame:
     if place + HEADER_SIZE + header.length > end:
         there = max(0, end - place - HEADER_SIZE)
         raise BrokenAt(place, f"a payload of {header.length} bytes, of which {there} are there")
-    return _intact(file.read(place + HEADER_SIZE, header.length), header, place)
-
-
-def _intact(payload: bytes, header: Header, offset: int) -> Frame:
+    payload = file.read(place + HEADER_SIZE, header.length)
     if value(payload) != header.payload_crc:
-        raise BrokenAt(offset, "the payload does not match its checksum")
-    return Frame(payload, header.synced, offset + HEADER_SIZE + header.length)
+        raise BrokenAt(place, "the payload does not match its checksum")
+    return Frame(payload, header.synced, place + HEADER_SIZE + header.length)
 
 
 def find_end(file: File, segment: Segment, known_end: int) -> None:
