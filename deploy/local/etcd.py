@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Self
 
 from deploy.local.process import ServerProcess, free_port
 from penstock.errors import NeedsOperator, Retryable
@@ -50,14 +51,14 @@ class EtcdServer(ServerProcess):
             log=home / "etcd.log",
         )
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
         super().start()
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline and self.is_running:
             try:
                 with urllib.request.urlopen(f"http://{self.url}/health", timeout=1):
-                    return
+                    return self
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise Retryable(f"etcd does not start: {self.log_tail()}")

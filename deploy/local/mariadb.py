@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import pymysql
@@ -88,14 +88,14 @@ class MariadbServer(ServerProcess):
             f"GRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
         )
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
         super().start()
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline and self.is_running:
             try:
                 self.connect().close()
-                return
+                return self
             except pymysql.err.OperationalError:
                 time.sleep(0.02)
         raise Retryable(f"MariaDB does not start: {self.log_tail()}")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -53,32 +54,38 @@ class ServerProcess:
         """The code it ended with; None before that."""
         return None if self._process is None else self._process.poll()
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start the process; its output goes to the log file. Starting it twice is a mistake."""
         assert not self.is_running, f"{self.command[0]} runs already"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=os.environ
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+        return self
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, and nothing else."""
         if self.is_running:
             os.kill(self.pid, number)
 
-    def stop(self) -> int | None:
+    def stop(self, timeout_s: float = STOP_S_MAX) -> int | None:
         """End the process in order and return its exit code; kill it when it takes too long."""
-        return self._end(signal.SIGTERM)
+        return self._end(signal.SIGTERM, timeout_s)
+
+    def wait(self, timeout_s: float = STOP_S_MAX) -> int:
+        """Return the exit code once the process has ended by itself."""
+        assert self._process is not None, f"{self.command[0]} was never started"
+        return self._process.wait(timeout_s)
 
     def kill(self) -> None:
         """Kill the process where it stands, as kill -9 does."""
-        self._end(signal.SIGKILL)
+        self._end(signal.SIGKILL, STOP_S_MAX)
 
-    def restart(self) -> None:
-        """Kill the process and start it again."""
+    def restart(self) -> Self:
+        """Kill the process if it runs, and start it again."""
         self.kill()
-        self.start()
+        return self.start()
 
     def freeze(self) -> None:
         """Keep the process from running, its connections staying open; return once it stands."""
@@ -90,13 +97,13 @@ class ServerProcess:
         """Let a frozen process run on."""
         self.send(signal.SIGCONT)
 
-    def _end(self, number: signal.Signals) -> int | None:
+    def _end(self, number: signal.Signals, timeout_s: float) -> int | None:
         if self._process is None:
             return None
         self.send(number)
         self.thaw()
         try:
-            return self._process.wait(STOP_S_MAX)
+            return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()

@@ -52,6 +52,6 @@ def test_twenty_kills_under_load_lose_nothing(
         again = pull_until(pump.addr, cluster_id, found[-1][0])
         assert [ts for ts, _ in again] == [ts for ts, _ in found]
     finally:
-        pump.kill9()
+        pump.kill()
         oracle.close()
         oracle_node.stop()

@@ -19,7 +19,7 @@ from penstock.codec import decode_binlog, encode_binlog
 from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.timestamp import Oracle
-from tests.kit.fix_pump import CHANNEL_OPTIONS
+from tests.kit.node import CHANNEL_OPTIONS
 
 
 @dataclass(slots=True)

@@ -1,0 +1,83 @@
+"""A node of ours as a process: started from settings, judged by its log, killed at will."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import pytest
+
+from deploy.local.process import ServerProcess, python_module
+
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+WAIT_S = 30.0
+_LOG_SHOWN = 5000
+
+
+class NodeProcess(ServerProcess):
+    """One node; after the first start it keeps its port, its name and its data directory."""
+
+    module: str
+
+    def __init__(self, data_dir: Path, node_id: str, settings: dict[str, Any]) -> None:
+        super().__init__([], log=data_dir.with_name(f"{data_dir.name}.log"))
+        self.node_id = node_id
+        self.data_dir = data_dir
+        self.addr: str = settings.get("addr", "")
+        self._settings = {"node_id": node_id, "data_dir": data_dir, **settings}
+        self._log_begin = 0
+
+    def spawn(self) -> Self:
+        """Start it and wait for nothing: it may be about to refuse."""
+        settings = {**self._settings, "addr": self.addr or "127.0.0.1:0"}
+        self.command = python_module(self.module, *flags(settings))
+        self._log_begin = self.log.stat().st_size if self.log.exists() else 0
+        ServerProcess.start(self)
+        return self
+
+    def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float = WAIT_S) -> re.Match[str]:
+        """Return the first match in the log since the last start; fail the test without one."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            running = self.is_running
+            found = re.search(pattern, self.log_text())
+            if found:
+                return found
+            if not running or time.monotonic() > deadline_s:
+                self.fail(f"no {pattern!r} in its log")
+            time.sleep(0.01)
+
+    def fail(self, problem: str) -> None:
+        """Fail the test, showing the end of the log."""
+        pytest.fail(f"{self.node_id}: {problem}:\n{self.log_text()[-_LOG_SHOWN:]}")
+
+    def log_text(self) -> str:
+        """Return the log since the last start."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_begin)
+            return log.read().decode(errors="replace")
+
+    def channel(self) -> grpc.Channel:
+        """Return a new connection; to be closed, or used in a `with`."""
+        return grpc.insecure_channel(self.addr, options=CHANNEL_OPTIONS)
+
+
+def flags(settings: dict[str, Any]) -> list[str]:
+    """Return settings as the flags of a node's command line."""
+    told = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            told.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            told += [f"--{flag}", str(value)]
+    return told
