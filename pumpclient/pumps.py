@@ -220,5 +220,9 @@ class Pumps:
                 pump.submit(pending, 0)
             deadline_s = time.monotonic() + self._options.connect_timeout_s
             for pump, pending in asked:
-                if pending.settle(deadline_s - time.monotonic()) is None:
+                failure = pending.settle(deadline_s - time.monotonic())
+                if failure is None:
                     self._set_well(pump)
+                elif failure.reason is Reason.TIMED_OUT:
+                    # The other end may be gone without a word: only a new connection would tell.
+                    pump.drop_connection()
