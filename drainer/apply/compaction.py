@@ -137,8 +137,7 @@ def _events(table: TableInfo, kinds: Kinds, rows: pa.Array) -> _Events:
     has_before = np.repeat(befores, counts)
     codes = _codes([pa.concat_arrays(column) for column in zip(*columns, strict=True)])
     if len(columns) > 1:
-        # The del of an update that changes the key comes before its put.
-        order = np.argsort(row * 2 + is_put, kind="stable")
+        order = np.argsort(row, kind="stable")  # Two events of one row have different keys.
         codes, row, is_put, has_before = (a[order] for a in (codes, row, is_put, has_before))
     return _Events(codes, row, is_put, has_before)
 

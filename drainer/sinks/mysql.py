@@ -72,6 +72,7 @@ class MysqlSink:
         self._connection: Connection | None = None
         self._packet_bytes_max = 0
         self._closing = threading.Event()
+        self._using = threading.Lock()
         self._table = f"`{self._target.checkpoint_schema}`.`{self._target.checkpoint_table}`"
 
     # --- the promise -----------------------------------------------------------------------
@@ -153,7 +154,13 @@ class MysqlSink:
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
-        self._disconnect()
+        if not self._using.acquire(blocking=False):
+            self._hang_up()
+            self._using.acquire()
+        try:
+            self._disconnect()
+        finally:
+            self._using.release()
 
     # --- pieces ----------------------------------------------------------------------------
 
@@ -194,6 +201,10 @@ class MysqlSink:
 
     def _retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
         """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
+        with self._using:
+            return self._until_it_passes(attempt)
+
+    def _until_it_passes(self, attempt: Callable[[Connection, bool], T]) -> T:
         deadline = time.monotonic() + self._retry_s_max
         pause_s = _PAUSE_S_MIN
         retried = False
@@ -232,6 +243,14 @@ class MysqlSink:
             connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             self._packet_bytes_max = int(_one(connection, "SELECT @@max_allowed_packet")[0])
         return self._connection
+
+    def _hang_up(self) -> None:
+        """End a statement that another thread waits for, by ending its connection."""
+        connection = self._connection
+        sock = None if connection is None else connection._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

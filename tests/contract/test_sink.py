@@ -1,0 +1,295 @@
+"""What every sink promises, kept by SQLite and by a real MariaDB."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drainer.apply.sql import quote, table_name
+from drainer.sinks import Checkpoint, Sink, open_sink
+from penstock.ddl import Catalog, SchemaChange, plan_ddl
+from penstock.errors import Malformed, NeedsOperator, Retryable
+
+CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
+
+
+class Downstream:
+    """A downstream, its sinks, and a second pair of eyes that is no sink."""
+
+    def __init__(self, url: str, dialect: str, file: Path | None, server: Any) -> None:
+        self.url = url
+        self.dialect = dialect
+        self._file = file
+        self._server = server
+        self.catalog = Catalog()
+        self.ids = itertools.count(1)
+        self.sinks: list[Sink] = []
+        self.ts = 100
+
+    def open(self, **options: Any) -> Sink:
+        sink = open_sink(self.url, cluster_id=CLUSTER, **options)
+        self.sinks.append(sink)
+        return sink
+
+    def query(self, sql: str) -> list[Any]:
+        if self._file is None:
+            return [tuple(row) for row in self._server.query(sql)]
+        with closing(sqlite3.connect(self._file)) as connection:
+            return list(connection.execute(sql))
+
+    def table(self, name: str) -> str:
+        return table_name(self.dialect, "shop", name)
+
+    def changes(self, sql: str) -> list[SchemaChange]:
+        jobs = plan_ddl(sql, "shop", self.catalog, lambda: next(self.ids))
+        return [self.catalog.apply(job) for job in jobs]
+
+    def point(self, version: int = 0) -> Checkpoint:
+        self.ts += 1
+        return Checkpoint(commit_ts=self.ts, schema_version=version or self.catalog.version)
+
+    def ddl(self, sink: Sink, *statements: str) -> None:
+        for sql in statements:
+            for change in self.changes(sql):
+                sink.run_ddl(change, self.point(), maybe_done=False)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
+def downstream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Downstream]:
+    if request.param == "sqlite":
+        file = tmp_path / "downstream.db"
+        made = Downstream(f"sqlite:///{file}", "sqlite", file, None)
+    else:
+        server = request.getfixturevalue("mariadb")
+        made = Downstream(server.url, "mysql", None, server)
+    yield made
+    for sink in made.sinks:
+        sink.close()
+
+
+@pytest.fixture
+def shop(downstream: Downstream) -> tuple[Downstream, Sink]:
+    sink = downstream.open()
+    assert sink.load_checkpoint() is None
+    downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    return downstream, sink
+
+
+def insert(downstream: Downstream, *ids: int) -> list[bytes]:
+    rows = ",".join(f"({i},{i})" for i in ids)
+    return [f"INSERT INTO {downstream.table('t')} VALUES {rows}".encode()]
+
+
+def test_a_fresh_downstream_has_no_checkpoint_and_none_after_looking(
+    downstream: Downstream,
+) -> None:
+    assert downstream.open().load_checkpoint() is None
+    assert downstream.open().load_checkpoint() is None
+
+
+def test_a_saved_checkpoint_is_what_the_next_run_loads(downstream: Downstream) -> None:
+    sink = downstream.open()
+    sink.load_checkpoint()
+    point = Checkpoint(2**63 + 5, 7, consistent=True)
+    sink.save_checkpoint(Checkpoint(5, 1))
+    sink.save_checkpoint(point)
+    sink.close()
+    assert downstream.open().load_checkpoint() == point
+
+
+def test_statements_and_checkpoint_arrive_together(shop: tuple[Downstream, Sink]) -> None:
+    downstream, sink = shop
+    point = downstream.point()
+    sink.apply(insert(downstream, 1, 2), point)
+    assert downstream.query(f"SELECT id FROM {downstream.table('t')} ORDER BY id") == [(1,), (2,)]
+    assert downstream.open().load_checkpoint() == point
+
+
+def test_a_refused_statement_leaves_neither_rows_nor_checkpoint(
+    shop: tuple[Downstream, Sink],
+) -> None:
+    downstream, sink = shop
+    before = downstream.open().load_checkpoint()
+    bad = [*insert(downstream, 1), b"INSERT INTO nowhere VALUES (1)"]
+    with pytest.raises(NeedsOperator):
+        sink.apply(bad, downstream.point())
+    assert downstream.query(f"SELECT id FROM {downstream.table('t')}") == []
+    assert downstream.open().load_checkpoint() == before
+    sink.apply(insert(downstream, 1), downstream.point())
+
+
+def test_a_second_drainer_on_the_same_downstream_stops_the_first(
+    shop: tuple[Downstream, Sink],
+) -> None:
+    downstream, first = shop
+    second = downstream.open()
+    assert second.load_checkpoint() is not None
+    second.apply(insert(downstream, 1), downstream.point())
+    with pytest.raises(NeedsOperator, match="another Drainer"):
+        first.apply(insert(downstream, 2), downstream.point())
+    second.apply(insert(downstream, 3), downstream.point())
+    assert downstream.query(f"SELECT id FROM {downstream.table('t')} ORDER BY id") == [(1,), (3,)]
+
+
+def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_apply(
+    shop: tuple[Downstream, Sink],
+) -> None:
+    downstream, first = shop
+    second = downstream.open()
+    second.load_checkpoint()
+    point = downstream.point()
+    first.apply(insert(downstream, 1), point)
+    with pytest.raises(NeedsOperator):
+        second.apply(insert(downstream, 2), point)
+
+
+def test_clusters_do_not_see_each_other(downstream: Downstream) -> None:
+    one, two = downstream.open(), open_sink(downstream.url, cluster_id=2)
+    with closing(two):
+        assert one.load_checkpoint() is None
+        one.save_checkpoint(Checkpoint(5, 1))
+        assert two.load_checkpoint() is None
+        two.save_checkpoint(Checkpoint(9, 1))
+        one.save_checkpoint(Checkpoint(6, 1))
+    assert downstream.open().load_checkpoint() == Checkpoint(6, 1)
+
+
+def test_an_unreadable_checkpoint_is_never_taken_for_none(downstream: Downstream) -> None:
+    sink = downstream.open()
+    sink.load_checkpoint()
+    sink.save_checkpoint(Checkpoint(5, 1))
+    table = "`tidb_binlog`.`checkpoint`" if downstream.dialect == "mysql" else None
+    update = f"UPDATE {table or '`tidb_binlog.checkpoint`'} SET checkPoint = 'x'"
+    if downstream.dialect == "mysql":
+        downstream.query(update)
+    else:
+        with closing(sqlite3.connect(downstream._file or "")) as connection, connection:
+            connection.execute(update)
+    with pytest.raises(Malformed):
+        downstream.open().load_checkpoint()
+
+
+def test_a_ddl_moves_the_checkpoint_and_leaves_no_intent(shop: tuple[Downstream, Sink]) -> None:
+    downstream, sink = shop
+    (change,) = downstream.changes("ALTER TABLE t ADD COLUMN w INT NOT NULL DEFAULT 7")
+    sink.apply(insert_two(downstream), downstream.point())
+    point = downstream.point()
+    sink.run_ddl(change, point, maybe_done=False)
+    assert downstream.query(f"SELECT * FROM {downstream.table('t')}") == [(1, 1, 7)]
+    assert downstream.open().load_checkpoint() == point
+
+
+def insert_two(downstream: Downstream) -> list[bytes]:
+    return [f"INSERT INTO {downstream.table('t')} (id, v) VALUES (1, 1)".encode()]
+
+
+def test_a_refused_ddl_moves_nothing_and_says_why(shop: tuple[Downstream, Sink]) -> None:
+    downstream, sink = shop
+    (change,) = downstream.changes("CREATE TABLE u (id INT PRIMARY KEY)")
+    sink.run_ddl(change, downstream.point(), maybe_done=False)
+    last = downstream.open().load_checkpoint()
+    assert last is not None
+    sink.load_checkpoint()
+    with pytest.raises(NeedsOperator):
+        sink.run_ddl(change, downstream.point(), maybe_done=False)
+    stored = downstream.open().load_checkpoint()
+    assert stored is not None
+    assert stored.commit_ts == last.commit_ts
+
+
+def test_closing_ends_a_call_that_waits(downstream: Downstream, tmp_path: Path) -> None:
+    sink = downstream.open()
+    sink.close()
+    with pytest.raises(Retryable):
+        sink.load_checkpoint()
+
+
+ALL_DDL = [
+    "CREATE DATABASE shop",
+    "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20), n INT)",
+    "ALTER TABLE t ADD COLUMN w INT NOT NULL DEFAULT 7",
+    "ALTER TABLE t ADD COLUMN d DECIMAL(10,2) NOT NULL DEFAULT 1.5 FIRST",
+    "CREATE INDEX vi ON t (v)",
+    "ALTER TABLE t ADD UNIQUE KEY n (n)",
+    "ALTER TABLE t RENAME INDEX vi TO vj",
+    "ALTER TABLE t CHANGE COLUMN v vv VARCHAR(40)",
+    "ALTER TABLE t MODIFY COLUMN n BIGINT",
+    "ALTER TABLE t DROP INDEX n",
+    "ALTER TABLE t DROP COLUMN w",
+    "RENAME TABLE t TO t2",
+    "CREATE TABLE t (id INT PRIMARY KEY)",
+    "DROP TABLE t",
+    "TRUNCATE TABLE t2",
+    "DROP DATABASE shop",
+]
+
+
+def test_every_ddl_may_be_run_again_when_a_crash_left_it_in_doubt(downstream: Downstream) -> None:
+    """After each DDL, pretend that the crash came between it and its checkpoint."""
+    first = downstream.open()
+    first.load_checkpoint()
+    first.save_checkpoint(downstream.point())
+    for sql in ALL_DDL:
+        for change in downstream.changes(sql):
+            before = downstream.open()
+            last = before.load_checkpoint()
+            assert last is not None
+            point = downstream.point()
+            before.run_ddl(change, point, maybe_done=False)
+            if downstream.dialect == "sqlite":
+                continue  # There the DDL and its checkpoint are one transaction.
+            before.save_checkpoint(replace(last, ddl_intent_ts=point.commit_ts))
+            after = downstream.open()
+            assert after.load_checkpoint() == replace(last, ddl_intent_ts=point.commit_ts)
+            after.run_ddl(change, point, maybe_done=True)
+            assert downstream.open().load_checkpoint() == point
+
+
+def test_names_may_swap(shop: tuple[Downstream, Sink]) -> None:
+    downstream, sink = shop
+    downstream.ddl(sink, "CREATE TABLE u (id INT PRIMARY KEY, v INT)")
+    sink.apply(insert(downstream, 1), downstream.point())
+    (change,) = downstream.changes("RENAME TABLE t TO x, u TO t, x TO u")
+    sink.run_ddl(change, downstream.point(), maybe_done=False)
+    assert downstream.query(f"SELECT id FROM {downstream.table('u')}") == [(1,)]
+    assert downstream.query(f"SELECT id FROM {downstream.table('t')}") == []
+
+
+def test_a_name_with_a_quote_in_it_is_only_a_name(shop: tuple[Downstream, Sink]) -> None:
+    downstream, sink = shop
+    name = "it's `odd`"
+    quoted = quote(name)
+    downstream.ddl(sink, f"CREATE TABLE {quoted} ({quoted} INT PRIMARY KEY)")
+    assert downstream.query(f"SELECT {quoted} FROM {downstream.table(name)}") == []
+
+
+def test_many_threads_may_not_break_a_sink_that_one_of_them_closes(
+    shop: tuple[Downstream, Sink],
+) -> None:
+    downstream, sink = shop
+    stopped = threading.Event()
+
+    def work() -> None:
+        try:
+            for i in itertools.count(10):
+                sink.apply(insert(downstream, i), downstream.point())
+        except Retryable:
+            stopped.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.2)
+    sink.close()
+    thread.join(10)
+    assert stopped.is_set()
+    count = downstream.query(f"SELECT COUNT(*), MAX(id) FROM {downstream.table('t')}")[0]
+    assert count[1] is None or count[0] == count[1] - 9
