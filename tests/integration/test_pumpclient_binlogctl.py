@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from pumpclient.binlogctl import main
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.fix_pump import PumpProcess
 
 Run = Callable[..., tuple[int, str, str]]
