@@ -17,9 +17,8 @@ segment's header, and from Commits whose Prewrites are gone.
 from __future__ import annotations
 
 import logging
-import operator
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,88 +26,21 @@ from google.protobuf.message import DecodeError
 
 from penstock.errors import Corrupt
 from penstock.files import Files
-from penstock.frame import HEADER_SIZE
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2
-from penstock.segment import CutShort, segment_name
-from penstock.segments import Place, Position, Segments
-from pump.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, Batch, Checkpoint, Index, Purge
+from penstock.segment import BEGIN, CutShort, segment_name
+from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
+from pump.entries import checkpoint_of, enter, fill, largest_ts, place_after
+from pump.index import Checkpoint, Index, Purge
 from pump.ledger import Ledger
+from pump.purging import Needed, finish_purge
 from pump.record import Record
 from pump.sorter import Sorter
 
 log = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 1024
-_PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 _TYPES = {int(tp): tp for tp in BinlogType}
-_TIMESTAMPS = operator.itemgetter(1, 2)
-
-Entry = tuple[int, int, Position, Position]
-"""Kind, timestamp, position, and for a Commit its Prewrite's position."""
-
-
-def place_after(position: Position) -> Place:
-    """Return the place right behind a frame."""
-    return Place(position.segment, position.offset + HEADER_SIZE + position.length)
-
-
-def checkpoint_of(sorter: Sorter, head: Place) -> Checkpoint:
-    """Return from where to replay when everything before `head` is indexed."""
-    oldest = sorter.oldest_unmatched()
-    if oldest is None:
-        return Checkpoint(head, sorter.largest_ts)
-    return Checkpoint(Place(oldest.position.segment, oldest.position.offset), oldest.floor_ts)
-
-
-def enter(
-    ledger: Ledger, records: Iterable[Record], positions: Sequence[Position], now_ms: int
-) -> tuple[list[Entry], dict[int, int], list[tuple[int, Position]]]:
-    """Tell the ledger what was stored where and return what the index must hold.
-
-    Besides, for each other segment that holds a Prewrite of theirs, the largest commit_ts; and the
-    commit_ts and position of every Commit without open Prewrite, which only a replay can meet.
-    """
-    entries: list[Entry] = []
-    needed: dict[int, int] = {}
-    orphans: list[tuple[int, Position]] = []
-    for (tp, start_ts, commit_ts, _, _), position in zip(records, positions, strict=True):
-        if tp == _PREWRITE:
-            is_open = ledger.prewritten(start_ts, position, now_ms)
-            entries.append((TAKEN if is_open else ROLLED_BACK, start_ts, position, position))
-        elif tp == _COMMIT:
-            prewrite = ledger.committed(start_ts, commit_ts)
-            if prewrite is None:
-                orphans.append((commit_ts, position))
-                continue
-            entries.append((COMMIT, commit_ts, position, prewrite))
-            if prewrite[0] != position[0]:
-                needed[prewrite[0]] = max(commit_ts, needed.get(prewrite[0], 0))
-        elif start_ts == commit_ts:
-            ledger.sorter.push_fake(start_ts)
-            entries.append((FAKE, start_ts, position, position))
-        else:
-            prewrite = ledger.rolled_back(start_ts)
-            if prewrite is not None:
-                entries.append((ROLLED_BACK, start_ts, prewrite, prewrite))
-    return entries, needed, orphans
-
-
-def largest_ts(records: Iterable[Record]) -> int:
-    """Return the largest timestamp of `records`."""
-    return max(map(max, map(_TIMESTAMPS, records)), default=0)
-
-
-def fill(batch: Batch, entries: Iterable[Entry]) -> None:
-    """Put `entries` into an index batch."""
-    put_commit = batch.commit
-    for kind, ts, position, prewrite in entries:
-        if kind == COMMIT:
-            put_commit(ts, position, prewrite)
-        elif kind == FAKE:
-            batch.fake(ts, position)
-        else:
-            batch.prewrite(ts, position, kind)
 
 
 @dataclass(slots=True)
@@ -119,44 +51,46 @@ class Recovered:
     segments: Segments
     index: Index
     ledger: Ledger
-    needed: dict[int, int]
+    needed: Needed
     purge: Purge
     checkpoint: Checkpoint
     replayed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What recovery must know of the Pump's configuration."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """How a Pump stores; the defaults are meant to stay."""
 
-    segment_bytes_max: int
-    may_be_short: bool
-    """True without sync-log: a crash may take what the index already knows."""
-    index_write_buffer_bytes: int
-    index_cache_bytes: int
+    sync_log: bool = True
+    """False acknowledges what a crash of the machine may lose; only for what can be made again."""
+    segment_bytes_max: int = SEGMENT_BYTES_MAX
+    stop_write_at_available_bytes: int = -1
+    """Refuse new transactions below this. Negative: a fiftieth of the volume, at most 10 GiB."""
+    index_write_buffer_bytes: int = 16 << 20
+    index_cache_bytes: int = 32 << 20
 
 
 def recover(
     folder: Path,
-    settings: Settings,
+    config: StorageConfig,
     *,
     files: Files,
     on_progress: Callable[[int, int], None],
     now_ms: int,
 ) -> Recovered:
     """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`."""
-    index, head, checkpoint = _open_index(folder / "index", settings)
+    index, head, checkpoint = _open_index(folder / "index", config)
     try:
         try:
-            segments = _open_log(folder, settings, files, head)
+            segments = _open_log(folder, config, files, head)
         except CutShort as short:
-            if not settings.may_be_short:
+            if config.sync_log:
                 raise
             log.warning("%s: lost in a crash, as sync-log is off; rebuilding the index", short)
             index.close()
             shutil.rmtree(folder / "index")
-            index, head, checkpoint = _open_index(folder / "index", settings)
-            segments = _open_log(folder, settings, files, head)
+            index, head, checkpoint = _open_index(folder / "index", config)
+            segments = _open_log(folder, config, files, head)
         try:
             return _replay(folder, index, segments, checkpoint, on_progress, now_ms)
         except BaseException:
@@ -167,13 +101,13 @@ def recover(
         raise
 
 
-def _open_index(path: Path, settings: Settings) -> tuple[Index, Place | None, Checkpoint | None]:
+def _open_index(path: Path, config: StorageConfig) -> tuple[Index, Place | None, Checkpoint | None]:
     for is_new in (False, True):
         try:
             index = Index(
                 path,
-                write_buffer_bytes=settings.index_write_buffer_bytes,
-                cache_bytes=settings.index_cache_bytes,
+                write_buffer_bytes=config.index_write_buffer_bytes,
+                cache_bytes=config.index_cache_bytes,
             )
         except Corrupt as error:
             if is_new:
@@ -192,29 +126,13 @@ def _open_index(path: Path, settings: Settings) -> tuple[Index, Place | None, Ch
     raise AssertionError("the second turn returns or raises")
 
 
-def _open_log(folder: Path, settings: Settings, files: Files, head: Place | None) -> Segments:
+def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | None) -> Segments:
     return Segments.open(
         folder / "log",
         files=files,
-        segment_bytes_max=settings.segment_bytes_max,
+        segment_bytes_max=config.segment_bytes_max,
         known_end=head,
     )
-
-
-def _finish_purge(index: Index, segments: Segments) -> Purge:
-    """Return what is purged, after dropping what a crash left of it; raise `Corrupt`."""
-    purge = index.purge()
-    first = segments.first
-    if index.head() is None and first > 0:  # The index is new, the log is not.
-        purge = Purge(segments.earlier_largest_ts(first), first)
-        index.set_purge(purge)
-    if first > purge.first_segment:
-        path = segments.folder / segment_name(purge.first_segment)
-        raise Corrupt(str(path), 0, f"this segment is missing, {segment_name(first)} is the oldest")
-    if first < purge.first_segment:
-        segments.drop_before(purge.first_segment)
-        index.forget(purge.purged_ts, purge.first_segment)
-    return purge
 
 
 class _Replay:
@@ -226,9 +144,9 @@ class _Replay:
         self.index = index
         self.segments = segments
         self.purge = purge
-        self.needed = index.needed()
+        self.needed = Needed(index.needed())
         self.records = 0
-        self.checkpoint = checkpoint or Checkpoint(segments.begin, 0)
+        self.checkpoint = checkpoint or Checkpoint(Place(segments.first, BEGIN), 0)
         sorter = Sorter(self.checkpoint.max_commit_ts)
         self.ledger = Ledger(sorter, index, lambda position: None, (0, 0))
 
@@ -240,9 +158,9 @@ class _Replay:
             self._orphan(commit_ts, position)
         batch = self.index.batch()
         fill(batch, entries)
+        self.needed.note(needed)
         for segment, ts in needed.items():
-            self.needed[segment] = max(ts, self.needed.get(segment, 0))
-            batch.needed(segment, self.needed[segment])
+            batch.needed(segment, ts)
         batch.head(place_after(positions[-1]))
         batch.write()
         self.records += len(records)
@@ -270,7 +188,7 @@ def _replay(
     on_progress: Callable[[int, int], None],
     now_ms: int,
 ) -> Recovered:
-    replay = _Replay(index, segments, _finish_purge(index, segments), checkpoint)
+    replay = _Replay(index, segments, finish_purge(index, segments), checkpoint)
     start = replay.checkpoint.pointer
     total = segments.bytes_between(start, segments.end)
     records: list[Record] = []
@@ -290,7 +208,7 @@ def _replay(
         log.info("replayed %d binlogs, %d bytes of log", replay.records, total)
         index.flush(after)
     on_progress(total, total)
-    segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, *replay.needed.values(), 0)
+    segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, replay.needed.largest_ts())
     read = _reader(segments)
     ledger = Ledger(sorter, index, read, index.last_ts(), early=replay.ledger.early)
     return Recovered(

@@ -19,27 +19,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.errors import NeedsOperator
 from penstock.files import Files, OsFiles
-from penstock.model import BinlogType
-from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, WriteFailed
-from pump.index import Checkpoint, Purge
+from penstock.segments import Place, Position, WriteFailed
+from pump.entries import Entry, checkpoint_of, enter, fill, largest_ts
+from pump.flusher import Flusher
+from pump.index import Checkpoint
+from pump.purging import carry_out
 from pump.record import Contradiction, NoPrewrite, NotStored, OutOfSpace, PurgedRange, Record
-from pump.recovery import (
-    Entry,
-    Recovered,
-    Settings,
-    checkpoint_of,
-    enter,
-    fill,
-    largest_ts,
-    recover,
-)
+from pump.recovery import Recovered, StorageConfig, recover
+from pump.space import Reserve
 from pump.stream import Pulled, Stream
 
 __all__ = [
@@ -59,24 +52,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _LENGTH = operator.attrgetter("length")
-_RESERVE_BYTES_MAX = 10 << 30
-_RESERVE_SHARE = 50
-_FLUSH_AFTER_RECORDS = 100_000
-_FLUSH_AFTER_BYTES = 128 << 20
-"""A restart replays little more than this: about a second's work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageConfig:
-    """How a Pump stores; the defaults are meant to stay."""
-
-    sync_log: bool = True
-    """False acknowledges what a crash of the machine may lose; only for what can be made again."""
-    segment_bytes_max: int = SEGMENT_BYTES_MAX
-    stop_write_at_available_bytes: int = -1
-    """Refuse new transactions below this. Negative: a fiftieth of the volume, at most 10 GiB."""
-    index_write_buffer_bytes: int = 16 << 20
-    index_cache_bytes: int = 32 << 20
 
 
 class Appended(NamedTuple):
@@ -113,21 +88,18 @@ class Storage:
         self._ledger = recovered.ledger
         self._needed = recovered.needed
         self._stream = Stream(recovered.index, recovered.segments, recovered.purge)
-        self._folder = recovered.folder
+        self._flusher = Flusher(recovered.index, recovered.checkpoint)
+        self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
         self._replayed = recovered.replayed
         self._config = config
         self._lock_file = lock_file
-        self._files = files
         self._clock = clock
-        # Guards ledger and needed. Held during I/O only to compare a repeated Prewrite.
+        # Guards the ledger. Held during I/O only to compare a repeated Prewrite.
         self._state_lock = threading.Lock()
         self._gc_lock = threading.Lock()
-        self._flush_lock = threading.Lock()
         self._max_commit_ts = self._ledger.sorter.max_commit_ts
         self._groups = self._indexed_group = 0
-        self._indexed_checkpoint = self._flushed_checkpoint = recovered.checkpoint
-        self._unflushed_records = self._unflushed_bytes = 0
-        self._flush_thread: threading.Thread | None = None
+        self._indexed_checkpoint = recovered.checkpoint
         self._appended_records = self._appended_bytes = 0
         self._closed = False
 
@@ -152,12 +124,7 @@ class Storage:
         try:
             recovered = recover(
                 path,
-                Settings(
-                    segment_bytes_max=config.segment_bytes_max,
-                    may_be_short=not config.sync_log,
-                    index_write_buffer_bytes=config.index_write_buffer_bytes,
-                    index_cache_bytes=config.index_cache_bytes,
-                ),
+                config,
                 files=files,
                 on_progress=on_progress or (lambda done, total: None),
                 now_ms=int(clock() * 1000),
@@ -187,7 +154,7 @@ class Storage:
         assert not self._closed, "a closed storage takes nothing"
         with self._state_lock:
             stored, refused = self._ledger.admit(records)
-        refused |= self._refused_for_space(records)
+        refused |= self._reserve.refused(records)
         if refused:
             raise NotStored(refused)
         most_ts = largest_ts(stored)
@@ -199,10 +166,9 @@ class Storage:
             entries, needed, orphans = enter(self._ledger, stored, positions, now_ms)
             assert not orphans, "the ledger admits no Commit without its Prewrite"
             self._ledger.end_group(self._groups, self._indexed_group)
-            needed[head.segment] = most_ts
-            for segment, ts in needed.items():
-                needed[segment] = self._needed[segment] = max(ts, self._needed.get(segment, 0))
             checkpoint = checkpoint_of(self._ledger.sorter, head)
+        needed[head.segment] = most_ts
+        self._needed.note(needed)
         size_bytes = sum(map(_LENGTH, positions))
         self._appended_records += len(stored)
         self._appended_bytes += size_bytes
@@ -219,14 +185,7 @@ class Storage:
         self._indexed_group = appended.number
         self._indexed_checkpoint = appended.checkpoint
         self._max_commit_ts = appended.checkpoint.max_commit_ts
-        self._unflushed_records += len(appended.entries)
-        self._unflushed_bytes += appended.size_bytes
-        much = self._unflushed_records >= _FLUSH_AFTER_RECORDS
-        if (much or self._unflushed_bytes >= _FLUSH_AFTER_BYTES) and not self._is_flushing():
-            self._unflushed_records = self._unflushed_bytes = 0
-            flush = partial(self._flush, appended.checkpoint)
-            self._flush_thread = threading.Thread(target=flush, name="pump-index-flush")
-            self._flush_thread.start()
+        self._flusher.note(len(appended.entries), appended.size_bytes, appended.checkpoint)
 
     def pull(self, after_ts: int, *, bytes_max: int, count_max: int) -> Pulled:
         """Return merged and fake binlogs in (after_ts, max_commit_ts], in order.
@@ -259,56 +218,36 @@ class Storage:
         """Drop the oldest segments in which nothing is at or after `before_ts`; return how many.
 
         Only whole, sealed segments go, and none from the oldest open Prewrite on. A Prewrite
-        counts as old as its Commit, and nothing beyond `max_commit_ts` goes.
+        counts as old as its Commit, and nothing beyond `max_commit_ts` goes. Raises `Retryable`.
         """
         with self._gc_lock:
-            self._flush(self._indexed_checkpoint)
-            before_ts = min(before_ts, self._max_commit_ts)
-            first = begin = self._stream.purge.first_segment
-            limit = self._flushed_checkpoint.pointer.segment
-            purged_ts = self._stream.purge.purged_ts
-            with self._state_lock:
-                while first < limit and self._needed.get(first, 0) < before_ts:
-                    purged_ts = max(purged_ts, self._needed.get(first, 0))
-                    first += 1
-            if first > begin:
-                self._purge(Purge(purged_ts, first))
-        return first - begin
-
-    def _purge(self, purge: Purge) -> None:
-        """Remove what `purge` names; a crash on the way is finished at the next start."""
-        self._index.set_purge(purge)
-        self._stream.purge = purge
-        self._segments.drop_before(purge.first_segment)
-        with self._state_lock:
-            for segment in [n for n in self._needed if n < purge.first_segment]:
-                del self._needed[segment]
-        deleted = self._index.forget(purge.purged_ts, purge.first_segment)
-        log.info(
-            "purged all up to commit_ts %d: segments before %d, %d index entries",
-            purge.purged_ts,
-            purge.first_segment,
-            deleted,
-        )
+            self._flusher.flush(self._indexed_checkpoint)
+            before = self._stream.purge
+            limit = self._flusher.flushed.pointer.segment
+            purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
+            if purge.first_segment > before.first_segment:
+                self._index.set_purge(purge)
+                self._stream.purge = purge
+                self._needed.forget(purge.first_segment)
+            if self._segments.first < purge.first_segment:  # Or left over from a failed attempt.
+                carry_out(self._index, self._segments, purge)
+        return purge.first_segment - before.first_segment
 
     def check_space(self) -> None:
         """Raise `OutOfSpace` when new transactions are refused: what a client's probe asks."""
-        free, reserve = self._space()
-        if free <= reserve:
-            raise OutOfSpace(
-                f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}"
-            )
+        self._reserve.check()
 
     def stats(self) -> dict[str, int]:
         """Return the figures an operator wants to see; sizes in bytes."""
-        free, reserve = self._space()
+        free, reserve = self._reserve.space()
         sorter, ledger = self._ledger.sorter, self._ledger
+        count, size_bytes = self._segments.size()
         return {
             "max_commit_ts": self._max_commit_ts,
             "purged_ts": self.purged_ts,
             "unmatched": len(sorter.open),
-            "segments": self._segments.count,
-            "log_bytes": self._segments.size_bytes,
+            "segments": count,
+            "log_bytes": size_bytes,
             "available_bytes": free,
             "stop_write_at_available_bytes": reserve,
             "appended_records": self._appended_records,
@@ -323,9 +262,8 @@ class Storage:
         if self._closed:
             return
         self._closed = True
-        if self._flush_thread is not None:
-            self._flush_thread.join()
-        self._flush(self._indexed_checkpoint)
+        self._flusher.join()
+        self._flusher.flush(self._indexed_checkpoint)
         self._segments.close()
         self._index.close()
         os.close(self._lock_file)
@@ -341,42 +279,6 @@ class Storage:
                 raise OutOfSpace(str(error)) from error
             raise
         return positions
-
-    def _space(self) -> tuple[int, int]:
-        free, total = self._files.space(self._folder)
-        reserve = self._config.stop_write_at_available_bytes
-        if reserve < 0:
-            reserve = min(total // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
-        return free, reserve
-
-    def _refused_for_space(self, records: Sequence[Record]) -> dict[int, PenstockError]:
-        """Refuse Prewrites below the reserve; what ends a transaction may use half of it."""
-        free, reserve = self._space()
-        if free > reserve:
-            return {}
-        ends = free > reserve // 2
-        return {
-            i: OutOfSpace(
-                f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}"
-            )
-            for i, record in enumerate(records)
-            if not (ends and record.tp != BinlogType.PREWRITE)
-        }
-
-    def _is_flushing(self) -> bool:
-        return self._flush_thread is not None and self._flush_thread.is_alive()
-
-    def _flush(self, checkpoint: Checkpoint) -> None:
-        """Make the index durable up to `checkpoint`; a failure only lengthens the next replay."""
-        with self._flush_lock:
-            if checkpoint.pointer <= self._flushed_checkpoint.pointer:
-                return
-            try:
-                self._index.flush(checkpoint)
-            except PenstockError as error:
-                log.warning("the index could not be flushed: %s", error)
-            else:
-                self._flushed_checkpoint = checkpoint
 
 
 def _lock(folder: Path) -> int:

@@ -16,17 +16,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from google_crc32c import value
-
 from penstock.errors import Corrupt, Retryable
 from penstock.files import File, Files, OsFiles
-from penstock.frame import HEADER, HEADER_SIZE, encode_frames
+from penstock.frame import HEADER_SIZE, encode_frames
 from penstock.segment import (
     BEGIN,
     BrokenAt,
@@ -38,16 +34,11 @@ from penstock.segment import (
     segment_name,
     walk,
 )
+from penstock.segment_reader import Reader
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES_MAX = 512 << 20
-_READERS_MAX = 128
-_BLOCK_BITS = 16
-_BLOCK_BYTES = 1 << _BLOCK_BITS
-_BLOCKS_MAX = 512
-"""Blocks that one call keeps: 32 MiB."""
-
 _new = tuple.__new__
 
 
@@ -88,8 +79,7 @@ class Segments:
         self._bytes_max = bytes_max
         self._spent = False  # True once the live file must not be written to again.
         self._marked = True  # True while nothing lies behind the last clean-stop mark.
-        self._readers: OrderedDict[int, File] = OrderedDict()
-        self._readers_lock = threading.Lock()
+        self._reader = Reader(folder, files)
         self.largest_ts = self._live.earlier_largest_ts
         """The largest timestamp in the log; whoever opens it raises this to what they know."""
 
@@ -110,14 +100,18 @@ class Segments:
         files = files or OsFiles()
         found = _open_all(files, folder)
         if known_end is not None and known_end.segment not in found:
-            path = folder / segment_name(known_end.segment)
-            raise CutShort(str(path), 0, "this segment is missing, but its binlogs are known")
+            missing = str(folder / segment_name(known_end.segment))
+            raise CutShort(missing, 0, "this segment is missing, but its binlogs are known")
         if not found:
             segment, file = create_segment(files, folder, 0, previous_end=0, earlier_largest_ts=0)
             return cls(folder, files, {0: segment}, file, segment_bytes_max)
         last = found[max(found)]
         if known_end is not None and known_end.segment < last.number:
-            _check_sealed(found[known_end.segment], known_end.offset)
+            sealed = found[known_end.segment]
+            if sealed.end < known_end.offset:
+                raise CutShort(
+                    str(sealed.path), sealed.end, "sealed here, but more was on the disk"
+                )
         in_last = known_end is not None and known_end.segment == last.number
         file = files.open(last.path, writable=True)
         try:
@@ -133,24 +127,14 @@ class Segments:
         return min(self._segments)
 
     @property
-    def begin(self) -> Place:
-        """The place of the oldest frame."""
-        return Place(self.first, BEGIN)
-
-    @property
     def end(self) -> Place:
         """The place behind the last frame."""
         return Place(self._live.number, self._live.end)
 
-    @property
-    def count(self) -> int:
-        """How many segments there are."""
-        return len(self._segments)
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes the segments hold."""
-        return sum(segment.end for segment in list(self._segments.values()))
+    def size(self) -> tuple[int, int]:
+        """Return how many segments there are, and how many bytes they hold."""
+        segments = list(self._segments.values())
+        return len(segments), sum(segment.end for segment in segments)
 
     def earlier_largest_ts(self, number: int) -> int:
         """Return the largest timestamp that the log knew when segment `number` began."""
@@ -209,37 +193,17 @@ class Segments:
 
     def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
         """Return the payloads at `positions`, best given roughly in the order of the log."""
-        payloads: list[bytes] = []
-        blocks: dict[int, bytes] = {}
-        unpack, mask = HEADER.unpack_from, _BLOCK_BYTES - 1
-        for segment, offset, length in positions:
-            key = segment << 48 | offset >> _BLOCK_BITS
-            block = blocks.get(key)
-            if block is None:
-                if len(blocks) >= _BLOCKS_MAX:
-                    blocks.clear()
-                block = blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
-            begin = (offset & mask) + HEADER_SIZE
-            end = begin + length
-            if end > len(block):
-                block = self._read(segment, offset, HEADER_SIZE + length)
-                begin, end = HEADER_SIZE, HEADER_SIZE + length
-            payload = block[begin:end]
-            if len(block) < end or unpack(block, begin - HEADER_SIZE)[3] != value(payload):
-                path = self.folder / segment_name(segment)
-                raise Corrupt(str(path), offset, f"the {length} bytes stored here have changed")
-            payloads.append(payload)
-        return payloads
+        return self._reader.read_many(positions)
 
     def scan(self, start: Place | None = None) -> Iterator[tuple[Position, bytes]]:
         """Yield every payload from `start` to the end with its position; raise `Corrupt`."""
-        start, stop = start or self.begin, self.end
+        start, stop = start or Place(self.first, BEGIN), self.end
         for number in range(start.segment, stop.segment + 1):
             segment = self._segments[number]
             begin = start.offset if number == start.segment else BEGIN
             end = stop.offset if number == stop.segment else segment.end
             try:
-                for offset, frame in walk(self._reader(number), begin, end, segment.seed):
+                for offset, frame in walk(self._reader.file(number), begin, end, segment.seed):
                     if frame.payload:
                         yield Position(number, offset, len(frame.payload)), frame.payload
             except BrokenAt as broken:
@@ -249,11 +213,14 @@ class Segments:
         """Remove all segments below `number`, oldest first, so that a crash leaves no gap."""
         for old in sorted(n for n in self._segments if n < number):
             assert old != self._live.number, "the live segment is never purged"
-            segment = self._segments.pop(old)
-            with self._readers_lock:
-                self._readers.pop(old, None)
-            self._files.remove(segment.path)
-            self._files.sync_folder(self.folder)
+            try:
+                with contextlib.suppress(FileNotFoundError):  # An attempt before got this far.
+                    self._files.remove(self._segments[old].path)
+                self._files.sync_folder(self.folder)
+            except OSError as error:
+                raise Retryable(f"{self._segments[old].path}: {error}") from error
+            self._reader.forget(old)
+            del self._segments[old]
 
     def close(self) -> None:
         """Mark the clean stop, so that damage to the last frames is no torn end, and let go.
@@ -268,8 +235,7 @@ class Segments:
                 self._file.write(mark, live.end)
                 self._file.sync()
         self._file.close()
-        with self._readers_lock:
-            self._readers.clear()
+        self._reader.forget_all()
 
     def _succeed(self) -> Segment:
         """Begin the next segment, which seals the live one at its end."""
@@ -300,24 +266,6 @@ class Segments:
         except OSError:
             self._spent = True
 
-    def _read(self, number: int, offset: int, length: int) -> bytes:
-        try:
-            return self._reader(number).read(offset, length)
-        except OSError as error:
-            path = self.folder / segment_name(number)
-            raise Retryable(f"{path}, offset {offset}: cannot be read: {error}") from error
-
-    def _reader(self, number: int) -> File:
-        with self._readers_lock:
-            file = self._readers.get(number)
-            if file is None:
-                file = self._readers[number] = self._files.open(self.folder / segment_name(number))
-                if len(self._readers) > _READERS_MAX:
-                    self._readers.popitem(last=False)
-            else:
-                self._readers.move_to_end(number)
-            return file
-
 
 def _open_all(files: Files, folder: Path) -> dict[int, Segment]:
     """Return all segments, those that have a successor with their end."""
@@ -346,12 +294,6 @@ def _seal(files: Files, segment: Segment, successor: Segment) -> None:
     finally:
         file.close()
     if size < successor.previous_end:
-        what = f"the file ends here, but {successor.path.name} knows {successor.previous_end} bytes"
-        raise CutShort(str(segment.path), size, what)
+        known = f"{successor.path.name} knows {successor.previous_end} bytes"
+        raise CutShort(str(segment.path), size, f"the file ends here, but {known}")
     segment.end = segment.synced = successor.previous_end
-
-
-def _check_sealed(segment: Segment, known_end: int) -> None:
-    if segment.end < known_end:
-        what = f"sealed here, but it had {known_end} bytes on the disk"
-        raise CutShort(str(segment.path), segment.end, what)

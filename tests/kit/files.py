@@ -134,6 +134,8 @@ class MemoryFiles:
 
     def remove(self, path: Path) -> None:
         self.check("remove", path)
+        if path not in self.nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         del self.nodes[path]
 
     def sync_folder(self, folder: Path) -> None:

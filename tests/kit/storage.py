@@ -67,8 +67,7 @@ def commits(storage: Storage, after_ts: int = 0) -> list[tuple[int, int]]:
 def die(storage: Storage) -> None:
     """Let go of what a killed process would, and do nothing that a clean stop does."""
     storage._closed = True
-    if storage._flush_thread is not None:
-        storage._flush_thread.join()
+    storage._flusher.join()
     storage._index.close()
     os.close(storage._lock_file)
 

@@ -62,11 +62,11 @@ def test_a_full_segment_is_sealed_by_its_successor(tmp_path: Path) -> None:
     segments = Segments.open(tmp_path, segment_bytes_max=100)
     for ts in (5, 9, 7):
         stored(segments, b"x" * 80, largest_ts=ts)
-    assert segments.count == 3
+    assert segments.size()[0] == 3
     assert [segments.earlier_largest_ts(n) for n in range(3)] == [0, 5, 9]
     segments.close()
     again = Segments.open(tmp_path)
-    assert again.count == 3
+    assert again.size()[0] == 3
     assert scanned(again) == [b"x" * 80] * 3
     again.close()
 

@@ -445,7 +445,7 @@ def test_a_purge_stopped_by_a_crash_is_finished_at_the_next_start(tmp_path: Path
     files = MemoryFiles()
     storage = filled(tmp_path, files)
     files.fail_once("remove")
-    with pytest.raises(OSError, match="made to fail"):
+    with pytest.raises(Retryable, match="made to fail"):
         storage.gc(before_ts=250)
     purged_ts = storage.purged_ts
     before = storage.stats()["segments"]
@@ -454,6 +454,19 @@ def test_a_purge_stopped_by_a_crash_is_finished_at_the_next_start(tmp_path: Path
     assert storage.purged_ts == purged_ts > 0
     assert storage.stats()["segments"] < before
     assert commits(storage, purged_ts)[-1] == (490, 491)
+    storage.close()
+
+
+def test_a_failed_purge_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path, files)
+    for call in ("remove", "sync_folder"):
+        files.fail_once(call)
+        with pytest.raises(Retryable):
+            storage.gc(before_ts=250)
+    assert storage.gc(before_ts=250) == 0
+    assert len(files.nodes) == storage.stats()["segments"]
+    assert commits(storage, storage.purged_ts)[-1] == (490, 491)
     storage.close()
 
 
