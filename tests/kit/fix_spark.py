@@ -1,1 +1,112 @@
-"""Placeholder until its fixture lands."""
+"""A real Spark standalone cluster on 127.0.0.1: one master and two workers, a JVM each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.local.process import free_port
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses the cluster."""
+    for item in items:
+        if "spark_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+class SparkCluster:
+    """The master and its workers; each worker has one core, so two tasks need both."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start everything and wait until both workers are registered."""
+        address = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
+        self._master = self._jvm("master.Master", "master", address)
+        self._wait_for("master", "I have been elected leader")
+        for _ in range(2):
+            self.add_worker()
+
+    def add_worker(self) -> subprocess.Popen[bytes]:
+        """Start one more worker and wait until the master knows it."""
+        name = f"worker-{len(self.workers) + 1}"
+        arguments = ["--host", "127.0.0.1", "--cores", "1", "--memory", "700m"]
+        arguments += ["--webui-port", "0", "--work-dir", str(self.home / name), self.url]
+        worker = self._jvm("worker.Worker", name, arguments)
+        self.workers.append(worker)
+        self._wait_for(name, "Successfully registered with master")
+        return worker
+
+    def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
+        """Kill a worker and all that runs below it, as a machine that is gone would."""
+        for process in [*psutil.Process(worker.pid).children(recursive=True), worker]:
+            process.kill()
+        worker.wait()
+
+    def stop(self) -> None:
+        """Stop everything that still runs."""
+        for process in [*self.workers, *filter(None, [self._master])]:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in [*self.workers, *filter(None, [self._master])]:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _jvm(self, main: str, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        import pyspark
+
+        jars = Path(pyspark.__file__).parent / "jars"
+        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += ["-cp", f"{jars}/*", f"org.apache.spark.deploy.{main}", *arguments]
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(jars.parent),
+            # Spark's scripts find this out; we start without them.
+            "SPARK_SCALA_VERSION": next(jars.glob("spark-core_*")).name.split("_")[1].split("-")[0],
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.home),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        # Executors run in an empty directory and must not find our code by accident.
+        environment.pop("PYTHONPATH", None)
+        with (self.home / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                cwd=self.home,
+            )  # fmt: skip
+
+    def _wait_for(self, name: str, text: str, timeout_s: float = 60) -> None:
+        path = self.home / f"{name}.log"
+        deadline_s = time.monotonic() + timeout_s
+        while text not in path.read_text(errors="replace"):
+            if time.monotonic() > deadline_s:
+                pytest.fail(f"Spark {name} did not start:\n{path.read_text()[-3000:]}")
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def spark_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    """A running cluster of the test's own, because the test may kill parts of it."""
+    home = tmp_path / "spark-cluster"
+    home.mkdir()
+    cluster = SparkCluster(home)
+    cluster.start()
+    yield cluster
+    cluster.stop()

@@ -1,0 +1,52 @@
+"""The same job on a real Spark cluster: the tasks are in other JVMs' Python processes, the code
+comes to them in a zip, and a machine that goes away changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pumpclient import PumpClient
+from tests.kit.fix_drainer import DrainerFactory
+from tests.kit.fix_etcd import EtcdServer
+from tests.kit.fix_spark import SparkCluster
+from tests.kit.shop import Shop, in_sqlite
+
+
+def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(
+        etcd_server.url,
+        f"sqlite:///{path}",
+        spark_master=spark_cluster.url,
+        spark_tasks=2,
+    )
+    drainer.wait_for("2 in all", 90)
+    # Below the Drainer there is only the driver's JVM; the tasks and their code are at the workers.
+    assert not [child for child in drainer.children() if "python" in child.name()]
+    assert len(list(spark_cluster.home.glob("worker-*/app-*/*/penstock.zip"))) == 2
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=21)
+        shop.create()
+        shop.trade(30)
+        drainer.wait_until(shop.bulk(2000))
+        assert in_sqlite(path) == shop.expected()
+
+        spark_cluster.kill_worker(spark_cluster.workers[0])
+        shop.trade(30)
+        drainer.wait_until(shop.bulk(2000))
+        assert in_sqlite(path) == shop.expected()
+        drainer.wait_for("is lost, 1 are left")
+
+        spark_cluster.add_worker()
+        drainer.wait_for(r"is lost(.|\n)*2 in all", 90)
+        drainer.wait_until(shop.trade(30))
+        assert in_sqlite(path) == shop.expected()
