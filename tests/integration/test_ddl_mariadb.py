@@ -6,17 +6,20 @@ server's own description of all columns and indexes is held against the tracked 
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from penstock.ddl import Catalog, SchemaChange, plan_ddl
-from penstock.schema import ColumnFlag, ColumnInfo, DdlType, MysqlType, TableInfo
+from penstock.ddl import SchemaChange
+from penstock.schema import ColumnFlag, ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from tests.kit.fix_mariadb import MariadbServer
+from tests.unit.penstock.ddl_session import DdlSession
+from tests.unit.penstock.test_ddl_property import run
 
 pytestmark = pytest.mark.mariadb
 
@@ -201,25 +204,53 @@ def left_by(change: SchemaChange) -> list[tuple[str, TableInfo]]:
     return [*out, *((s, after) for _, _, s, after in change.renamed)]
 
 
-def test_the_tracked_schema_is_that_of_the_server_after_every_statement(
-    mariadb: MariadbServer,
+class ServerSession(DdlSession):
+    """Runs on a server what it plans, and holds every changed table against the server's."""
+
+    def __init__(self, connection: Any, *statements: str) -> None:
+        self.connection = connection
+        super().__init__(*statements)
+
+    def run(self, *statements: str) -> list[DdlJob]:
+        for job in (job for sql in statements for job in self.plan(sql)):
+            with self.connection.cursor() as cursor:
+                if job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
+                    cursor.execute(f"USE `{job.schema_name}`")
+                cursor.execute(job.query)
+            change = self.catalog.apply(job)
+            for schema, table in left_by(change):
+                if not table.is_view:
+                    name = table.name.replace("'", "''")
+                    where = f"table_schema = '{schema}' AND table_name = '{name}'"
+                    assert not compare(self.connection, [(schema, table)], where), job.query
+        return []
+
+
+@pytest.fixture
+def connection(mariadb: MariadbServer) -> Iterator[Any]:
+    opened = mariadb.connect(init_command=SESSION)
+    yield opened
+    opened.close()
+
+
+def test_the_tracked_schema_is_that_of_the_server_after_every_statement(connection: Any) -> None:
+    session = ServerSession(connection)
+    for sql in statements():
+        session.run(sql)
+        if sql.startswith(("DROP DATABASE", "ALTER TABLE keys3")):
+            assert not compare(connection, session.catalog.tables(), EVERYTHING), sql
+    assert not compare(connection, session.catalog.tables(), EVERYTHING)
+
+
+@pytest.mark.slow
+def test_random_histories_leave_the_server_with_the_tracked_schema(
+    mariadb: MariadbServer, connection: Any
 ) -> None:
-    catalog, ids = Catalog(), itertools.count(1)
-    connection = mariadb.connect(init_command=SESSION)
-    try:
-        for sql in statements():
-            for job in plan_ddl(sql, "d", catalog, lambda: next(ids)):
-                with connection.cursor() as cursor:
-                    if job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
-                        cursor.execute(f"USE `{job.schema_name}`")
-                    cursor.execute(job.query)
-                for schema, table in left_by(catalog.apply(job)):
-                    if not table.is_view:
-                        name = table.name.replace("'", "''")
-                        where = f"table_schema = '{schema}' AND table_name = '{name}'"
-                        assert not compare(connection, [(schema, table)], where), sql
-            if sql.startswith(("DROP DATABASE", "ALTER TABLE keys3")):
-                assert not compare(connection, catalog.tables(), EVERYTHING), sql
-        assert not compare(connection, catalog.tables(), EVERYTHING)
-    finally:
-        connection.close()
+    @settings(max_examples=150, deadline=None)
+    @given(st.data())
+    def hold(data: st.DataObject) -> None:
+        mariadb.drop_user_databases()
+        session = run(data, ServerSession(connection))
+        assert not compare(connection, session.catalog.tables(), EVERYTHING)
+
+    hold()

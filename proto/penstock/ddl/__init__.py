@@ -1,7 +1,33 @@
 """DDL: text into history jobs (`plan_ddl`), and jobs into the schema they leave (`Catalog`).
 
-sql ── lexer ── parse ──> syntax ── plan ──> DdlJob ── Catalog.apply ──> SchemaChange
-                          (no catalog)       (tables, types, alter)
+    sql ── lexer ── parse ──> statements ── plan ──> DdlJob ── Catalog.apply ──> SchemaChange
+                              (no catalog)   (tables, types, alter)
+
+Followed, in MySQL's grammar with MariaDB's IF [NOT] EXISTS, several statements at once if need be:
+
+    CREATE | ALTER | DROP DATABASE     CREATE TABLE (…) | LIKE        DROP TABLE, TRUNCATE
+    RENAME TABLE, several at once      CREATE | DROP INDEX            CREATE | ALTER | DROP VIEW
+    ALTER TABLE  ADD, DROP, MODIFY, CHANGE, RENAME COLUMN; FIRST, AFTER; ADD (a, b)
+                 ADD, DROP, RENAME INDEX; UNIQUE, PRIMARY KEY, FULLTEXT; DROP CONSTRAINT
+                 SET | DROP DEFAULT, COMMENT, CHARSET, CONVERT TO, RENAME TO
+
+Passed on downstream untracked, because no row image depends on it: CHECK, foreign keys (their
+index is tracked and written out), storage and engine options, PARTITION BY and the partition
+operations that keep all rows, ORDER BY, FORCE. Left out downstream for the same reason: ALGORITHM
+and LOCK, visibility of indexes, parsers of FULLTEXT, inline REFERENCES, COLUMN_FORMAT, NOT NULL on
+generated columns, TiDB's own options.
+
+Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, DROP, TRUNCATE and
+EXCHANGE PARTITION, tablespaces, ALTER IGNORE, triggers, events), a new column whose older values
+cannot be known (AUTO_INCREMENT, an expression as default), types without a row encoding (geometries,
+VECTOR, UUID, INET), keys over expressions, NOT ENFORCED, routines, accounts, sequences, temporary
+tables.
+
+Where servers differ: a character set without a collation means the one in `charsets`, written into
+the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in UTC. A
+column added with DEFAULT CURRENT_TIMESTAMP reads, in older rows, as the time of the job's
+`finished_ts`: a downstream has to run the statement at that time (`SET TIMESTAMP`). MariaDB keeps
+JSON as text and lets CONVERT TO change its character set; MySQL and the catalog do not.
 """
 
 from penstock.ddl.catalog import Catalog, SchemaChange

@@ -51,7 +51,7 @@ class Cursor:
         what = f", {wanted} is missing" if wanted else ""
         raise NeedsOperator(
             f"cannot read the DDL near {near!r}{what}",
-            hint="check the statement; docs/ddl lists what Penstock can follow",
+            hint="check the statement; the docstring of penstock.ddl says what can be followed",
         )
 
     def refuse(self, what: str, hint: str) -> NoReturn:

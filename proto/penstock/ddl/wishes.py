@@ -74,7 +74,7 @@ def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
             return [f"column {old.lower()}"]
         case SetDefault(name, default):
             wishes.defaults[_known_column(draft, name)] = default
-            return [f"default of {name.lower()}"]
+            return [f"column {name.lower()}"]
         case Convert():
             wishes.convert = operation
             return ["the character set"]

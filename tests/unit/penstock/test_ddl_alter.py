@@ -198,6 +198,7 @@ def test_an_alter_is_one_job_of_the_right_type(operation: str, tp: DdlType) -> N
         "DROP id, DROP a, DROP b, DROP c",
         "DROP a, DROP a",
         "DROP a, MODIFY a BIGINT",
+        "MODIFY a BIGINT, ALTER a SET DEFAULT 3",
         "MODIFY nope INT",
         "CHANGE a b INT",
         "RENAME COLUMN a TO b",

@@ -147,6 +147,7 @@ def test_a_statement_becomes_the_queries_to_run_downstream(
         "TRUNCATE nope",
         "RENAME TABLE nope TO x",
         "RENAME TABLE t TO Mixed",
+        "RENAME TABLE t TO t",
         "RENAME TABLE v TO e.v",
         "RENAME USER a TO b",
         "CREATE VIEW e.w AS SELECT * FROM t",
