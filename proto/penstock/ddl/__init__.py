@@ -19,7 +19,7 @@ generated columns, TiDB's own options.
 
 Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, DROP, TRUNCATE and
 EXCHANGE PARTITION, tablespaces, ALTER IGNORE, triggers, events), a new column whose older values
-cannot be known (AUTO_INCREMENT, an expression as default), types without a row encoding (geometries,
+cannot be known (AUTO_INCREMENT, an expression as default), types without a row encoding (geometry,
 VECTOR, UUID, INET), keys over expressions, NOT ENFORCED, routines, accounts, sequences, temporary
 tables.
 
