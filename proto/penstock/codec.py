@@ -1,7 +1,8 @@
 """Binlogs to protobuf bytes and back; the messages are those of `proto/binlog.proto`.
 
 A Prewrite's bytes followed by its Commit's bytes decode as the merged binlog, because protobuf
-keeps the last value of a scalar: that is how a Pump joins the two without parsing either.
+keeps the last value of a scalar: that is how a Pump joins the two without parsing either. So a
+Commit must not carry a field that its Prewrite has and it has not: zeros are left out.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ _HINT = "the writer and the Pumps must speak the same binlog.proto"
 
 
 def encode_binlog(binlog: Binlog) -> bytes:
-    """Return the serialized `binlog.Binlog`; timestamps and type are always present."""
+    """Return the serialized `binlog.Binlog`; timestamps and type are always present, even zero."""
     message = pb.Binlog(
         tp=int(binlog.tp),  # type: ignore[arg-type]  # The stub wants its own enum class.
         start_ts=binlog.start_ts,
         commit_ts=binlog.commit_ts,
-        ddl_job_id=binlog.ddl_job_id,
     )
+    if binlog.ddl_job_id:
+        message.ddl_job_id = binlog.ddl_job_id
     if binlog.prewrite_key:
         message.prewrite_key = binlog.prewrite_key
     if binlog.prewrite_value:

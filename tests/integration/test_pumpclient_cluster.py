@@ -168,7 +168,6 @@ def test_ddl_is_streamed_between_the_rows_of_both_schemas(
     assert decode_prewrite_value(binlogs[2].prewrite_value).schema_version == 3
 
 
-@pytest.mark.xfail(reason="the Pump's resolver writes its Commit with ddl_job_id 0")
 def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     shop: PumpClient,
     pump: PumpProcess,

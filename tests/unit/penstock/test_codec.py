@@ -64,7 +64,7 @@ def test_row_changes_survive_their_bytes(value: PrewriteValue) -> None:
 
 def test_prewrite_bytes_followed_by_commit_bytes_are_the_merged_binlog() -> None:
     prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=5, prewrite_value=b"rows", ddl_job_id=3)
-    commit = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=9, ddl_job_id=3)
+    commit = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=9)
     merged = decode_binlog(encode_binlog(prewrite) + encode_binlog(commit))
     assert (merged.tp, merged.commit_ts) == (BinlogType.COMMIT, 9)
     assert (merged.prewrite_value, merged.ddl_job_id) == (b"rows", 3)
