@@ -26,7 +26,7 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", modules(), ids=named)
+@pytest.mark.parametrize("path", list(modules()), ids=named)
 def test_a_module_says_what_it_does_and_fits_in_the_head(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
