@@ -54,23 +54,15 @@ class Family(Enum):
     JSON = "json"
 
 
+_INTEGERS = (
+    MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,
+    MysqlType.YEAR,
+)  # fmt: skip
+_TIMES = (MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION)
 _FAMILIES = {
-    **dict.fromkeys(
-        (
-            MysqlType.TINY,
-            MysqlType.SHORT,
-            MysqlType.INT24,
-            MysqlType.LONG,
-            MysqlType.LONGLONG,
-            MysqlType.YEAR,
-        ),
-        Family.INT,
-    ),
+    **dict.fromkeys(_INTEGERS, Family.INT),
+    **dict.fromkeys(_TIMES, Family.TEMPORAL),
     **dict.fromkeys((MysqlType.FLOAT, MysqlType.DOUBLE), Family.FLOAT),
-    **dict.fromkeys(
-        (MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.DURATION),
-        Family.TEMPORAL,
-    ),
     MysqlType.NEWDECIMAL: Family.DECIMAL,
     MysqlType.BIT: Family.BIT,
     MysqlType.ENUM: Family.ENUM,
@@ -78,14 +70,9 @@ _FAMILIES = {
     MysqlType.JSON: Family.JSON,
 }
 _STRINGS = {
-    MysqlType.VARCHAR,
-    MysqlType.VAR_STRING,
-    MysqlType.STRING,
-    MysqlType.TINY_BLOB,
-    MysqlType.MEDIUM_BLOB,
-    MysqlType.LONG_BLOB,
-    MysqlType.BLOB,
-}
+    MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.TINY_BLOB,
+    MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB, MysqlType.BLOB,
+}  # fmt: skip
 
 
 def family(column: ColumnInfo) -> Family:

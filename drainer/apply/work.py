@@ -33,6 +33,7 @@ from penstock.tableinfo import table_from_json, table_to_json
 
 _METADATA_KEY = b"penstock"
 _COUNTS = struct.Struct("<III")
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
 _HINT = "Drainer and Spark tasks must run the same version of Penstock"
 
 
@@ -124,7 +125,7 @@ class WorkUnit:
                 table=_table(header["table"]),
                 rows=rows.replace_schema_metadata(None),
             )
-        except (pa.ArrowInvalid, ValueError, KeyError, TypeError, StopIteration) as error:
+        except _UNREADABLE as error:
             raise Malformed(f"undecodable work unit: {error}", hint=_HINT) from error
 
 

@@ -75,6 +75,7 @@ class Ledger:
     def __init__(self) -> None:
         self.writer = secrets.token_hex(8)
         self._known: str | None = None
+        self._attempted: str | None = None
         self.is_loaded = False
 
     def loaded(self, stored: str | None) -> Checkpoint | None:
@@ -94,9 +95,15 @@ class Ledger:
         """The checkpoint this run last knew to be stored."""
         return None if self._known is None else Checkpoint.from_json(self._known)
 
-    def text(self, checkpoint: Checkpoint) -> str:
-        """Return the text under which this run stores `checkpoint`."""
-        return checkpoint.to_json(self.writer)
+    def attempt(self, checkpoint: Checkpoint) -> tuple[str, bool]:
+        """Return the text to store, and whether an earlier attempt may have stored it.
+
+        That is so when the caller gave up on this very checkpoint before, with `Retryable`.
+        """
+        text = checkpoint.to_json(self.writer)
+        doubtful = self._attempted == text
+        self._attempted = text
+        return text, doubtful
 
     def standing(self, stored: str | None, new_text: str, *, retried: bool) -> Standing:
         """Judge the locked row; raise `NeedsOperator` when another Drainer wrote it."""
@@ -113,6 +120,7 @@ class Ledger:
     def wrote(self, text: str) -> None:
         """Remember a row that is now stored."""
         self._known = text
+        self._attempted = None
 
     def intent(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the row to store before the DDL that ends at `checkpoint` runs."""

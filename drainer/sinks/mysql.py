@@ -102,13 +102,13 @@ class MysqlSink:
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
-        text = self._ledger.text(checkpoint)
+        text, doubtful = self._ledger.attempt(checkpoint)
 
         def attempt(connection: Connection, retried: bool) -> None:
             self._check_sizes(statements)
             connection.begin()
             stored = self._stored(connection, " FOR UPDATE")
-            standing = self._ledger.standing(stored, text, retried=retried)
+            standing = self._ledger.standing(stored, text, retried=retried or doubtful)
             if standing is Standing.ALREADY_WRITTEN:
                 connection.rollback()
                 log.info("the commit whose answer was lost did happen (%s)", checkpoint)

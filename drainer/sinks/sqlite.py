@@ -116,7 +116,7 @@ class SqliteSink:
     # --- pieces ----------------------------------------------------------------------------
 
     def _commit(self, work: Callable[[sqlite3.Connection], None], checkpoint: Checkpoint) -> None:
-        text = self._ledger.text(checkpoint)
+        text, _ = self._ledger.attempt(checkpoint)
 
         def attempt(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")

@@ -25,11 +25,22 @@ from drainer.apply.rowwise import generate_rows
 from drainer.apply.sql import table_sql
 from drainer.apply.work import Op, WorkUnit, in_order
 from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.sinks.mysql import ROWS_SQL_MODE
+from drainer.sinks.mysql import ROWS_SQL_MODE, MysqlSink
+from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.model import MutationType
 from penstock.schema import TableInfo
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
+from tests.kit.changes import (
+    CASES,
+    Case,
+    Upstream,
+    batch_of,
+    catalog_of,
+    histories,
+    padded,
+    play,
+    table_of,
+)
 from tests.kit.fix_mariadb import MariadbServer
 
 CLUSTER = 7
@@ -294,6 +305,52 @@ def test_a_commit_without_an_answer_is_neither_repeated_nor_forgotten(
     sink.apply(row(2), Checkpoint(2, 1))
     assert broken == [True]
     assert ids(mariadb) == [1, 2]
+
+
+def test_a_batch_given_up_on_may_be_given_again(
+    mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(mariadb, "CREATE TABLE t (id INT)", "shop")
+    commit = pymysql.connections.Connection.commit
+
+    def breaks(connection: Any) -> None:
+        commit(connection)
+        raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
+
+    with closing(open_sink(mariadb.url, cluster_id=CLUSTER, retry_s_max=0)) as impatient:
+        impatient.load_checkpoint()
+        with monkeypatch.context() as patched:
+            patched.setattr(pymysql.connections.Connection, "commit", breaks)
+            with pytest.raises(Retryable):
+                impatient.apply(row(1), Checkpoint(1, 1))
+        impatient.apply(row(1), Checkpoint(1, 1))
+    assert ids(mariadb) == [1]
+
+
+def test_a_ddl_without_an_answer_is_done_once(
+    mariadb: MariadbServer, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index without a name of its own would silently be made twice."""
+    sql = "ALTER TABLE t ADD INDEX (id)"
+    catalog = catalog_of("CREATE DATABASE shop", "CREATE TABLE t (id INT)")
+    (job,) = plan_ddl(sql, "shop", catalog, lambda: 99)
+    assert isinstance(sink, MysqlSink)
+    execute = sink._execute_ddl
+    broken = []
+
+    def breaks(connection: Any, change: Any) -> None:
+        execute(connection, change)
+        if not broken:
+            broken.append(True)
+            raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
+
+    monkeypatch.setattr(sink, "_execute_ddl", breaks)
+    sink.run_ddl(catalog.apply(job), Checkpoint(5, 2), maybe_done=False)
+    assert broken == [True]
+    names = mariadb.query(
+        "SELECT index_name FROM information_schema.statistics WHERE table_schema = 'shop'"
+    )
+    assert names == [("id",)]
 
 
 def test_a_lock_that_another_client_holds_is_waited_for(mariadb: MariadbServer, sink: Sink) -> None:
