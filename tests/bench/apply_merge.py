@@ -3,8 +3,9 @@
     merge     compaction, column-wise SQL, one connection, one transaction per batch
     original  16 connections, one statement per row, 20 rows per transaction
 
-Both update every row of a filled table. The last lines say what our side of `merge` costs per
-row, apart from the time the database takes. Run it with `python -m tests.bench.apply_merge`.
+Both update every row of a filled table. Beside the wall clock, which a busy machine distorts
+(sixteen threads get more of it than one), the CPU time per row of client and database is told.
+Run it with `python -m tests.bench.apply_merge`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 
 from drainer.apply.compaction import plan_units
@@ -131,6 +133,18 @@ def fill(server: MariadbServer, schema: str, codec: RowCodec, rows: int) -> None
     connection.close()
 
 
+def cpu_s(server: MariadbServer) -> tuple[float, float]:
+    """Return the CPU seconds that we and the database have used so far."""
+    times = psutil.Process(server.pid).cpu_times()
+    return time.process_time(), times.user + times.system
+
+
+def per_row(start: tuple[float, float], end: tuple[float, float], rows: int) -> dict[str, float]:
+    """Return CPU microseconds per row between two readings."""
+    client, database = ((b - a) / rows * 1e6 for a, b in zip(start, end, strict=True))
+    return {"client": round(client, 2), "database": round(database, 2)}
+
+
 def main() -> None:
     """Run both ways and print what they took as one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -147,8 +161,11 @@ def main() -> None:
             fill(server, "ours", codec, options.rows)
             fill(server, "theirs", codec, options.rows)
             batches = [batch(codec, options.rows, v) for v in range(options.batches)]
+            start = cpu_s(server)
             theirs = original(server, "theirs", batches[0], table)
+            middle = cpu_s(server)
             spent = merge(server, "ours", batches, table)
+            end = cpu_s(server)
         finally:
             server.stop()
     rows = options.rows * options.batches
@@ -161,6 +178,8 @@ def main() -> None:
                 "original_rows_per_s": round(their_rate),
                 "ratio": round(ours_rate / their_rate, 1),
                 "us_per_row": {k: round(v / rows * 1e6, 2) for k, v in spent.items()},
+                "cpu_us_per_row": per_row(middle, end, rows),
+                "original_cpu_us_per_row": per_row(start, middle, options.rows),
                 "client_us_per_row": round((total - spent["apply"]) / rows * 1e6, 2),
             }
         )
