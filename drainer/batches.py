@@ -77,11 +77,15 @@ class Collector:
         self.bytes += size
 
     def tables(self) -> list[TableRows]:
-        """Return everything collected as Arrow columns."""
-        return [
-            TableRows(column.target[0], column.target[1], bytes(column.kinds), _array(column.rows))
-            for column in self._columns.values()
-        ]
+        """Return everything collected as Arrow columns; the collector is spent afterwards."""
+        tables = []
+        while self._columns:
+            # One table after another, so that not all rows exist twice at once.
+            _, column = self._columns.popitem()
+            schema, table = column.target
+            rows = _array(column.rows)
+            tables.append(TableRows(schema, table, bytes(column.kinds), rows))
+        return tables[::-1]
 
 
 def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], int]:

@@ -49,8 +49,8 @@ class DrainerConfig:
         "downstream holds a copy; 0: at the beginning; -1: now, without what was before",
     )
     batch_rows_max: int = _setting(50_000, "a batch is cut at this many rows")
-    batch_bytes_max: int = _setting(32 << 20, "a batch is cut at this many bytes")
-    buffer_bytes: int = _setting(32 << 20, "how much of all Pumps may wait for the merge")
+    batch_bytes_max: int = _setting(8 << 20, "a batch is cut at this many bytes")
+    buffer_bytes: int = _setting(16 << 20, "how much of all Pumps may wait for the merge")
     checkpoint_interval_s: float = _setting(3.0, "how often an idle Drainer saves its checkpoint")
     heartbeat_interval_s: float = _setting(1.0, "how often status and list of Pumps are renewed")
     stop_timeout_s: float = _setting(10.0, "how long a stop waits for batches under way")

@@ -21,7 +21,6 @@ import logging
 import secrets
 import socket
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drainer.apply.task import FAILED, HEADER, HELLO, RESULT, WORK
@@ -108,8 +107,10 @@ class Coordinator:
             self._joined.clear()
             await self._joined.wait()
 
-    async def run(self, units: Sequence[bytes]) -> list[bytes]:
+    async def run(self, units: list[bytes]) -> list[bytes]:
         """Return the answer to each unit, in order; wait for tasks as long as there are none.
+
+        Takes the units over: the list is empty afterwards, and each is let go once answered.
 
         Raises `NeedsOperator` when a task says that a unit cannot be worked on, or when a unit
         took several tasks down with it.
@@ -119,6 +120,7 @@ class Coordinator:
             _Unit(self._next_number + i, payload, loop.create_future())
             for i, payload in enumerate(units)
         ]
+        units.clear()
         self._next_number += len(work)
         self._pending.extend(work)
         self._dispatch()
@@ -202,6 +204,7 @@ class Coordinator:
             assert unit is not None, f"task {task.partition} answers unit {number} it never had"
             unit.holders.discard(task)
             if not unit.answer.done():
+                unit.payload = b""  # Nobody needs to be sent it again.
                 if kind == RESULT:
                     unit.answer.set_result(payload)
                 else:

@@ -23,8 +23,15 @@ class Generation:
         units = await asyncio.to_thread(self._units, batch)
         del batch  # Its rows are in the units now; SQL needs the room.
         answers = await self._coordinator.run(units)
-        return list(in_order([Statements.decode(answer) for answer in answers]))
+        parts = []
+        while answers:
+            parts.append(Statements.decode(answers.pop()))
+        return list(in_order(reversed(parts)))
 
     def _units(self, batch: Batch) -> list[bytes]:
         """Compact and encode; in a thread, because this takes microseconds per row."""
-        return [unit.encode() for unit in plan_units(batch, self._parts, self._dialect)]
+        units = plan_units(batch, self._parts, self._dialect)
+        encoded = []
+        while units:
+            encoded.append(units.pop().encode())
+        return encoded[::-1]

@@ -247,7 +247,9 @@ class Pipeline:
 
     async def _generated(self, batch: Batch) -> list[bytes]:
         started_s = time.monotonic()
-        statements = await self._generate(batch)
+        generating = self._generate(batch)
+        del batch  # Whoever turns rows into SQL also decides how long they are needed.
+        statements = await generating
         self.progress.generate_s = time.monotonic() - started_s
         return statements
 

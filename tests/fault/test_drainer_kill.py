@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.etcd import EtcdClient
 from penstock.history import History
 from penstock.model import Binlog, BinlogType
@@ -20,7 +21,6 @@ from penstock.schema import DdlJob
 from penstock.timestamp import open_oracle
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
 
@@ -82,7 +82,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
             for _ in range(4):
                 seen = drainer.checkpoint_ts()
                 drainer.wait_for("2 in all")
-                _until(lambda seen=seen: drainer.checkpoint_ts() > seen)  # type: ignore[misc]
+                _until(lambda seen=seen: drainer.checkpoint_ts() > seen)
                 time.sleep(rng.random())
                 drainer.restart()
         drainer.wait_until(shop.last_ts)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_etcd import EtcdServer
 from tests.kit.fix_spark import SparkCluster
 from tests.kit.shop import Shop, in_sqlite
 

@@ -53,8 +53,9 @@ class SparkCluster:
 
     def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
         """Kill a worker and all that runs below it, as a machine that is gone would."""
-        for process in [*psutil.Process(worker.pid).children(recursive=True), worker]:
+        for process in psutil.Process(worker.pid).children(recursive=True):
             process.kill()
+        worker.kill()
         worker.wait()
 
     def stop(self) -> None:

@@ -78,7 +78,7 @@ class Shop:
     def _insert(self, txn: Any, note: str | None = None) -> None:
         key = self._next_id
         self._next_id += 1
-        row = {
+        row: Row = {
             "id": key,
             "code": None if key % 7 == 0 else f"c{key}",
             "price": f"{self._random.randint(-999, 99999) / 100:.2f}",
@@ -95,7 +95,7 @@ class Shop:
             return
         key = self._random.choice(list(self.items))
         before = self.items.pop(key)
-        after = {**before, "note": self._random.choice(_TEXTS), "price": None}
+        after: Row = {**before, "note": self._random.choice(_TEXTS), "price": None}
         if self._random.random() < 0.3:  # The row moves to another key.
             after["id"] = self._next_id
             self._next_id += 1
@@ -113,7 +113,7 @@ class Shop:
         if len(self.items) < 2:
             return
         one, two = (self.items[k] for k in self._random.sample(list(self.items), 2))
-        free = {**one, "code": None}
+        free: Row = {**one, "code": None}
         one_after, two_after = {**one, "code": two["code"]}, {**two, "code": one["code"]}
         txn.update("item", one, free)
         txn.update("item", two, two_after)

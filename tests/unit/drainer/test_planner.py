@@ -208,7 +208,7 @@ def test_what_no_pump_may_send_is_refused(payload: bytes) -> None:
 )
 def test_lists_and_sequence_that_disagree_are_refused(broken: dict[str, list[int]]) -> None:
     value = binlog_pb2.PrewriteValue(schema_version=1)
-    value.mutations.add(table_id=1, **broken)  # type: ignore[arg-type]
+    value.mutations.add(table_id=1, **broken)
     payload = encode_binlog(
         Binlog(
             tp=BinlogType.COMMIT,

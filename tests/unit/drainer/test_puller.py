@@ -126,7 +126,7 @@ async def pulling(pump: FakePump) -> AsyncIterator[tuple[Received, asyncio.Task[
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), 30))
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["penstock", "original"])
