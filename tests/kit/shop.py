@@ -64,7 +64,9 @@ class Shop:
                          self._note),
                         (4, 3, 1, 1, 3, 2),
                     )[0](txn)  # fmt: skip
-            self.last_ts = txn.commit_ts
+            assert txn.commit_ts is not None
+            assert txn.commit_ts is not None
+        self.last_ts = txn.commit_ts
         return self.last_ts
 
     def bulk(self, rows: int, width: int = 20) -> int:
@@ -72,6 +74,7 @@ class Shop:
         with self._client.begin("shop") as txn:
             for _ in range(rows):
                 self._insert(txn, "x" * width)
+        assert txn.commit_ts is not None
         self.last_ts = txn.commit_ts
         return self.last_ts
 
