@@ -21,7 +21,8 @@ from penstock.registry import (
     Statuses,
     is_live,
 )
-from penstock.timestamp import LOGICAL_BITS, Oracle, compose, seconds_between
+from penstock.timestamp import Oracle
+from penstock.ts import LOGICAL_BITS, compose, seconds_between
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from penstock.timestamp import LOGICAL_BITS
+from penstock.ts import LOGICAL_BITS
 
 if TYPE_CHECKING:
     from penstock.timestamp import Oracle

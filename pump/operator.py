@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.pb import penstock_pb2 as pb
 from penstock.registry import NodeState
-from penstock.timestamp import LOGICAL_BITS
+from penstock.ts import LOGICAL_BITS
 
 if TYPE_CHECKING:
     from penstock.registry import NodeStatus

@@ -22,7 +22,7 @@ from penstock.codec import decode_binlog, encode_binlog
 from penstock.errors import PenstockError
 from penstock.model import Binlog, BinlogType
 from penstock.schema import DdlJob
-from penstock.timestamp import seconds_between
+from penstock.ts import seconds_between
 from pump.record import Record
 
 if TYPE_CHECKING:

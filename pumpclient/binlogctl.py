@@ -24,7 +24,7 @@ from penstock import __version__, etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
-from penstock.timestamp import compose, physical_ms
+from penstock.ts import compose, physical_ms
 from pumpclient.options import open_channel
 
 _CALL_S: Final = 10.0

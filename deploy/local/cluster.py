@@ -9,9 +9,10 @@ from types import TracebackType
 from deploy.local.etcd import EtcdServer
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
-from penstock import etcd, timestamp
+from penstock import etcd
 from penstock.errors import Retryable
 from penstock.registry import NodeKind, NodeState, Registry
+from penstock.ts import seconds_between
 
 ONLINE_S_MAX = 60.0
 
@@ -99,4 +100,4 @@ def lag_s(commit_ts: int, applied_ts: int) -> float:
     """Return how many seconds of commits the downstream is behind; 0 when it has everything."""
     if applied_ts >= commit_ts:
         return 0.0
-    return max(0.0, (timestamp.physical_ms(commit_ts) - timestamp.physical_ms(applied_ts)) / 1000)
+    return max(0.0, seconds_between(applied_ts, commit_ts))

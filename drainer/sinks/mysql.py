@@ -30,6 +30,7 @@ from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, 
 from drainer.sinks.mysql_url import Target, parse_url
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema import DdlType
+from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
@@ -185,7 +186,10 @@ class MysqlSink:
         if job.schema_name and job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
             connection.select_db(job.schema_name)
         connection.query(f"SET SESSION sql_mode = '{DDL_SQL_MODE}'")
+        # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
+        connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
         connection.query(job.query)
+        connection.query("SET TIMESTAMP = DEFAULT")
         connection.query(f"SET SESSION sql_mode = '{ROWS_SQL_MODE}'")
 
     def _check_sizes(self, statements: Sequence[str | bytes]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.errors import Malformed
 from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
-from penstock.timestamp import seconds_between
+from penstock.ts import seconds_between
 
 log = logging.getLogger(__name__)
 

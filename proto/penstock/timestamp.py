@@ -1,9 +1,4 @@
-"""Cluster time: what a timestamp is, and a client of the oracle that hands them out.
-
-     63                                             18 17                  0
-    +-------------------------------------------------+---------------------+
-    | milliseconds since the epoch                    | counter             |
-    +-------------------------------------------------+---------------------+
+"""Cluster time: a client of the oracle that hands out timestamps (`ts.py` says what one is).
 
 The oracle is a real PD, or Penstock's own (`timestamp_server`), which speaks the same two methods.
 A timestamp is larger than every one that anyone had received before it was asked for. Therefore
@@ -20,29 +15,12 @@ from typing import Protocol
 from penstock.errors import NeedsOperator, Retryable
 from penstock.etcd import EtcdClient
 from penstock.timestamp_stream import EtcdLeader, PdLeader, TsoStream
+from penstock.ts import LOGICAL_END, compose
 
-LOGICAL_BITS = 18
-LOGICAL_END = 1 << LOGICAL_BITS
 COUNT_MAX = LOGICAL_END // 2
 """The most timestamps one request may ask for."""
 
 _RETRY_S = 0.05
-
-
-def compose(physical_ms: int, logical: int) -> int:
-    """Return the timestamp of a millisecond and a counter below `LOGICAL_END`."""
-    assert 0 <= logical < LOGICAL_END
-    return physical_ms << LOGICAL_BITS | logical
-
-
-def physical_ms(ts: int) -> int:
-    """Return the milliseconds since the epoch that a timestamp carries."""
-    return ts >> LOGICAL_BITS
-
-
-def seconds_between(earlier_ts: int, later_ts: int) -> float:
-    """Return the seconds from one timestamp to another, negative when they come the other way."""
-    return (physical_ms(later_ts) - physical_ms(earlier_ts)) / 1000
 
 
 class Oracle(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.timestamp import LOGICAL_END, compose, physical_ms
+from penstock.ts import LOGICAL_END, compose, physical_ms
 
 WINDOW_MS = 3000
 """How far ahead of time an oracle saves its limit."""

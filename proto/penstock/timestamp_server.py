@@ -26,9 +26,10 @@ from penstock.etcd import EtcdClient, Watch, etcd_errors
 from penstock.lease import Lease
 from penstock.pb import pdpb_pb2, pdpb_pb2_grpc
 from penstock.registry import Registry
-from penstock.timestamp import COUNT_MAX, LOGICAL_END, physical_ms
+from penstock.timestamp import COUNT_MAX
 from penstock.timestamp_allocator import WINDOW_MS, Allocator
 from penstock.timestamp_stream import LEADER_KEY
+from penstock.ts import LOGICAL_END, physical_ms
 
 log = logging.getLogger(__name__)
 

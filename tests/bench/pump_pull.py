@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 
 from deploy.local.cluster import Cluster
-from penstock import timestamp
 from penstock.codec import encode_binlog
 from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
+from penstock.ts import compose
 from tests.bench.figure import Figure
 from tests.bench.pump_write import VALUE, pump_address
 
@@ -41,7 +41,7 @@ def measure(home: Path) -> Iterator[Figure]:
 
 def fill(channel: grpc.Channel, cluster_id: int) -> int:
     """Write the transactions and return the first timestamp used."""
-    first_ts = timestamp.compose(int(time.time() * 1000) + 3_600_000, 0)
+    first_ts = compose(int(time.time() * 1000) + 3_600_000, 0)
     clock = itertools.count(first_ts)
     stub = penstock_pb2_grpc.PumpStub(channel)
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import grpc
 
 from deploy.local.cluster import Cluster
-from penstock import etcd, timestamp
+from penstock import etcd
 from penstock.codec import encode_binlog
 from penstock.model import Binlog, BinlogType
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.registry import NodeKind, Registry
+from penstock.ts import compose
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 
@@ -37,7 +38,7 @@ def measure(home: Path) -> Iterator[Figure]:
         Cluster(home, pumps=1, with_drainer=False) as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
     ):
-        clock = itertools.count(timestamp.compose(int(time.time() * 1000) + 3_600_000, 0))
+        clock = itertools.count(compose(int(time.time() * 1000) + 3_600_000, 0))
         unary = {}
         for writers in WRITERS:
             rate, detail = run(unary_writer(cluster), writers, clock)

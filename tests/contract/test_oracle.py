@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.timestamp import Oracle, OracleClient, open_oracle, physical_ms
+from penstock.timestamp import Oracle, OracleClient, open_oracle
+from penstock.ts import physical_ms
 from tests.kit.oracle import MemoryOracle, OracleNode
 
 

@@ -19,7 +19,8 @@ from penstock.etcd import connect
 from penstock.model import Binlog, BinlogType
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock.timestamp import OracleClient, compose
+from penstock.timestamp import OracleClient
+from penstock.ts import compose
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.timestamp import seconds_between
+from penstock.ts import seconds_between
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.fix_mariadb import MariadbServer

@@ -19,9 +19,10 @@ from deploy.local.etcd import EtcdServer
 from penstock.errors import Retryable
 from penstock.etcd import connect, read
 from penstock.pb import pdpb_pb2
-from penstock.timestamp import COUNT_MAX, LOGICAL_END, OracleClient, compose, physical_ms
+from penstock.timestamp import COUNT_MAX, OracleClient
 from penstock.timestamp_server import WINDOW_KEY
 from penstock.timestamp_stream import LEADER_KEY
+from penstock.ts import LOGICAL_END, compose, physical_ms
 from tests.kit.oracle import OracleNode
 from tests.kit.wait import eventually
 

@@ -14,7 +14,8 @@ from penstock.codec import decode_binlog, encode_binlog
 from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock.timestamp import OracleClient, compose, physical_ms
+from penstock.timestamp import OracleClient
+from penstock.ts import compose, physical_ms
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until, pulls
 

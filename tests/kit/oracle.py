@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import grpc
 
 from penstock.etcd import EtcdClient
-from penstock.timestamp import compose
 from penstock.timestamp_server import OracleServer
+from penstock.ts import compose
 
 T = TypeVar("T")
 

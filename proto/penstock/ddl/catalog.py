@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.ddl.defaults import is_now
 from penstock.errors import NeedsOperator
 from penstock.schema import ColumnInfo, DdlJob, DdlType, SchemaInfo, TableInfo
+from penstock.ts import physical_ms
 
 _CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, 25, 34)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, 36)
@@ -34,7 +35,6 @@ _UNFOLLOWABLE = {
     63: "RECOVER SCHEMA brings back rows without a binlog",
 }
 _FAILED_STATES = (3, 5)
-LOGICAL_BITS = 18
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -253,7 +253,7 @@ def _moment(job: DdlJob, column: ColumnInfo, known: str | None) -> str:
 
 def moment_text(job: DdlJob, decimals: int) -> str:
     """Return the time at which a job finished, in UTC, as MySQL prints it."""
-    moment = _EPOCH + timedelta(milliseconds=job.finished_ts >> LOGICAL_BITS)
+    moment = _EPOCH + timedelta(milliseconds=physical_ms(job.finished_ts))
     text = moment.strftime("%Y-%m-%d %H:%M:%S.%f")
     return text[: len(text) - 6 + decimals] if decimals else text[:-7]
 

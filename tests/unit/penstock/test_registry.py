@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from penstock.registry import NodeState, NodeStatus, is_live
-from penstock.timestamp import compose
+from penstock.ts import compose
 
 statuses = st.builds(
     NodeStatus,

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 
 from deploy.local.process import free_port
 from penstock.errors import Retryable
-from penstock.timestamp import (
-    COUNT_MAX,
-    LOGICAL_END,
-    OracleClient,
-    compose,
-    physical_ms,
-    seconds_between,
-)
+from penstock.timestamp import COUNT_MAX, OracleClient
 from penstock.timestamp_allocator import WINDOW_MS, Allocator
+from penstock.ts import LOGICAL_END, compose, physical_ms, seconds_between
 from tests.kit.oracle import MemoryOracle
 
 NOW_MS = 1_700_000_000_000

@@ -9,7 +9,7 @@ from penstock.codec import decode_binlog, encode_binlog
 from penstock.errors import PenstockError, Retryable
 from penstock.model import Binlog, BinlogType
 from penstock.schema import DdlJob, DdlType
-from penstock.timestamp import compose
+from penstock.ts import compose
 from pump.record import Record
 from pump.resolver import (
     ROLLED_BACK,

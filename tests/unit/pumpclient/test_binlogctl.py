@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.registry import NodeState, NodeStatus
-from penstock.timestamp import compose
+from penstock.ts import compose
 from pumpclient.binlogctl import main, table_of
 
 NOW_S = 1_700_000_000.0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
-from penstock.timestamp import compose
+from penstock.ts import compose
 from pumpclient.selector import Candidate, selector_for
 
 THREE = [Candidate("a"), Candidate("b"), Candidate("c")]
