@@ -18,6 +18,7 @@ from penstock.errors import NeedsOperator, Retryable
 
 START_S_MAX = 60.0
 USER = "penstock"
+LOG_SIZE = "--innodb-log-file-size=64M"
 
 
 def program(*names: str) -> str:
@@ -58,7 +59,7 @@ class MariadbServer(ServerProcess):
                 "--performance-schema=OFF",
                 "--character-set-server=utf8mb4",
                 "--innodb-flush-log-at-trx-commit=1",
-                "--innodb-log-file-size=128M",
+                LOG_SIZE,
                 f"--innodb-buffer-pool-size={buffer_pool_mib}M",
                 "--innodb-lock-wait-timeout=5",
                 "--max-connections=100",
@@ -76,7 +77,7 @@ class MariadbServer(ServerProcess):
         self.home.mkdir(parents=True, exist_ok=True)
         command = [program("mariadb-install-db", "mysql_install_db"), "--no-defaults"]
         command += [f"--datadir={self.home / 'data'}", "--auth-root-authentication-method=normal"]
-        command += ["--skip-test-db", "--skip-name-resolve", *self._as_root]
+        command += ["--skip-test-db", "--skip-name-resolve", LOG_SIZE, *self._as_root]
         done = subprocess.run(command, capture_output=True, check=False, text=True)
         if done.returncode != 0:
             raise NeedsOperator(

@@ -5,17 +5,14 @@
 
 Both update every row of a filled table. Beside the wall clock, which a busy machine distorts
 (sixteen threads get more of it than one), the CPU time per row of client and database is told.
-Run it with `python -m tests.bench.apply_merge`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from drainer.apply.work import Op, Statements, WorkUnit, in_order
 from drainer.sinks import Checkpoint, open_sink
 from penstock.datum.rows import RowCodec
 from penstock.model import MutationType
+from tests.bench.figure import Figure
 from tests.kit.changes import batch_of, table_of
 from tests.kit.fix_mariadb import MariadbServer
 
@@ -39,6 +37,8 @@ SQL = (
     " qty INT, price DECIMAL(12,2), score DOUBLE, at DATETIME, note VARCHAR(255),"
     " raw VARBINARY(64), KEY qty (qty))"
 )
+ROWS = 20_000
+BATCHES = 4
 CONNECTIONS = 16
 ROWS_PER_TRANSACTION = 20
 
@@ -61,29 +61,29 @@ def batch(codec: RowCodec, rows: int, version: int) -> list[tuple[MutationType, 
     ]
 
 
-def timed(what: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
-    """Return what `work` returns; add its wall time to `what`."""
-    start = time.perf_counter()
-    result = work()
-    what[name] = what.get(name, 0.0) + time.perf_counter() - start
-    return result
+def merge(server: MariadbServer, schema: str, batches: list[Any], table: Any) -> float:
+    """Apply all batches the merged way; return seconds.
 
+    As in a Drainer, the next batch becomes SQL while the one before is being committed.
+    """
 
-def merge(server: MariadbServer, schema: str, batches: list[Any], table: Any) -> dict[str, float]:
-    """Apply all batches the merged way; return seconds by stage."""
-    spent: dict[str, float] = {}
+    def prepared(number: int) -> list[bytes]:
+        made = batch_of(table, batches[number], schema=schema, number=number + 1)
+        sent = [unit.encode() for unit in plan_units(made, 2, MYSQL)]
+        parts = [generate(WorkUnit.decode(unit)).encode() for unit in sent]
+        return in_order(Statements.decode(part) for part in parts)
+
     sink = open_sink(server.url, cluster_id=1)
     sink.load_checkpoint()
-    for number, changes in enumerate(batches, 1):
-        made = batch_of(table, changes, schema=schema, number=number)
-        units = timed(spent, "compact", lambda made=made: plan_units(made, 2, MYSQL))
-        sent = timed(spent, "encode", lambda units=units: [unit.encode() for unit in units])
-        got = [timed(spent, "decode", lambda unit=unit: WorkUnit.decode(unit)) for unit in sent]
-        parts = timed(spent, "generate", lambda got=got: [generate(unit) for unit in got])
-        back = timed(spent, "encode", lambda parts=parts: [part.encode() for part in parts])
-        parts = timed(spent, "decode", lambda back=back: [Statements.decode(b) for b in back])
-        point = Checkpoint(number, 1)
-        timed(spent, "apply", lambda parts=parts, point=point: sink.apply(in_order(parts), point))
+    start = time.perf_counter()
+    with ThreadPoolExecutor(1) as ahead:
+        coming = ahead.submit(prepared, 0)
+        for number in range(len(batches)):
+            statements = coming.result()
+            if number + 1 < len(batches):
+                coming = ahead.submit(prepared, number + 1)
+            sink.apply(statements, Checkpoint(number + 1, 1))
+    spent = time.perf_counter() - start
     sink.close()
     return spent
 
@@ -145,46 +145,35 @@ def per_row(start: tuple[float, float], end: tuple[float, float], rows: int) -> 
     return {"client": round(client, 2), "database": round(database, 2)}
 
 
-def main() -> None:
-    """Run both ways and print what they took as one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--batches", type=int, default=3)
-    options = parser.parse_args()
+def measure(home: Path) -> Iterator[Figure]:
+    """Yield rows/s over existing rows; the baseline updates the same rows the original's way."""
     table = table_of(SQL)
     codec = RowCodec(table)
-    with tempfile.TemporaryDirectory() as home:
-        server = MariadbServer(Path(home))
-        server.install()
-        server.start()
-        try:
-            fill(server, "ours", codec, options.rows)
-            fill(server, "theirs", codec, options.rows)
-            batches = [batch(codec, options.rows, v) for v in range(options.batches)]
-            start = cpu_s(server)
-            theirs = original(server, "theirs", batches[0], table)
-            middle = cpu_s(server)
-            spent = merge(server, "ours", batches, table)
-            end = cpu_s(server)
-        finally:
-            server.stop()
-    rows = options.rows * options.batches
-    total = sum(spent.values())
-    ours_rate, their_rate = rows / total, options.rows / theirs
-    print(
-        json.dumps(
-            {
-                "rows_per_s": round(ours_rate),
-                "original_rows_per_s": round(their_rate),
-                "ratio": round(ours_rate / their_rate, 1),
-                "us_per_row": {k: round(v / rows * 1e6, 2) for k, v in spent.items()},
-                "cpu_us_per_row": per_row(middle, end, rows),
-                "original_cpu_us_per_row": per_row(start, middle, options.rows),
-                "client_us_per_row": round((total - spent["apply"]) / rows * 1e6, 2),
-            }
-        )
+    server = MariadbServer(home / "mariadb")
+    server.install()
+    server.start()
+    try:
+        fill(server, "ours", codec, ROWS)
+        fill(server, "theirs", codec, ROWS)
+        batches = [batch(codec, ROWS, version) for version in range(BATCHES)]
+        start = cpu_s(server)
+        theirs_s = original(server, "theirs", batches[0], table)
+        middle = cpu_s(server)
+        ours_s = merge(server, "ours", batches, table)
+        end = cpu_s(server)
+        original(server, "theirs", [c for each in batches[1:] for c in each], table)
+        same = [server.query(f"CHECKSUM TABLE {name}.t")[0][1] for name in ("ours", "theirs")]
+        assert same[0] == same[1], "the two ways ended with different rows"
+    finally:
+        server.stop()
+    yield Figure(
+        name="apply.merge.existing",
+        value=ROWS * BATCHES / ours_s,
+        unit="rows/s",
+        baseline=ROWS / theirs_s,
+        detail={
+            "cpu_us_per_row": per_row(middle, end, ROWS * BATCHES),
+            "baseline_cpu_us_per_row": per_row(start, middle, ROWS),
+            "baseline": "16 connections, one row per statement, 20 rows per transaction",
+        },
     )
-
-
-if __name__ == "__main__":
-    main()
