@@ -13,163 +13,45 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from drainer.batches import Target
 from drainer.config import DrainerConfig
-from drainer.coordinator import Coordinator
 from drainer.generation import Generation
-from drainer.home import Home
 from drainer.jobs import fetch_job
 from drainer.membership import Membership
 from drainer.merger import Merger
+from drainer.parts import Parts, StoppedEarly, insist, open_parts, starting_point
 from drainer.pipeline import Downstream, Pipeline, Source
 from drainer.planner import Planner
 from drainer.puller import Who
 from drainer.pumps import Pumps
 from drainer.schema import Gone, SchemaTracker
 from drainer.server import Services, build_server, listen
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.spark import SparkJob, SparkSettings
-from penstock.errors import NeedsOperator, Retryable
-from penstock.etcd import EtcdClient, connect
+from drainer.sinks import Checkpoint
+from penstock.errors import NeedsOperator
 from penstock.history import History
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeState, Registry
-from penstock.timestamp import Oracle, open_oracle
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 2.0
-_SINK_CLOSE_S = 5.0
 _SERVER_GRACE_S = 1.0
-
-T = TypeVar("T")
-
-
-class _Stopped(Exception):
-    """Asked to stop before the Drainer was up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """What a Drainer is made of, opened and ready."""
-
-    home: Home
-    coordinator: Coordinator
-    task_count: int
-    etcd: EtcdClient
-    oracle: Oracle
-    thread: SinkThread
-    sink: Sink
-    cluster_id: int
 
 
 async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
     """Live until `stop` or an operator's verb; raise what no retry can cure."""
     try:
         async with AsyncExitStack() as stack:
-            parts = await _open(config, stack, stop)
-            checkpoint = await _checkpoint(config, parts, stop)
-            jobs = await _insist(stop, "the DDL history", History(parts.etcd).jobs)
+            parts = await open_parts(config, stack, stop)
+            checkpoint = await starting_point(config, parts, stop)
+            jobs = await insist(stop, "the DDL history", History(parts.etcd).jobs)
             schemas = SchemaTracker.from_history(jobs, checkpoint.commit_ts)
             await _Node(config, parts, checkpoint, schemas).live(stop)
-    except _Stopped:
+    except StoppedEarly:
         log.info("stopped before the Drainer was up")
-
-
-async def _open(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event) -> _Parts:
-    """Open everything; the stack closes it, the last opened first."""
-    home = stack.enter_context(Home(config.data_dir))
-    coordinator, task_count = await _start_spark(config, home, stack)
-    etcd = connect(config.etcd_urls)
-    stack.push_async_callback(asyncio.to_thread, etcd.close)
-    oracle = open_oracle(etcd, config.pd_address or None)
-    stack.push_async_callback(asyncio.to_thread, oracle.close)
-    cluster_id = await _insist(stop, "the cluster id", Registry(etcd).cluster_id)
-    thread = SinkThread()
-    sink = open_sink(config.sink, cluster_id=cluster_id)
-
-    async def close_sink() -> None:
-        sink.close()
-        if not await thread.close(_SINK_CLOSE_S):
-            log.warning("the downstream does not answer; its open transaction will roll back")
-
-    stack.push_async_callback(close_sink)
-    return _Parts(
-        home=home,
-        coordinator=coordinator,
-        task_count=task_count,
-        etcd=etcd,
-        oracle=oracle,
-        thread=thread,
-        sink=sink,
-        cluster_id=cluster_id,
-    )
-
-
-async def _start_spark(
-    config: DrainerConfig, home: Home, stack: AsyncExitStack
-) -> tuple[Coordinator, int]:
-    """Start the resident job in the background: it takes seconds, and so does the rest."""
-    spark = config.spark
-    settings = SparkSettings(
-        work_dir=home.spark_dir,
-        master=spark.master,
-        tasks=spark.tasks,
-        driver_memory=spark.driver_memory,
-        executor_memory=spark.executor_memory,
-        host=spark.host,
-        conf=spark.conf,
-    )
-    coordinator = Coordinator(spark.host)
-    await coordinator.start()
-    job = SparkJob(settings, (coordinator.host, coordinator.port), coordinator.token)
-    stack.push_async_callback(asyncio.to_thread, job.stop)
-    stack.push_async_callback(coordinator.close)
-    job.start()
-    return coordinator, settings.task_count
-
-
-async def _checkpoint(config: DrainerConfig, parts: _Parts, stop: asyncio.Event) -> Checkpoint:
-    """Return where to continue; on a fresh downstream, where the settings say to start."""
-    loading = asyncio.create_task(parts.thread.call(parts.sink.load_checkpoint))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not loading.done():
-        loading.cancel()
-        raise _Stopped
-    found = loading.result()
-    if found is not None:
-        log.info("continuing after commit_ts %d", found.commit_ts)
-        if found.ddl_intent_ts:
-            log.info("the DDL at %d may have run already", found.ddl_intent_ts)
-        return found
-    start_ts = config.initial_commit_ts
-    if start_ts < 0:
-        start_ts = await _insist(stop, "the present timestamp", parts.oracle.get_ts)
-    log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
-    return Checkpoint(start_ts, 0)
-
-
-async def _insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
-    """Return the first answer, through outages; raise `_Stopped` when asked to stop before."""
-    while not stop.is_set():
-        try:
-            return await asyncio.to_thread(ask)
-        except Retryable as error:
-            log.error("cannot get %s, trying again (is etcd up? --etcd-urls): %s", what, error)
-        try:
-            async with asyncio.timeout(_RETRY_S):
-                await stop.wait()
-        except TimeoutError:
-            continue
-    raise _Stopped
 
 
 class _Node:
@@ -178,7 +60,7 @@ class _Node:
     def __init__(
         self,
         config: DrainerConfig,
-        parts: _Parts,
+        parts: Parts,
         checkpoint: Checkpoint,
         schemas: SchemaTracker,
     ) -> None:

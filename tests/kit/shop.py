@@ -65,8 +65,7 @@ class Shop:
                         (4, 3, 1, 1, 3, 2),
                     )[0](txn)  # fmt: skip
             assert txn.commit_ts is not None
-            assert txn.commit_ts is not None
-        self.last_ts = txn.commit_ts
+            self.last_ts = txn.commit_ts
         return self.last_ts
 
     def bulk(self, rows: int, width: int = 20) -> int:

@@ -1,0 +1,136 @@
+"""Open what a Drainer is made of, through outages: lock, Spark, etcd, oracle, downstream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from drainer.config import DrainerConfig
+from drainer.coordinator import Coordinator
+from drainer.home import Home
+from drainer.sink_thread import SinkThread
+from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.spark import SparkJob, SparkSettings
+from penstock.errors import Retryable
+from penstock.etcd import EtcdClient, connect
+from penstock.registry import Registry
+from penstock.timestamp import Oracle, open_oracle
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 2.0
+_SINK_CLOSE_S = 5.0
+
+T = TypeVar("T")
+
+
+class StoppedEarly(Exception):
+    """Asked to stop before the Drainer was up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a Drainer is made of, opened and ready."""
+
+    home: Home
+    coordinator: Coordinator
+    task_count: int
+    etcd: EtcdClient
+    oracle: Oracle
+    thread: SinkThread
+    sink: Sink
+    cluster_id: int
+
+
+async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event) -> Parts:
+    """Open everything; the stack closes it, the last opened first."""
+    home = stack.enter_context(Home(config.data_dir))
+    coordinator, task_count = await _start_spark(config, home, stack)
+    etcd = connect(config.etcd_urls)
+    stack.push_async_callback(asyncio.to_thread, etcd.close)
+    oracle = open_oracle(etcd, config.pd_address or None)
+    stack.push_async_callback(asyncio.to_thread, oracle.close)
+    cluster_id = await insist(stop, "the cluster id", Registry(etcd).cluster_id)
+    thread = SinkThread()
+    sink = open_sink(config.sink, cluster_id=cluster_id)
+
+    async def close_sink() -> None:
+        sink.close()
+        if not await thread.close(_SINK_CLOSE_S):
+            log.warning("the downstream does not answer; its open transaction will roll back")
+
+    stack.push_async_callback(close_sink)
+    return Parts(
+        home=home,
+        coordinator=coordinator,
+        task_count=task_count,
+        etcd=etcd,
+        oracle=oracle,
+        thread=thread,
+        sink=sink,
+        cluster_id=cluster_id,
+    )
+
+
+async def _start_spark(
+    config: DrainerConfig, home: Home, stack: AsyncExitStack
+) -> tuple[Coordinator, int]:
+    """Start the resident job in the background: it takes seconds, and so does the rest."""
+    spark = config.spark
+    settings = SparkSettings(
+        work_dir=home.spark_dir,
+        master=spark.master,
+        tasks=spark.tasks,
+        driver_memory=spark.driver_memory,
+        executor_memory=spark.executor_memory,
+        host=spark.host,
+        conf=spark.conf,
+    )
+    coordinator = Coordinator(spark.host)
+    await coordinator.start()
+    job = SparkJob(settings, (coordinator.host, coordinator.port), coordinator.token)
+    stack.push_async_callback(asyncio.to_thread, job.stop)
+    stack.push_async_callback(coordinator.close)
+    job.start()
+    return coordinator, settings.task_count
+
+
+async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Event) -> Checkpoint:
+    """Return where to continue; on a fresh downstream, where the settings say to start."""
+    loading = asyncio.create_task(parts.thread.call(parts.sink.load_checkpoint))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not loading.done():
+        loading.cancel()
+        raise StoppedEarly
+    found = loading.result()
+    if found is not None:
+        log.info("continuing after commit_ts %d", found.commit_ts)
+        if found.ddl_intent_ts:
+            log.info("the DDL at %d may have run already", found.ddl_intent_ts)
+        return found
+    start_ts = config.initial_commit_ts
+    if start_ts < 0:
+        start_ts = await insist(stop, "the present timestamp", parts.oracle.get_ts)
+    log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
+    return Checkpoint(start_ts, 0)
+
+
+async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
+    """Return the first answer, through outages; raise `StoppedEarly` when asked to stop before."""
+    while not stop.is_set():
+        try:
+            return await asyncio.to_thread(ask)
+        except Retryable as error:
+            log.error("cannot get %s, trying again (is etcd up? --etcd-urls): %s", what, error)
+        try:
+            async with asyncio.timeout(_RETRY_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+    raise StoppedEarly
