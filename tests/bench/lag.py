@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer
@@ -19,8 +20,8 @@ from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 
 RATE = 1000
-THREADS = 8
-WARM_UP_S = 5.0
+THREADS = 32
+WARM_UP_S = 2.0
 SECONDS = 15.0
 LOOK_EVERY_S = 0.002
 
@@ -35,6 +36,10 @@ def measure(home: Path) -> Iterator[Figure]:
             schema="bench",
         )
         bare_ms = bare_commits_ms(cluster.mariadb)
+        with client.begin(schema="bench") as first:
+            first.insert("t", (-1, 0, "Spark takes some seconds to start"))
+        assert first.commit_ts is not None
+        wait_until(cluster.mariadb, first.commit_ts)
         acknowledged = write_steadily(client)
         seen = watch(cluster.mariadb, acknowledged)
         lags_ms, rate = acknowledged.lags_ms(seen)
@@ -97,17 +102,28 @@ def write_steadily(client: PumpClient) -> Acknowledged:
     return log
 
 
+def wait_until(mariadb: MariadbServer, commit_ts: int) -> None:
+    """Return once the downstream has everything up to `commit_ts`."""
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        while checkpoint_ts(cursor) < commit_ts:
+            time.sleep(LOOK_EVERY_S)
+
+
+def checkpoint_ts(cursor: Any) -> int:
+    """Return the downstream's checkpoint; 0 while there is none."""
+    cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+    row = cursor.fetchone()
+    return int(json.loads(row[0])["commitTS"]) if row is not None else 0
+
+
 def watch(mariadb: MariadbServer, log: Acknowledged) -> list[tuple[int, float]]:
     """Return each checkpoint with the moment it could be read, until all commits are there."""
     seen: list[tuple[int, float]] = []
     with mariadb.connect() as connection, connection.cursor() as cursor:
         while True:
-            cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
-            row = cursor.fetchone()
-            if row is not None:
-                commit_ts = json.loads(row[0])["commitTS"]
-                if not seen or seen[-1][0] < commit_ts:
-                    seen.append((commit_ts, time.monotonic()))
+            commit_ts = checkpoint_ts(cursor)
+            if not seen or seen[-1][0] < commit_ts:
+                seen.append((commit_ts, time.monotonic()))
             if log.done.is_set() and seen and seen[-1][0] >= max(log.commits)[0]:
                 return seen
             time.sleep(LOOK_EVERY_S)
