@@ -92,3 +92,23 @@ def test_a_pump_stops_in_the_way_it_is_asked_to(
     code, _, err = run(command, "--node-id", pump.node_id)
     assert code == 2
     assert f"is {state}" in err
+
+
+def test_a_pump_tells_of_itself_and_purges_on_request_with_and_without_etcd(
+    run: Run, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
+) -> None:
+    pump = pump_factory(etcd_server.url)
+    code, out, err = run("status", pump.node_id)
+    assert (code, err) == (0, "")
+    told = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) > 1)
+    assert (told["node_id"], told["state"], told["etcd"]) == (pump.node_id, "online", "reachable")
+    assert int(told["storage_segments"]) == 1
+    code, out, _ = run("trigger-gc", "--addr", pump.addr)
+    assert code == 0
+    assert "0 segments went" in out
+    code, _, err = run("trigger-gc", "ghost")
+    assert (code, "no node 'ghost'" in err) == (2, True)
+    code, _, err = run("status")
+    assert (code, "give a node id, or --addr" in err) == (2, True)
+    code, _, err = run("status", "--addr", "127.0.0.1:1")
+    assert (code, "UNAVAILABLE" in err) == (1, True)

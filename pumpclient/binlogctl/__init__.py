@@ -1,0 +1,55 @@
+"""The operator's command: who is in the cluster, how a node is, what lies in its log.
+
+    pumps, drainers                    a table to standard output
+    status                             all that one node tells of itself
+    pause-pump, pause-drainer          the node stops and keeps its place: paused
+    offline-pump, offline-drainer      the node hands everything over, then leaves: offline
+    update-pump, update-drainer        only writes another state to etcd, for a node that is dead
+    trigger-gc                         a Pump purges now what it may
+
+Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from penstock import __version__
+from penstock.errors import NeedsOperator, PenstockError
+from pumpclient.binlogctl import nodes
+from pumpclient.binlogctl.nodes import table_of
+
+__all__ = ["main", "table_of"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except NeedsOperator as error:
+        print(f"binlogctl: {error}", file=sys.stderr)
+        return 2
+    except PenstockError as error:
+        print(f"binlogctl: {error}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="binlogctl", description="Look at and steer the nodes of a Penstock cluster."
+    )
+    parser.add_argument("--version", action="version", version=f"binlogctl {__version__}")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--etcd-urls",
+        default="127.0.0.1:2379",
+        metavar="HOST:PORT,…",
+        help="where etcd listens (default: %(default)s)",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    nodes.add_commands(commands, shared)
+    return parser

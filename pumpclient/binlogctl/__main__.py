@@ -1,0 +1,7 @@
+"""`python -m pumpclient.binlogctl`, the same as the `binlogctl` script."""
+
+from __future__ import annotations
+
+from pumpclient.binlogctl import main
+
+raise SystemExit(main())

@@ -1,0 +1,218 @@
+"""What `binlogctl` knows of nodes: listing them, and asking one to stop or to tell about itself."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import grpc
+
+from penstock import etcd
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.ts import compose, physical_ms
+from pumpclient.options import open_channel
+
+KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
+_CALL_S: Final = 10.0
+_GC_S: Final = 600.0
+_COLUMNS: Final = ("NODE ID", "ADDRESS", "STATE", "MAX COMMIT TS", "COMMITTED", "HEARTBEAT")
+_STUBS: Final[dict[NodeKind, Any]] = {
+    NodeKind.PUMP: penstock_pb2_grpc.PumpStub,
+    NodeKind.DRAINER: penstock_pb2_grpc.DrainerStub,
+}
+
+
+def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the commands about nodes to a parser."""
+    for kind in KINDS:
+        _add_kind(commands, shared, kind)
+    status = commands.add_parser("status", parents=[shared], help="all that a node tells of itself")
+    gc = commands.add_parser("trigger-gc", parents=[shared], help="pump: purge what may go, now")
+    for command in (status, gc):
+        command.add_argument("node", metavar="NODE-ID", nargs="?", help="as listed")
+        command.add_argument(
+            "--addr", metavar="HOST:PORT", help="ask this address, and leave etcd alone"
+        )
+    status.set_defaults(run=_status)
+    gc.set_defaults(run=_trigger_gc)
+
+
+def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None:
+    listing = commands.add_parser(f"{kind}s", parents=[shared], help=f"list the {kind}s")
+    listing.add_argument(
+        "--show-offline-nodes", action="store_true", help="also those that have left"
+    )
+    listing.set_defaults(run=_list, kind=KINDS[kind])
+    for verb, what in (
+        ("pause", "stop it for now; it keeps its place"),
+        ("offline", "let it hand everything over and leave"),
+        ("update", "write its state to etcd, whatever it does"),
+    ):
+        command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
+        command.add_argument("--node-id", required=True, help=f"as listed by `{kind}s`")
+        command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
+        if verb == "update":
+            states = [str(state) for state in NodeState]
+            command.add_argument("--state", required=True, choices=states)
+
+
+class _Cluster:
+    """The registry, for as long as a `with` lasts."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._client = etcd.connect(arguments.etcd_urls)
+
+    def __enter__(self) -> Registry:
+        return Registry(self._client)
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with _Cluster(arguments) as registry:
+        nodes = registry.list(arguments.kind)
+    shown = arguments.show_offline_nodes
+    nodes = [n for n in nodes if shown or n.state is not NodeState.OFFLINE]
+    print(table_of(nodes, time.time()))
+    return 0
+
+
+def _steer(arguments: argparse.Namespace) -> int:
+    kind, verb = arguments.kind, arguments.verb
+    with _Cluster(arguments) as registry:
+        status = _known(registry, kind, arguments.node_id)
+        if verb == "update":
+            registry.put(kind, replace(status, state=NodeState(arguments.state)))
+            print(f"{status.node_id}: {status.state} -> {arguments.state}")
+            return 0
+    _tell(kind, status, verb)
+    goal = "pausing" if verb == "pause" else "closing"
+    print(f"{status.node_id}: {goal}; see `binlogctl {kind} --show-offline-nodes` for how it goes")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    kind, address = _addressed(arguments, list(KINDS.values()))
+    try:
+        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S)
+    except NeedsOperator:
+        if not arguments.addr:
+            raise
+        # Somebody is there, but no Pump: an address says nothing about the kind of node.
+        kind = NodeKind.DRAINER
+        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S)
+    facts = {
+        "node_id": reply.node_id,
+        "state": reply.state,
+        "max_commit_ts": str(reply.max_commit_ts),
+        "committed": _time_of(reply.max_commit_ts, time.time()),
+        **dict(sorted(reply.details.items())),
+    }
+    width = max(map(len, facts))
+    print("\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in facts.items()))
+    return 0
+
+
+def _trigger_gc(arguments: argparse.Namespace) -> int:
+    kind, address = _addressed(arguments, [NodeKind.PUMP])
+    print(_call(kind, address, "TriggerGc", penstock_pb2.TriggerGcRequest(), _GC_S).message)
+    return 0
+
+
+def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[NodeKind, str]:
+    """Return the kind and address of the node that is meant."""
+    if arguments.addr:
+        return kinds[0], arguments.addr
+    if not arguments.node:
+        raise NeedsOperator("no node is named", hint="give a node id, or --addr")
+    with _Cluster(arguments) as registry:
+        for kind in kinds:
+            status = registry.get(kind, arguments.node)
+            if status is not None:
+                return kind, status.host
+        return kinds[0], _known(registry, kinds[0], arguments.node).host
+
+
+def _known(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
+    status = registry.get(kind, node_id)
+    if status is None:
+        known = ", ".join(n.node_id for n in registry.list(kind)) or "none at all"
+        raise NeedsOperator(
+            f"there is no node {node_id!r} among the {kind}", hint=f"known: {known}"
+        )
+    return status
+
+
+def _tell(kind: NodeKind, status: NodeStatus, verb: str) -> None:
+    """Ask the node itself to stop; only it knows what it still has to finish."""
+    if status.state is not NodeState.ONLINE:
+        raise NeedsOperator(
+            f"{status.node_id} is {status.state}",
+            hint="only a node that is online can be stopped; update its state if it is dead",
+        )
+    requests: dict[str, tuple[str, Any]] = {
+        "pause": ("Pause", penstock_pb2.PauseRequest),
+        "offline": ("Close", penstock_pb2.CloseRequest),
+    }
+    method, request = requests[verb]
+    _call(kind, status.host, method, request(node_id=status.node_id), _CALL_S)
+
+
+def _call(kind: NodeKind, address: str, method: str, request: Any, within_s: float) -> Any:
+    with open_channel(address, None) as channel:
+        try:
+            return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
+        except grpc.RpcError as error:
+            raise _refusal(address, error) from error
+
+
+def _refusal(address: str, error: Any) -> PenstockError:
+    what = f"{address}: {error.code().name}: {error.details()}"
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return Retryable(f"{what}; if it is dead for good, update its state")
+    return NeedsOperator(what, hint="look at the node's log")
+
+
+def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:
+    """Return nodes as aligned text, times as UTC with the seconds that have passed since."""
+    if not nodes:
+        return "no nodes"
+    lines = [_COLUMNS, *(_line(node, now_s) for node in nodes)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
+    state = str(node.state)
+    # A node that was killed still says "online": only its silence tells.
+    if node.state is NodeState.ONLINE and not is_live(node, compose(int(now_s * 1000), 0)):
+        state += " (silent)"
+    return (
+        node.node_id,
+        node.host,
+        state,
+        str(node.max_commit_ts),
+        _time_of(node.max_commit_ts, now_s),
+        _time_of(node.update_ts, now_s),
+    )
+
+
+def _time_of(ts: int, now_s: float) -> str:
+    if not ts:
+        return "never"
+    then_s = physical_ms(ts) / 1000
+    try:
+        told = datetime.fromtimestamp(then_s, UTC)
+    except (ValueError, OverflowError, OSError):
+        return "not a time"
+    return f"{told:%Y-%m-%d %H:%M:%S} ({now_s - then_s:.1f} s ago)"
