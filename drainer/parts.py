@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TypeVar
 from drainer.config import DrainerConfig
 from drainer.coordinator import Coordinator
 from drainer.home import Home
+from drainer.java import use_java
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.spark import SparkJob, SparkSettings
@@ -81,6 +83,7 @@ async def _start_spark(
 ) -> tuple[Coordinator, int]:
     """Start the resident job in the background: it takes seconds, and so does the rest."""
     spark = config.spark
+    os.environ["JAVA_HOME"] = str(await asyncio.to_thread(use_java))
     settings = SparkSettings(
         work_dir=home.spark_dir,
         master=spark.master,

@@ -157,7 +157,7 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
             assert "drainer drainer-1 was notified" in third.log_text()
             drainer.wait_for("pulling from Pump pump-3")
             time.sleep(1)
-            second.kill9()
+            second.kill()
             drainer.wait_for(r"has waited \d+ s for Pump pump-2 .* at low water \d+", 15)
             held = drainer.checkpoint_ts()
             time.sleep(1)
@@ -165,7 +165,7 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
             second.start()
         drainer.wait_until(shop.last_ts)
         assert in_sqlite(path) == shop.expected()
-        first.kill9()
+        first.kill()
         first.start()
         drainer.wait_until(shop.trade(20))
         assert in_sqlite(path) == shop.expected()
@@ -221,7 +221,7 @@ def test_a_ddl_that_nobody_knows_stops_the_drainer_before_it_with_a_hint(
     assert drainer.checkpoint_ts() >= before_ts
     assert in_sqlite(path) == shop_then
     # It stops there again: nothing was skipped meanwhile.
-    assert drainer.launch().wait(60) == 2
+    assert drainer.spawn().wait(60) == 2
     assert in_sqlite(path) == shop_then
 
 

@@ -126,7 +126,7 @@ def test_spark_ends_with_a_killed_drainer(
     drainer.wait_for("2 in all")
     pids = [child.pid for child in drainer.children()]
     assert len(pids) >= 3
-    drainer.kill9()
+    drainer.kill()
     _assert_gone(pids)
 
 

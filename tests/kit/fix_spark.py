@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from deploy.local.process import free_port
+from drainer.java import use_java
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,11 +75,17 @@ class SparkCluster:
         import pyspark
 
         jars = Path(pyspark.__file__).parent / "jars"
-        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [
+            str(use_java() / "bin" / "java"),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+        ]
         command += ["-cp", f"{jars}/*", f"org.apache.spark.deploy.{main}", *arguments]
         environment = {
             **os.environ,
             "SPARK_HOME": str(jars.parent),
+            "JAVA_HOME": str(use_java()),
             # Spark's scripts find this out; we start without them.
             "SPARK_SCALA_VERSION": next(jars.glob("spark-core_*")).name.split("_")[1].split("-")[0],
             "SPARK_LOCAL_IP": "127.0.0.1",
