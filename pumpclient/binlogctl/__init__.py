@@ -6,6 +6,7 @@
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
     update-pump, update-drainer        only writes another state to etcd, for a node that is dead
     trigger-gc                         a Pump purges now what it may
+    dump                               what lies in a Pump's log, verified; needs no node, no etcd
 
 Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first.
 """
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 
 from penstock import __version__
 from penstock.errors import NeedsOperator, PenstockError
-from pumpclient.binlogctl import nodes
+from pumpclient.binlogctl import dump, nodes
 from pumpclient.binlogctl.nodes import table_of
 
 __all__ = ["main", "table_of"]
@@ -52,4 +53,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
+    dump.add_commands(commands)
     return parser

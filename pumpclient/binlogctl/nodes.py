@@ -92,9 +92,9 @@ def _steer(arguments: argparse.Namespace) -> int:
             registry.put(kind, replace(status, state=NodeState(arguments.state)))
             print(f"{status.node_id}: {status.state} -> {arguments.state}")
             return 0
-    _tell(kind, status, verb)
+    _tell(kind, status, verb, getattr(arguments, "skip_drainer", []))
     goal = "pausing" if verb == "pause" else "closing"
-    print(f"{status.node_id}: {goal}; see `binlogctl {kind} --show-offline-nodes` for how it goes")
+    print(f"{status.node_id}: {goal}; see `binlogctl status {status.node_id}` for how it goes")
     return 0
 
 
@@ -150,19 +150,21 @@ def _known(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
     return status
 
 
-def _tell(kind: NodeKind, status: NodeStatus, verb: str) -> None:
+def _tell(kind: NodeKind, status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> None:
     """Ask the node itself to stop; only it knows what it still has to finish."""
-    if status.state is not NodeState.ONLINE:
+    # A Pump that is closing can still be told whom not to wait for.
+    again = bool(skip_drainers) and status.state is NodeState.CLOSING
+    if status.state is not NodeState.ONLINE and not again:
         raise NeedsOperator(
             f"{status.node_id} is {status.state}",
             hint="only a node that is online can be stopped; update its state if it is dead",
         )
-    requests: dict[str, tuple[str, Any]] = {
-        "pause": ("Pause", penstock_pb2.PauseRequest),
-        "offline": ("Close", penstock_pb2.CloseRequest),
-    }
-    method, request = requests[verb]
-    _call(kind, status.host, method, request(node_id=status.node_id), _CALL_S)
+    if verb == "pause":
+        method, request = "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
+    else:
+        method = "Close"
+        request = penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers)
+    _call(kind, status.host, method, request, _CALL_S)
 
 
 def _call(kind: NodeKind, address: str, method: str, request: Any, within_s: float) -> Any:

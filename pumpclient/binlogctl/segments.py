@@ -1,0 +1,192 @@
+"""Reads the segments of a data folder as they lie there: every record, and everything that is not.
+
+Opening a log cuts torn ends and makes names durable; this only reads, takes no lock and may look
+at the folder of a Pump that runs. Behind damage it goes on at the next place that proves to be a
+frame. What lies at the end of the last segment and is no frame is the torn end of a crash, unless
+a frame behind it says that the place had been on the disk; see `penstock/segment.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google_crc32c import value
+
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.files import File, Files, OsFiles
+from penstock.frame import HEADER_SIZE, MAGIC, Header, decode_header
+from penstock.segment import BEGIN, BrokenAt, Segment, open_segment, segment_name, walk
+
+_NAME = re.compile(r"(\d{6,})\.seg")
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record whose checksums are right; an empty payload is the mark of a clean stop."""
+
+    path: Path
+    offset: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes from `offset` to `end` that are not what was written."""
+
+    path: Path
+    offset: int
+    end: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that is no damage, but that a reader wants to know of."""
+
+    path: Path
+    offset: int
+    what: str
+
+
+Found = Stored | Damage | Remark
+
+
+def look(path: Path, files: Files | None = None) -> Iterator[Found]:
+    """Yield what is in a segment file, or in all segments of a data folder, in order.
+
+    Raises `NeedsOperator` when there is no segment at `path`.
+    """
+    files = files or OsFiles()
+    expected: int | None = None
+    for segment_path in segment_paths(path):
+        number = _number(segment_path)
+        if expected is not None and number is not None and number > expected:
+            for missing in range(expected, number):
+                gone = segment_path.with_name(segment_name(missing))
+                yield Damage(gone, 0, 0, "this segment is missing")
+        expected = None if number is None else number + 1
+        try:
+            yield from _segment(files, segment_path, number)
+        except FileNotFoundError:
+            yield Remark(segment_path, 0, "went away while it was read: purged")
+        except OSError as error:
+            yield Damage(segment_path, 0, 0, f"cannot be read: {error}")
+
+
+def segment_paths(path: Path) -> list[Path]:
+    """Return the segment files meant by a path: itself, or those in the folder, by number."""
+    if path.is_file():
+        return [path]
+    folder = path / "log" if (path / "log").is_dir() else path
+    found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
+    if not found:
+        raise NeedsOperator(
+            f"there is no segment in {folder}",
+            hint="name a Pump's data-dir, or one of the .seg files in its log folder",
+        )
+    return sorted(found, key=lambda p: int(p.stem))
+
+
+def _number(path: Path) -> int | None:
+    name = _NAME.fullmatch(path.name)
+    return int(name[1]) if name else None
+
+
+def _segment(files: Files, path: Path, number: int | None) -> Iterator[Found]:
+    file = files.open(path)
+    try:
+        size = file.size()
+        head = file.read(0, BEGIN)
+        told = int.from_bytes(head[8:12], "little")
+        try:
+            segment = open_segment(files, path, told if number is None else number)
+        except Corrupt as error:
+            yield Damage(path, error.offset, min(BEGIN, size), error.what)
+            seed = _likely_seed(file, head)
+            if seed is None:
+                return
+            segment = Segment(told if number is None else number, path, seed, 0, 0)
+        except NeedsOperator as error:  # Another version: nothing in it can be judged.
+            yield Damage(path, 0, size, error.problem)
+            return
+        sealed_end, is_last = _sealed_end(files, path, number)
+        if sealed_end is not None and sealed_end > size:
+            what = f"the file ends here, but its successor knows {sealed_end} bytes"
+            yield Damage(path, size, sealed_end, what)
+        end = size if sealed_end is None else min(size, sealed_end)
+        yield from _frames(file, segment, end, is_last)
+        if end < size:
+            what = f"sealed here; {size - end} bytes of a failed write behind it do not count"
+            yield Remark(path, end, what)
+    finally:
+        file.close()
+
+
+def _sealed_end(files: Files, path: Path, number: int | None) -> tuple[int | None, bool]:
+    """Return where the segment's successor says that it ends, and whether it has none."""
+    if number is None:
+        return None, True
+    successor = path.with_name(segment_name(number + 1))
+    if not successor.exists():
+        return None, not _later_exists(path, number)
+    try:
+        return open_segment(files, successor, number + 1).previous_end, False
+    except (Corrupt, NeedsOperator):  # Told of when it is its turn.
+        return None, False
+
+
+def _later_exists(path: Path, number: int) -> bool:
+    return any((_number(other) or 0) > number for other in path.parent.iterdir())
+
+
+def _likely_seed(file: File, head: bytes) -> int | None:
+    """Return the seed of the frames below a damaged header, if one of two guesses fits."""
+    if len(head) < BEGIN:
+        return None
+    frame = file.read(BEGIN, HEADER_SIZE)
+    for seed in (struct.unpack_from("<I", head, BEGIN - 4)[0], value(head[: BEGIN - 4])):
+        if decode_header(frame, 0, offset=BEGIN, seed=seed) is not None:
+            return int(seed)
+    return None
+
+
+def _frames(file: File, segment: Segment, end: int, is_last: bool) -> Iterator[Found]:
+    place = BEGIN
+    while place < end:
+        try:
+            for offset, frame in walk(file, place, end, segment.seed):
+                yield Stored(segment.path, offset, frame.payload)
+                place = frame.end
+        except BrokenAt as broken:
+            following = _following(file, broken.offset + 1, end, segment.seed)
+            resume, header = next(following, (end, None))
+            proven = not is_last or (header is not None and header.synced > broken.offset)
+            if not proven and not any(h.synced > broken.offset for _, h in following):
+                what = f"torn end of {end - broken.offset} bytes ({broken.what}): never proven to"
+                yield Remark(segment.path, broken.offset, f"{what} have been acknowledged")
+                return
+            yield Damage(segment.path, broken.offset, resume, broken.what)
+            place = resume
+
+
+def _following(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Header]]:
+    """Yield what proves to be a frame's header from `begin` on, whatever lies between."""
+    while begin < end:
+        chunk = file.read(begin, min(_CHUNK_BYTES, end - begin))
+        if not chunk:
+            return
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            head = chunk[at : at + HEADER_SIZE]
+            if len(head) < HEADER_SIZE:
+                head = file.read(begin + at, HEADER_SIZE)
+            header = decode_header(head, 0, offset=begin + at, seed=seed)
+            if header is not None:
+                yield begin + at, header
+            at = chunk.find(MAGIC, at + 1)
+        begin += max(1, len(chunk) - len(MAGIC) + 1)
