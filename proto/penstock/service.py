@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.log_limits import LimitFilter
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ class _Formatter(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
 
-def start_logging(level: str = "info", file: str = "") -> None:
-    """Send log lines to stderr, or to `file` when one is named."""
+def start_logging(level: str = "info", file: str = "") -> LimitFilter:
+    """Send log lines to stderr, or to `file` when one is named; return what limits their rate."""
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
         raise NeedsOperator(
@@ -38,8 +39,11 @@ def start_logging(level: str = "info", file: str = "") -> None:
         )
     handler: logging.Handler = logging.FileHandler(file) if file else logging.StreamHandler()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    limits = LimitFilter()
+    handler.addFilter(limits)
     logging.basicConfig(level=names[level.upper()], handlers=[handler], force=True)
     logging.captureWarnings(True)
+    return limits
 
 
 def run(main: Main, *, log_level: str = "info", log_file: str = "") -> int:
@@ -51,7 +55,15 @@ def run(main: Main, *, log_level: str = "info", log_file: str = "") -> int:
     if not __debug__:
         sys.stderr.write("refusing to run with python -O: assertions guard the data\n")
         return 2
-    start_logging(log_level, log_file)
+    limits = start_logging(log_level, log_file)
+    try:
+        return _lived(main)
+    finally:
+        limits.tell(log)
+
+
+def _lived(main: Main) -> int:
+    """Run `main` and return the exit code that tells how it ended."""
     try:
         asyncio.run(_with_signals(main))
     except NeedsOperator as error:
