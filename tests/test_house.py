@@ -56,8 +56,3 @@ def test_no_production_code_prints_or_leaves_work_undone() -> None:
         text = path.read_text(encoding="utf-8")
         for word in ("TODO", "FIXME", "XXX"):
             assert word not in text, f"{named(path)}: {word}"
-
-
-def test_unit_tests_do_not_sleep() -> None:
-    for path in sorted((ROOT / "tests/unit").rglob("*.py")):
-        assert "time.sleep(" not in path.read_text(encoding="utf-8"), named(path)
