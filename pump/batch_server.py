@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,8 +43,11 @@ class Operations(Protocol):
     async def pause(self, node_id: str) -> None:
         """Start to pause; the process ends soon after. Raises `NeedsOperator` when it must not."""
 
-    async def close(self, node_id: str) -> None:
-        """Start to go offline; the process ends once all Drainers have everything."""
+    async def close(self, node_id: str, skip_drainers: Collection[str] = ()) -> None:
+        """Start to go offline; the process ends once all Drainers have everything.
+
+        `skip_drainers` are not waited for as long as they are dead.
+        """
 
     async def trigger_gc(self) -> str:
         """Purge now what may be purged, and say in one sentence what happened."""
@@ -173,7 +176,7 @@ class BatchService:
         """Answer once the Pump refuses Prewrites; it ends when all Drainers have everything."""
         request = await parsed(context, pb.CloseRequest, data)
         try:
-            await self._operations.close(request.node_id)
+            await self._operations.close(request.node_id, request.skip_drainers)
         except PenstockError as error:
             await abort(context, error)
         return pb.CloseReply().SerializeToString()

@@ -25,6 +25,9 @@ class PumpConfig:
     node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
     heartbeat_interval_s: float = setting(2.0, "how often the status in etcd is renewed")
     gc_days: float = setting(7.0, "binlogs older than this are purged once every Drainer has them")
+    gc_force_after_days: float = setting(
+        0.0, "older than this they go even if a Drainer still needs them; 0: never"
+    )
     fake_binlog_interval_s: float = setting(
         3.0, "how long an idle Pump's stream stands still while nobody pulls"
     )
@@ -50,9 +53,11 @@ class PumpConfig:
         for name in ("addr", "advertise_addr", "pd_address"):
             check_address(name, getattr(self, name))
         for name, value in vars(self).items():
-            may_be_zero = name == "pause_grace_s"
+            may_be_zero = name in ("pause_grace_s", "gc_force_after_days")
             if name.endswith(("_s", "_days", "_bytes")) and value <= 0 and not may_be_zero:
                 raise out_of_range(name, value, "it must be above zero")
+        if 0 != self.gc_force_after_days < self.gc_days:
+            raise out_of_range("gc_force_after_days", self.gc_force_after_days, "at least gc-days")
         if self.max_message_bytes > _GRPC_MESSAGE_BYTES_END:
             raise out_of_range(
                 "max_message_bytes", self.max_message_bytes, "gRPC carries less than 2 GiB"

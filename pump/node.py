@@ -25,9 +25,10 @@ from pump.clock import ClusterClock
 from pump.config import PumpConfig
 from pump.fake import Faker
 from pump.membership import Membership
-from pump.operator import Operator, Retention
+from pump.operator import Operator
 from pump.pulls import Pulls
 from pump.resolver import DdlResolver, Resolving, TimeoutResolver
+from pump.retention import Retention
 from pump.server import CompatibleService, add_service, build_server, listen
 from pump.storage import Storage
 from pump.writer import Writer
@@ -140,7 +141,11 @@ class _Node:
         resolver = DdlResolver(lambda job_id: asyncio.to_thread(history.get, job_id), timeout)
         self._resolving = Resolving(self._storage, self._writer, resolver)
         self._retention = Retention(
-            self._storage, self._membership, self._clock, gc_days=config.gc_days
+            self._storage,
+            self._membership,
+            self._clock,
+            gc_days=config.gc_days,
+            force_after_days=config.gc_force_after_days,
         )
 
     def _add_services(self) -> None:

@@ -57,6 +57,14 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
         command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
         command.add_argument("--node-id", required=True, help=f"as listed by `{kind}s`")
         command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
+        if (verb, kind) == ("offline", "pump"):
+            command.add_argument(
+                "--skip-drainer",
+                action="append",
+                default=[],
+                metavar="NODE-ID",
+                help="do not wait for this Drainer as long as it is dead; may be repeated",
+            )
         if verb == "update":
             states = [str(state) for state in NodeState]
             command.add_argument("--state", required=True, choices=states)
@@ -159,11 +167,14 @@ def _tell(kind: NodeKind, status: NodeStatus, verb: str, skip_drainers: Sequence
             f"{status.node_id} is {status.state}",
             hint="only a node that is online can be stopped; update its state if it is dead",
         )
-    if verb == "pause":
-        method, request = "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
-    else:
-        method = "Close"
-        request = penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers)
+    requests: dict[str, tuple[str, Any]] = {
+        "pause": ("Pause", penstock_pb2.PauseRequest(node_id=status.node_id)),
+        "offline": (
+            "Close",
+            penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers),
+        ),
+    }
+    method, request = requests[verb]
     _call(kind, status.host, method, request, _CALL_S)
 
 

@@ -12,56 +12,14 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.codec import decode_binlog, encode_binlog
 from penstock.model import Binlog, BinlogType
-from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock.timestamp import OracleClient
+from penstock.pb import penstock_pb2, pump_pb2
+from penstock.registry import NodeKind, NodeState, NodeStatus
 from penstock.ts import compose, physical_ms
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until, pulls
+from tests.kit.session import Session
 
 Factory = Callable[..., PumpProcess]
-
-
-class Session:
-    """One Pump, its cluster's clock and registry, and both services."""
-
-    def __init__(self, etcd: Any, pump: PumpProcess) -> None:
-        self.pump = pump
-        self.registry = Registry(etcd)
-        self.cluster_id = self.registry.cluster_id()
-        self.oracle = OracleClient(etcd)
-        self.channel = pump.channel()
-        self.compatible: Any = pump_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
-        self.batches: Any = penstock_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
-
-    def close(self) -> None:
-        self.channel.close()
-        self.oracle.close()
-
-    def write(self, binlog: Binlog | bytes, **request: Any) -> None:
-        payload = binlog if isinstance(binlog, bytes) else encode_binlog(binlog)
-        fields = {"clusterID": self.cluster_id, "payload": payload, **request}
-        self.compatible.WriteBinlog(pump_pb2.WriteBinlogReq(**fields), timeout=20)
-
-    def refusal(self, binlog: Binlog | bytes, **request: Any) -> tuple[grpc.StatusCode, str]:
-        with pytest.raises(grpc.RpcError) as caught:
-            self.write(binlog, **request)
-        return caught.value.code(), caught.value.details()
-
-    def prewrite(self, value: bytes = b"rows") -> Binlog:
-        return Binlog(tp=BinlogType.PREWRITE, start_ts=self.oracle.get_ts(), prewrite_value=value)
-
-    def commit(self, prewrite: Binlog) -> Binlog:
-        return Binlog(
-            tp=BinlogType.COMMIT, start_ts=prewrite.start_ts, commit_ts=self.oracle.get_ts()
-        )
-
-    def transaction(self, value: bytes = b"rows") -> Binlog:
-        prewrite = self.prewrite(value)
-        self.write(prewrite)
-        commit = self.commit(prewrite)
-        self.write(commit)
-        return commit
 
 
 @pytest.fixture

@@ -103,10 +103,12 @@ class PauseReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CloseRequest(_message.Message):
-    __slots__ = ("node_id",)
+    __slots__ = ("node_id", "skip_drainers")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    SKIP_DRAINERS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
-    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+    skip_drainers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node_id: _Optional[str] = ..., skip_drainers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CloseReply(_message.Message):
     __slots__ = ()
