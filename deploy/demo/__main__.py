@@ -8,6 +8,7 @@ Exits 0 when every table is identical, 1 when anything differs or fails.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -16,18 +17,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
+
 from deploy.demo import comparison, dataset
 from deploy.demo.ddl import CHANGES
 from deploy.demo.display import Display, Progress
 from deploy.demo.store import Store
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
-from penstock import etcd, service
+from penstock import service
 from penstock.errors import PenstockError, Retryable
-from penstock.registry import NodeKind, Registry
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient import PumpClient
 
 CATCH_UP_S_MAX = 120.0
+ANSWER_S_MAX = 5.0
 PUMP_DOWN_S = 1.5
 THREADS = 4
 
@@ -50,12 +54,13 @@ class Demo:
         self.transactions = size.transactions
         self.stage = "starting"
         self.rss_max: dict[str, int] = {}
-        self._etcd = etcd.connect(cluster.etcd.url)
-        self._registry = Registry(self._etcd)
+        self._applied_ts = 0
+        self._channel = grpc.insecure_channel(cluster.drainer_addr)
+        self._drainer = penstock_pb2_grpc.DrainerStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Leave etcd."""
-        self._etcd.close()
+        """Hang up on the Drainer."""
+        self._channel.close()
 
     def look(self) -> Progress:
         """Return the state for the display, and note the nodes' memory."""
@@ -67,11 +72,11 @@ class Demo:
         return Progress(self.stage, counters.rows, counters.transactions, behind_s)
 
     def applied_ts(self) -> int:
-        """Return the Drainer's checkpoint as etcd knows it; 0 while nobody answers."""
-        try:
-            return max((s.max_commit_ts for s in self._registry.list(NodeKind.DRAINER)), default=0)
-        except Retryable:
-            return 0
+        """Return the Drainer's checkpoint; the last known one while it does not answer."""
+        with contextlib.suppress(grpc.RpcError):
+            status = self._drainer.Status(penstock_pb2.StatusRequest(), timeout=ANSWER_S_MAX)
+            self._applied_ts = status.max_commit_ts
+        return self._applied_ts
 
     def run(self, display: Display) -> None:
         """Load, change, kill, alter, and wait until the downstream has everything."""

@@ -37,8 +37,9 @@ class Cluster:
         return ServerProcess(command, log=self.home / f"{name}.log")
 
     def _drainer(self) -> ServerProcess:
+        self.drainer_addr = f"127.0.0.1:{free_port()}"
         command = python_module("drainer", "--node-id", "drainer-1", "--etcd-urls", self.etcd.url)
-        command += ["--addr", f"127.0.0.1:{free_port()}", "--sink", self.sink_url]
+        command += ["--addr", self.drainer_addr, "--sink", self.sink_url]
         command += ["--data-dir", str(self.home / "drainer-1")]
         return ServerProcess(command, log=self.home / "drainer-1.log")
 
