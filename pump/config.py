@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.settings import check_address, check_advertised, out_of_range, setting
+from pump.resolvers import ResolverConfig
 from pump.storage import StorageConfig
 
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
@@ -47,6 +48,7 @@ class PumpConfig:
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting("", "log to this file instead of stderr")
     storage: StorageConfig = field(default_factory=StorageConfig)
+    resolver: ResolverConfig = field(default_factory=ResolverConfig)
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""

@@ -28,6 +28,7 @@ from pump.membership import Membership
 from pump.operator import Operator
 from pump.pulls import Pulls
 from pump.resolver import DdlResolver, Resolving, TimeoutResolver
+from pump.resolvers import open_resolver
 from pump.retention import Retention
 from pump.server import CompatibleService, add_service, build_server, listen
 from pump.storage import Storage
@@ -138,8 +139,11 @@ class _Node:
             interval_idle_s=config.fake_binlog_interval_s,
         )
         timeout = TimeoutResolver(self._clock.now_ts, txn_timeout_s=config.txn_timeout_s)
-        resolver = DdlResolver(lambda job_id: asyncio.to_thread(history.get, job_id), timeout)
-        self._resolving = Resolving(self._storage, self._writer, resolver)
+        self._resolver = DdlResolver(
+            lambda job_id: asyncio.to_thread(history.get, job_id),
+            open_resolver(config.resolver, timeout),
+        )
+        self._resolving = Resolving(self._storage, self._writer, self._resolver)
         self._retention = Retention(
             self._storage,
             self._membership,
@@ -216,6 +220,7 @@ class _Node:
         """Close everything in an order in which nothing acknowledged can be lost."""
         if self._oracle is not None:
             await self._oracle.stop()
+        await self._resolver.close()
         await self._clock.close()
         self._pulls.close()
         await self._server.stop(_SERVER_GRACE_S)

@@ -7,6 +7,15 @@ as a Commit or Rollback of the Pump's own, through the same group commit as ever
     unmatched for 1 s ──> Resolver ──> COMMITTED(ts)  a Commit binlog
                               ├──────> ROLLED_BACK    a Rollback binlog; a later Commit is refused
                               └──────> UNKNOWN        asked again after 1, 2, 4 … 30 s
+
+Each question is a task of its own, so one that waits for its answer keeps no other from being
+asked; a resolver bounds what it has under way. A Prewrite is read once, for what a question needs.
+
+One answer cannot be written down as it is: COMMITTED at or below what this Pump had streamed when
+the Prewrite arrived (its floor, see `sorter.py`). A writer asks for its commit_ts when some Pump
+has acknowledged the Prewrite. Had that been this one, it would have had the Prewrite before anybody
+had that commit_ts or a later one, and the floor would be smaller. So the Prewrite here is a copy
+that arrived late, another Pump commits the transaction, and here it is rolled back.
 """
 
 from __future__ import annotations
@@ -16,6 +25,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.codec import decode_binlog, encode_binlog
@@ -34,7 +44,8 @@ log = logging.getLogger(__name__)
 ASK_AFTER_S = 1.0
 _BACK_OFF_S_MAX = 30.0
 _TICK_S = 0.25
-_AT_ONCE_MAX = 64
+_ASKING_MAX = 1024
+_COMPLAIN_EVERY_S = 5.0
 
 
 class Outcome(Enum):
@@ -57,11 +68,27 @@ UNKNOWN = Resolution(Outcome.UNKNOWN)
 ROLLED_BACK = Resolution(Outcome.ROLLED_BACK)
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a resolver is told; `waited_s` is for how long the Prewrite has been open here."""
+
+    start_ts: int
+    prewrite_key: bytes = b""
+    ddl_job_id: int = 0
+    waited_s: float = ASK_AFTER_S
+
+
 class Resolver(Protocol):
     """Whoever can say what became of a transaction."""
 
-    async def resolve(self, start_ts: int, prewrite: Binlog) -> Resolution:
-        """Return what is known now; UNKNOWN is asked about again. May raise `Retryable`."""
+    async def resolve(self, question: Question) -> Resolution:
+        """Return what is known now; UNKNOWN is asked about again. May raise a `PenstockError`.
+
+        COMMITTED and ROLLED_BACK are for ever: the opposite can never become true any more.
+        """
+
+    async def close(self) -> None:
+        """Let go of whatever was opened; nothing may be asked any more."""
 
 
 class TimeoutResolver:
@@ -75,10 +102,13 @@ class TimeoutResolver:
         self._now_ts = now_ts
         self._txn_timeout_s = txn_timeout_s
 
-    async def resolve(self, start_ts: int, prewrite: Binlog) -> Resolution:
+    async def resolve(self, question: Question) -> Resolution:
         """Return ROLLED_BACK once the transaction is older than the timeout in cluster time."""
-        age_s = seconds_between(start_ts, self._now_ts())
+        age_s = seconds_between(question.start_ts, self._now_ts())
         return ROLLED_BACK if age_s > self._txn_timeout_s else UNKNOWN
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 class DdlResolver:
@@ -88,19 +118,27 @@ class DdlResolver:
         self._job = job
         self._otherwise = otherwise
 
-    async def resolve(self, start_ts: int, prewrite: Binlog) -> Resolution:
+    async def resolve(self, question: Question) -> Resolution:
         """Return COMMITTED at the job's `finished_ts` when the history holds the job."""
-        if prewrite.is_ddl:
-            job = await self._job(prewrite.ddl_job_id)
-            if job is not None and job.finished_ts > start_ts:
+        if question.ddl_job_id > 0:
+            job = await self._job(question.ddl_job_id)
+            if job is not None and job.finished_ts > question.start_ts:
                 return Resolution(Outcome.COMMITTED, job.finished_ts)
-        return await self._otherwise.resolve(start_ts, prewrite)
+        return await self._otherwise.resolve(question)
+
+    async def close(self) -> None:
+        """Close the other resolver."""
+        await self._otherwise.close()
 
 
 @dataclass(slots=True)
-class _Pause:
+class _Case:
+    """What is remembered of one open transaction between its questions."""
+
+    first_s: float
     until_s: float
-    length_s: float
+    length_s: float = 0.0
+    about: Question | None = None
 
 
 class Resolving:
@@ -110,47 +148,93 @@ class Resolving:
         self._storage = storage
         self._writer = writer
         self._resolver = resolver
-        self._pauses: dict[int, _Pause] = {}
+        self._cases: dict[int, _Case] = {}
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._complain_at_s = float("-inf")
+        self._unsaid = 0
+        self._failure: BaseException | None = None
         self.resolved = 0
 
     async def run(self) -> None:
         """Ask and write, for ever; log failures and try again."""
-        while True:
-            await asyncio.sleep(_TICK_S)
-            await self.ask()
+        try:
+            while True:
+                await asyncio.sleep(_TICK_S)
+                self._ask_due()
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            for task in self._asking.values():
+                task.cancel()
+            await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     async def ask(self) -> None:
-        """Ask once about every Prewrite that is due."""
-        loop = asyncio.get_running_loop()
+        """Ask once about every Prewrite that is due, and return when all is answered."""
+        self._ask_due()
+        await asyncio.gather(*self._asking.values())
+
+    def _ask_due(self) -> None:
+        now_s = asyncio.get_running_loop().time()
         unmatched = self._storage.unmatched(older_than_s=ASK_AFTER_S)
-        waiting = {prewrite.start_ts for prewrite in unmatched}
-        self._pauses = {ts: pause for ts, pause in self._pauses.items() if ts in waiting}
-        due = [u for u in unmatched if self._is_due(u.start_ts, loop.time())][:_AT_ONCE_MAX]
-        await asyncio.gather(*(self._settle(prewrite) for prewrite in due))
+        before = self._cases
+        self._cases = {u.start_ts: before.get(u.start_ts) or _Case(now_s, now_s) for u in unmatched}
+        for prewrite in unmatched:
+            if len(self._asking) >= _ASKING_MAX:
+                return
+            start_ts = prewrite.start_ts
+            case = self._cases[start_ts]
+            if start_ts in self._asking or now_s < case.until_s:
+                continue
+            case.length_s = min(case.length_s * 2, _BACK_OFF_S_MAX) or ASK_AFTER_S
+            case.until_s = now_s + case.length_s
+            task = asyncio.create_task(self._settle(prewrite, case, now_s))
+            self._asking[start_ts] = task
+            task.add_done_callback(partial(self._answered, start_ts))
 
-    def _is_due(self, start_ts: int, now_s: float) -> bool:
-        pause = self._pauses.get(start_ts)
-        return pause is None or now_s >= pause.until_s
+    def _answered(self, start_ts: int, task: asyncio.Task[None]) -> None:
+        del self._asking[start_ts]
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
 
-    async def _settle(self, unmatched: Unmatched) -> None:
+    async def _settle(self, unmatched: Unmatched, case: _Case, now_s: float) -> None:
         start_ts = unmatched.start_ts
-        loop = asyncio.get_running_loop()
-        last = self._pauses.get(start_ts)
-        length_s = min(last.length_s * 2, _BACK_OFF_S_MAX) if last else ASK_AFTER_S
-        self._pauses[start_ts] = _Pause(loop.time() + length_s, length_s)
         try:
-            payload = await loop.run_in_executor(None, unmatched.payload_reader)
-            resolution = await self._resolver.resolve(start_ts, decode_binlog(payload))
+            if case.about is None:
+                read = asyncio.get_running_loop().run_in_executor(None, _question, unmatched)
+                case.about = await read
+            about = case.about
+            waited_s = now_s - case.first_s + ASK_AFTER_S
+            question = Question(start_ts, about.prewrite_key, about.ddl_job_id, waited_s)
+            resolution = await self._resolver.resolve(question)
             if resolution.outcome is not Outcome.UNKNOWN:
-                await self._write(start_ts, resolution)
+                await self._write(unmatched, resolution)
         except (PenstockError, OSError) as error:
-            log.warning("transaction %d stays open, trying again: %s", start_ts, error)
+            self._complain(start_ts, error)
 
-    async def _write(self, start_ts: int, resolution: Resolution) -> None:
-        committed = resolution.outcome is Outcome.COMMITTED
-        tp = BinlogType.COMMIT if committed else BinlogType.ROLLBACK
-        commit_ts = resolution.commit_ts
+    async def _write(self, unmatched: Unmatched, resolution: Resolution) -> None:
+        start_ts, commit_ts = unmatched.start_ts, resolution.commit_ts
+        told = resolution.outcome.value
+        if commit_ts and commit_ts <= unmatched.floor_ts:
+            told = f"rolled back here, as another Pump has its Commit at {commit_ts}"
+            commit_ts = 0
+        tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
         payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
         await self._writer.write([Record(tp, start_ts, commit_ts, payload, False)])
         self.resolved += 1
-        log.info("transaction %d is %s, says the resolver", start_ts, resolution.outcome.value)
+        log.info("transaction %d is %s, says the resolver", start_ts, told)
+
+    def _complain(self, start_ts: int, error: Exception) -> None:
+        """Log a failure, but not the same one for a thousand transactions."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._complain_at_s:
+            self._unsaid += 1
+            return
+        others = f" (and {self._unsaid} questions failed before)" if self._unsaid else ""
+        log.warning("transaction %d stays open, trying again: %s%s", start_ts, error, others)
+        self._complain_at_s, self._unsaid = now_s + _COMPLAIN_EVERY_S, 0
+
+
+def _question(unmatched: Unmatched) -> Question:
+    """Read a Prewrite and keep of it only what a resolver needs: its rows may be many."""
+    prewrite = decode_binlog(unmatched.payload_reader())
+    return Question(unmatched.start_ts, prewrite.prewrite_key, prewrite.ddl_job_id)

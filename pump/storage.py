@@ -66,10 +66,14 @@ class Appended(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes."""
+    """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes.
+
+    `floor_ts` is the largest timestamp that had arrived before it; its Commit must lie above.
+    """
 
     start_ts: int
     payload_reader: Callable[[], bytes]
+    floor_ts: int
 
 
 class Storage:
@@ -212,7 +216,10 @@ class Storage:
         with self._state_lock:
             found = self._ledger.sorter.unmatched(older_than_ms)
         read = self._segments.read
-        return [Unmatched(start_ts, partial(read, known.position)) for start_ts, known in found]
+        return [
+            Unmatched(start_ts, partial(read, known.position), known.floor_ts)
+            for start_ts, known in found
+        ]
 
     def gc(self, before_ts: int) -> int:
         """Drop the oldest segments in which nothing is at or after `before_ts`; return how many.

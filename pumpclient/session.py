@@ -42,11 +42,14 @@ class Session:
         """Run the block with the Prewrite durable on a Pump; undo it when the block raises.
 
         The block decides the transaction and must not send anything: after it raised, no Commit
-        may exist anywhere, or the Rollback sent from here would fight it.
+        may exist anywhere, or the Rollback sent from here would fight it. After `OutcomeUnknown`
+        nothing is sent: the Pump's resolver will find out.
         """
         home = self.prewriter.write(prewrite.start_ts, encode_binlog(prewrite))
         try:
             yield home
+        except OutcomeUnknown:
+            raise
         except BaseException:
             self.roll_back(home, prewrite.start_ts)
             raise

@@ -127,7 +127,9 @@ class Transaction:
         )
         self._note(changes, changes.deleted, data, MutationType.DELETE)
 
-    def commit(self, *, wait: bool = True) -> int:
+    def commit(
+        self, *, wait: bool = True, decide: Callable[[int], None] = lambda commit_ts: None
+    ) -> int:
         """Write everything and return the `commit_ts`, once the Pump acknowledged the commit.
 
         An empty transaction writes nothing and returns 0. Any failure before the commit was sent
@@ -140,6 +142,10 @@ class Transaction:
 
         Without `wait` the background does all of that and this returns at once; a failure is then
         only logged.
+
+        `decide` is called with the `commit_ts` after the Prewrite and before the Commit: when it
+        returns, the transaction is committed; when it raises, it is not; when it raises
+        `OutcomeUnknown`, the Pump's resolver finds out. `pumpclient.outbox` commits in it.
         """
         self._end()
         if not any(changes.sequence for changes in self._changes.values()):
@@ -153,6 +159,7 @@ class Transaction:
                 commit_ts = session.oracle.get_ts()
                 # Unpinning fails when a DDL may have passed meanwhile: then all is undone.
                 pinned.close()
+                decide(commit_ts)
         self.commit_ts = commit_ts
         commit = Binlog(tp=BinlogType.COMMIT, start_ts=self.start_ts, commit_ts=commit_ts)
         session.commit(home, commit, start_s=self._start_s, wait=wait)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,6 +16,7 @@ from pump.resolver import (
     UNKNOWN,
     DdlResolver,
     Outcome,
+    Question,
     Resolution,
     Resolving,
     TimeoutResolver,
@@ -32,12 +33,20 @@ class Waiting:
         self.open = {prewrite.start_ts: prewrite for prewrite in prewrites}
         self.written: list[Binlog] = []
         self.error: PenstockError | None = None
+        self.floor_ts = 0
+        self.reads = 0
+
+    def reader(self, binlog: Binlog) -> Callable[[], bytes]:
+        def read() -> bytes:
+            self.reads += 1
+            return encode_binlog(binlog)
+
+        return read
 
     def unmatched(self, *, older_than_s: float) -> list[Unmatched]:
         assert older_than_s == 1.0
         return [
-            Unmatched(ts, lambda binlog=binlog: encode_binlog(binlog))  # type: ignore[misc]
-            for ts, binlog in self.open.items()
+            Unmatched(ts, self.reader(binlog), self.floor_ts) for ts, binlog in self.open.items()
         ]
 
     async def write(self, records: Sequence[Record]) -> None:
@@ -56,18 +65,24 @@ class Oracle:
     def __init__(self, *answers: Resolution | Retryable) -> None:
         self.answers = list(answers)
         self.asked: list[int] = []
+        self.questions: list[Question] = []
 
-    async def resolve(self, start_ts: int, prewrite: Binlog) -> Resolution:
-        assert prewrite.start_ts == start_ts
-        self.asked.append(start_ts)
+    async def resolve(self, question: Question) -> Resolution:
+        self.asked.append(question.start_ts)
+        self.questions.append(question)
         answer = self.answers.pop(0)
         if isinstance(answer, Retryable):
             raise answer
         return answer
 
+    async def close(self) -> None:
+        pass
 
-def prewrite(start_ts: int = START_TS, ddl_job_id: int = 0) -> Binlog:
-    return Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, ddl_job_id=ddl_job_id)
+
+def prewrite(start_ts: int = START_TS, ddl_job_id: int = 3) -> Binlog:
+    return Binlog(
+        tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_key=b"the key", ddl_job_id=ddl_job_id
+    )
 
 
 def ask(waiting: Waiting, resolver: Oracle, times: int = 1) -> Resolving:
@@ -111,12 +126,73 @@ def test_the_pauses_grow() -> None:
         lengths = []
         for _ in range(8):
             await resolving.ask()
-            pause = resolving._pauses[START_TS]
+            pause = resolving._cases[START_TS]
             lengths.append(pause.length_s)
             pause.until_s = 0
         return lengths
 
     assert asyncio.run(main()) == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_question_says_for_how_long_and_reads_the_prewrite_once() -> None:
+    waiting, resolver = Waiting(prewrite()), Oracle(UNKNOWN, UNKNOWN)
+    resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await resolving.ask()
+        case = resolving._cases[START_TS]
+        case.until_s, case.first_s = 0, case.first_s - 7
+        await resolving.ask()
+
+    asyncio.run(main())
+    first, second = resolver.questions
+    assert (first.start_ts, first.prewrite_key, first.ddl_job_id) == (START_TS, b"the key", 3)
+    assert 1.0 <= first.waited_s < 2
+    assert 8.0 <= second.waited_s < 9
+    assert waiting.reads == 1
+
+
+def test_a_question_without_an_answer_keeps_no_other_from_being_asked() -> None:
+    class Stuck(Oracle):
+        async def resolve(self, question: Question) -> Resolution:
+            if question.start_ts == START_TS:
+                await asyncio.Event().wait()
+            return await super().resolve(question)
+
+    waiting, resolver = Waiting(prewrite(), prewrite(START_TS + 1)), Stuck(ROLLED_BACK)
+    resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await resolving.run()
+
+    asyncio.run(main())
+    assert [binlog.start_ts for binlog in waiting.written] == [START_TS + 1]
+    assert list(waiting.open) == [START_TS]
+
+
+def test_a_commit_that_the_stream_has_passed_belongs_to_another_pump() -> None:
+    waiting = Waiting(prewrite())
+    waiting.floor_ts = START_TS + 5
+    ask(waiting, Oracle(Resolution(Outcome.COMMITTED, START_TS + 5)))
+    assert waiting.written == [Binlog(tp=BinlogType.ROLLBACK, start_ts=START_TS)]
+
+
+def test_a_resolver_that_breaks_its_promise_ends_the_task() -> None:
+    class Broken(Oracle):
+        async def resolve(self, question: Question) -> Resolution:
+            raise ZeroDivisionError
+
+    waiting = Waiting(prewrite())
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(Resolving(waiting, waiting, Broken()).run())  # type: ignore[arg-type]
+
+
+def test_the_same_failure_of_many_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Waiting(*(prewrite(START_TS + i) for i in range(50)))
+    ask(waiting, Oracle(*[Retryable("the database is away")] * 50))
+    assert caplog.text.count("the database is away") == 1
 
 
 def test_one_failure_does_not_keep_others_from_being_resolved(
@@ -138,7 +214,7 @@ def test_a_refused_answer_is_tried_again(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(("age_ms", "expected"), [(599_000, UNKNOWN), (601_000, ROLLED_BACK)])
 def test_without_any_knowledge_age_decides(age_ms: int, expected: Resolution) -> None:
     resolver = TimeoutResolver(lambda: compose(1_000_000 + age_ms, 0), txn_timeout_s=600)
-    assert asyncio.run(resolver.resolve(START_TS, prewrite())) == expected
+    assert asyncio.run(resolver.resolve(Question(START_TS))) == expected
 
 
 def job(finished_ts: int) -> DdlJob:
@@ -167,7 +243,7 @@ def test_a_ddl_is_looked_up_in_the_history(found: DdlJob | None, expected: Resol
         return found
 
     resolver = DdlResolver(history, Oracle(UNKNOWN))
-    assert asyncio.run(resolver.resolve(START_TS, prewrite(ddl_job_id=7))) == expected
+    assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=7))) == expected
 
 
 def test_what_is_no_ddl_is_not_looked_up() -> None:
@@ -175,4 +251,4 @@ def test_what_is_no_ddl_is_not_looked_up() -> None:
         raise AssertionError("asked the history about rows")
 
     resolver = DdlResolver(history, Oracle(ROLLED_BACK))
-    assert asyncio.run(resolver.resolve(START_TS, prewrite())) == ROLLED_BACK
+    assert asyncio.run(resolver.resolve(Question(START_TS))) == ROLLED_BACK

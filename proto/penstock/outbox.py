@@ -1,0 +1,251 @@
+"""The outbox: a table in a writer's own database that says which transactions are committed.
+
+A writer changes its database and tells Penstock. If it dies in between, only the database can
+say whether the change happened: so the same local transaction also puts a row here.
+
+    column        MySQL, MariaDB      SQLite     value
+    prewrite_key  VARBINARY(255), PK  BLOB, PK   outbox/<name>/<32 hex digits>, new for each one
+    start_ts      BIGINT              INTEGER    of the transaction
+    commit_ts     BIGINT              INTEGER    of the transaction; 0: a fence, rolled back
+    asked         INT                 INTEGER    how often a Pump asked and found the row
+
+The writer's order, and why no other is right:
+
+    1  change the own tables       from here on, locks are held until 5
+    2  Prewrite durable on a Pump  it carries the rows, so it comes after 1
+    3  commit_ts from the oracle   after 2, or the Pump might have streamed past it (sorter.py)
+    4  insert the row              the last statement; it holds commit_ts, so it comes after 3
+    5  local COMMIT                by this alone the transaction is committed, at commit_ts
+    6  Commit to that Pump         a message about a fact; whoever read the row may send it
+
+As 3 lies between 1 and 5, of two transactions that changed the same row, or of which one read what
+the other wrote, the first in the database has the smaller commit_ts: the second one waited for it
+before it got to 3. So the downstream sees changes in the order in which the database made them;
+transactions that have nothing in common may change places.
+
+When the writer is silent the Pump asks. A row that is found is committed: nothing removes it
+before 6. But no row may mean *not yet*: between 2 and 5 the writer may be paused for any time, and
+no time-out, however long, turns "not yet" into "never". So the Pump does not wait for longer, it
+*decides*, by inserting a row of its own under the same key with commit_ts 0, durably, before it
+writes its Rollback. A primary key takes one row, so exactly one of the two gets in:
+
+    the writer's row is  committed         the fence fails; the Pump reads commit_ts and commits
+                         inserted          the fence waits for its lock, or gives up and is tried
+                                           again later; it cannot get in beside it
+                         still to come     the fence gets in, and 4 fails however late it comes:
+                                           the writer rolls back and reports that nothing happened
+
+What time there is (`fence_after_s`) is only patience with a slow writer; too short costs a writer a
+retry, never a transaction. A reader on a replica, or one that is merely behind, cannot err either:
+whether the row is absent is told by an INSERT, which only the primary takes.
+
+Visible is not durable: InnoDB shows a commit to others before its log is on the disk. A Pump that
+believed such a row could commit what the database loses in a power cut. So it changes the row it
+found (`asked`) and commits that: the log is flushed in order. The database must be set to keep what
+it acknowledged (innodb_flush_log_at_trx_commit = 1; SQLite: synchronous FULL with WAL, else EXTRA).
+
+A Prewrite may lie on several Pumps, when the first did not answer in time. Each of them asks by
+itself and gets the same answer; equal transactions merge to one in the Drainer. A Pump where the
+Prewrite arrived only after 3 may have streamed past commit_ts; then it is not the Pump of 2, which
+commits, and it drops its own copy (`pump/resolver.py`).
+
+A committed row is needed until the Pump of 2 has the Commit. The writer removes the rows of
+acknowledged transactions along with a later one; what is left by writers that died is removed by
+`purge`, once every Drainer has passed it. A copy on another Pump that asks later finds nothing,
+fences and drops itself. Fences stay for a day: a writer whose connection is older is cut off by
+its database.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.ts import compose
+
+# ruff: noqa: S608  -- the table's name is checked by `_statements`, values are parameters.
+
+TABLE = "penstock_outbox"
+KEY_BYTES_MAX = 255
+
+_KEY = re.compile(rb"outbox/([A-Za-z0-9_.-]{1,200})/[0-9a-f]{32}")
+_TABLE_NAME = re.compile(r"\w+(\.\w+)?", re.ASCII)
+
+Connection = Any
+"""A DB-API connection of `sqlite3` or PyMySQL."""
+
+
+class Fenced(Retryable):
+    """A Pump took the writer for dead and has rolled the transaction back: run it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    create: str
+    put: str
+    find: str
+    asked: str
+    forget: str
+    purge: str
+
+
+def new_key(name: str) -> bytes:
+    """Return a key that nobody ever had, for an outbox with that name."""
+    key = f"outbox/{name}/{uuid.uuid4().hex}".encode()
+    if name_in(key) is None:
+        raise NeedsOperator(
+            f"an outbox cannot be called {name!r}", hint="use letters, digits, and . _ -"
+        )
+    return key
+
+
+def name_in(prewrite_key: bytes) -> str | None:
+    """Return the outbox that a key names, None if it is no outbox's key."""
+    match = _KEY.fullmatch(prewrite_key)
+    return None if match is None else match[1].decode()
+
+
+def is_mysql(connection: Connection) -> bool:
+    """True for PyMySQL, False for `sqlite3`; raise `NeedsOperator` for any other connection."""
+    if isinstance(connection, sqlite3.Connection):
+        return False
+    pymysql = sys.modules.get("pymysql.connections")  # Whoever has a connection has imported it.
+    if pymysql is not None and isinstance(connection, pymysql.Connection):
+        return True
+    raise NeedsOperator(
+        f"no outbox through a {type(connection).__module__}.{type(connection).__qualname__}",
+        hint="use a connection of sqlite3 or PyMySQL",
+    )
+
+
+def in_transaction(connection: Connection) -> bool:
+    """True while the connection has something to commit or roll back."""
+    if is_mysql(connection):
+        return bool(connection.server_status & 1)  # SERVER_STATUS_IN_TRANS
+    return bool(connection.in_transaction)
+
+
+def create_table(connection: Connection, table: str = TABLE) -> None:
+    """Create the table if it is not there; in MySQL this commits the connection's transaction."""
+    _execute(connection, _of(connection, table).create)
+    connection.commit()
+
+
+def put(connection: Connection, table: str, key: bytes, start_ts: int, commit_ts: int) -> None:
+    """Insert a row into the connection's transaction; raise `Fenced` if the key is taken."""
+    try:
+        _execute(connection, _of(connection, table).put, (key, start_ts, commit_ts))
+    except connection.IntegrityError as error:
+        raise Fenced(
+            f"transaction {start_ts} took too long between its Prewrite and its commit in the"
+            " database: a Pump has rolled it back"
+        ) from error
+
+
+def forget(connection: Connection, table: str, keys: Sequence[bytes]) -> None:
+    """Remove rows within the connection's transaction; their Commits must be acknowledged."""
+    for key in keys:
+        _execute(connection, _of(connection, table).forget, (key,))
+
+
+def settle(
+    connection: Connection, table: str, key: bytes, start_ts: int, *, fence: bool
+) -> int | None:
+    """Return the transaction's commit_ts, 0 if it is rolled back, None if it is undecided.
+
+    With `fence` an absent row is made to be absent for ever, so that the answer is never None. The
+    connection must not be in use; its open transaction is rolled back. What is returned is as
+    durable as the database is. Raises the driver's errors, `Malformed` if the key was used twice.
+    """
+    connection.rollback()
+    found = _found(connection, table, key, start_ts)
+    if found is None and fence:
+        try:
+            put(connection, table, key, start_ts, 0)
+        except Fenced:
+            connection.rollback()
+            found = _found(connection, table, key, start_ts)
+            if found is None:
+                raise Retryable(f"the outbox row of {start_ts} came and went") from None
+        else:
+            connection.commit()
+            return 0
+    if found is not None:
+        _execute(connection, _of(connection, table).asked, (key,))
+    connection.commit()
+    return found
+
+
+def purge(
+    connection: Connection, table: str, *, checkpoint_ts: int, fences_older_than_s: float
+) -> int:
+    """Remove what is decided and done with, commit, and return how many rows that were.
+
+    `checkpoint_ts` is the smallest checkpoint of all Drainers: it is past a transaction only when
+    every Pump is, so no Pump will ask about it. Fences go by their age at that moment.
+    """
+    fences_ts = max(0, checkpoint_ts - compose(int(fences_older_than_s * 1000), 0))
+    sql = _of(connection, table).purge
+    removed = _execute(connection, sql, (checkpoint_ts, fences_ts))
+    connection.commit()
+    return removed
+
+
+def _found(connection: Connection, table: str, key: bytes, start_ts: int) -> int | None:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(_of(connection, table).find, (key,))
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    found_start_ts, commit_ts = row.values() if isinstance(row, dict) else row
+    if found_start_ts != start_ts:
+        raise Malformed(
+            f"the outbox key {key!r} belongs to transaction {found_start_ts}, not {start_ts}",
+            hint="every transaction needs a key of its own; `pumpclient.outbox` sees to that",
+        )
+    return int(commit_ts)
+
+
+def _execute(connection: Connection, sql: str, values: Sequence[object] = ()) -> int:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(sql, values)
+        return int(cursor.rowcount)
+
+
+def _of(connection: Connection, table: str) -> _Statements:
+    return _statements(table, is_mysql(connection))
+
+
+@lru_cache(maxsize=64)
+def _statements(table: str, mysql: bool) -> _Statements:
+    if not _TABLE_NAME.fullmatch(table):
+        raise NeedsOperator(f"no table can be called {table!r}", hint="write name or schema.name")
+    name = ".".join(f"`{part}`" for part in table.split("."))
+    mark, key, number = ("%s", "VARBINARY(255)", "BIGINT") if mysql else ("?", "BLOB", "INTEGER")
+    tail = "ENGINE=InnoDB" if mysql else "WITHOUT ROWID"
+    return _Statements(
+        create=(
+            f"CREATE TABLE IF NOT EXISTS {name} (prewrite_key {key} NOT NULL PRIMARY KEY,"
+            f" start_ts {number} NOT NULL, commit_ts {number} NOT NULL,"
+            f" asked {number} NOT NULL DEFAULT 0) {tail}"
+        ),
+        put=(
+            f"INSERT INTO {name} (prewrite_key, start_ts, commit_ts)"
+            f" VALUES ({mark}, {mark}, {mark})"
+        ),
+        find=f"SELECT start_ts, commit_ts FROM {name} WHERE prewrite_key = {mark}",
+        asked=f"UPDATE {name} SET asked = asked + 1 WHERE prewrite_key = {mark}",
+        forget=f"DELETE FROM {name} WHERE prewrite_key = {mark}",
+        purge=(
+            f"DELETE FROM {name} WHERE (commit_ts > 0 AND commit_ts <= {mark})"
+            f" OR (commit_ts = 0 AND start_ts <= {mark})"
+        ),
+    )
