@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, Retryable
+from pump.figures import Figures
 from pump.record import NotStored
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class _Waiting:
     records: Sequence[Record]
     size_bytes: int
     done: asyncio.Future[Refusals]
+    since_s: float
 
 
 class Writer:
@@ -66,12 +68,14 @@ class Writer:
         group_bytes_max: int = 4 << 20,
         queue_bytes_max: int = 256 << 20,
         inline_below_s: float = INLINE_BELOW_S,
+        figures: Figures | None = None,
     ) -> None:
         self._storage = storage
         self._on_indexed = on_indexed
         self._group_bytes_max = group_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._inline_below_s = inline_below_s
+        self._figures = figures or Figures()
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "pump-append")
         self._waiting: deque[_Waiting] = deque()
@@ -91,6 +95,11 @@ class Writer:
     def is_full(self) -> bool:
         """True while the queue holds its limit of bytes; `submit` then raises."""
         return self._queued_bytes >= self._queue_bytes_max
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be written."""
+        return self._queued_bytes
 
     @property
     def appends_inline(self) -> bool:
@@ -113,12 +122,14 @@ class Writer:
         Raises `Retryable` while the queue is full. When the append fails, the future raises.
         """
         if self.is_full:
-            raise Retryable(
+            overloaded = Retryable(
                 f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written"
             )
+            self._figures.refuse(overloaded)
+            raise overloaded
         done: asyncio.Future[Refusals] = self._loop.create_future()
         size_bytes = sum(len(record.payload) for record in records)
-        self._waiting.append(_Waiting(records, size_bytes, done))
+        self._waiting.append(_Waiting(records, size_bytes, done, time.perf_counter()))
         self._queued_bytes += size_bytes
         if self.is_full:
             self._roomy.clear()
@@ -199,6 +210,8 @@ class Writer:
         if trusted and took_s < self._inline_below_s <= self.append_s_average:
             self.append_s_average = took_s
         self.append_s_average += _EWMA_WEIGHT * (took_s - self.append_s_average)
+        self._figures.append_s.note(took_s)
+        self._figures.group_records.note(count)
         if took_s > _SLOW_S:
             log.warning("writing %d binlogs to disk took %.1f s", count, took_s)
 
@@ -206,6 +219,11 @@ class Writer:
         """Acknowledge the group; its index entries follow once the acknowledgements left."""
         appended, refused = stored
         _tell(group, refused)
+        now_s, acknowledged = time.perf_counter(), self._figures.acknowledge_s
+        for waiting in group:
+            acknowledged.note(now_s - waiting.since_s)
+        for error in refused.values():
+            self._figures.refuse(error)
         if appended is not None:
             self._unindexed = appended
             self.groups_written += 1
@@ -214,6 +232,7 @@ class Writer:
 
     def _failed(self, group: Sequence[_Waiting], error: BaseException) -> None:
         log.error("a group of %d writes failed: %s", len(group), error)
+        self._figures.failed_groups += 1
         for waiting in group:
             if not waiting.done.done():
                 waiting.done.set_exception(error)

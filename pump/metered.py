@@ -1,0 +1,68 @@
+"""Measures what the log asks of the disk: bytes and seconds of each write and of each sync."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.files import File, Files
+from pump.figures import Figures
+
+
+class MeteredFile:
+    """A file that is written to; everything but the measuring is done by another one."""
+
+    def __init__(self, file: File, figures: Figures) -> None:
+        self._file = file
+        self._figures = figures
+        self.size = file.size
+        self.read = file.read
+        self.truncate = file.truncate
+        self.close = file.close
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        self._file.path = path
+
+    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write as the file does, and note how much and how long."""
+        begin_s = time.perf_counter()
+        self._file.write(buffers, offset)
+        self._figures.write_s.note(time.perf_counter() - begin_s)
+        self._figures.write_bytes.note(sum(map(len, buffers)))
+
+    def sync(self) -> None:
+        """Sync as the file does, and note how long it took, also if it failed."""
+        begin_s = time.perf_counter()
+        try:
+            self._file.sync()
+        finally:
+            self._figures.sync_s.note(time.perf_counter() - begin_s)
+
+
+class MeteredFiles:
+    """A file system whose written files are measured; what is only read costs nothing more."""
+
+    def __init__(self, files: Files, figures: Figures) -> None:
+        self._files = files
+        self._figures = figures
+        self.names = files.names
+        self.rename = files.rename
+        self.remove = files.remove
+        self.sync_folder = files.sync_folder
+        self.space = files.space
+
+    def create(self, path: Path) -> File:
+        """Open `path` for reading and writing, empty."""
+        return MeteredFile(self._files.create(path), self._figures)
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an existing file."""
+        file = self._files.open(path, writable=writable)
+        return MeteredFile(file, self._figures) if writable else file

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.errors import PenstockError, Retryable
+from penstock.pb import penstock_pb2
+from pump.figures import COUNTS, SECONDS, SIZES_BYTES, Distribution, Figures, reason_of
+from pump.metered import MeteredFiles
+from pump.record import Contradiction, NoPrewrite, OutOfSpace
+from pump.storage import Storage
+from tests.kit.files import MemoryFiles
+from tests.kit.storage import SMALL, commit, prewrite, write
+
+
+def test_a_value_counts_in_every_bucket_whose_bound_is_not_below_it() -> None:
+    found = Distribution((1.0, 2.0, 4.0))
+    for value in (0.5, 1, 1.5, 4, 99):
+        found.note(value)
+    assert found.buckets() == [(1.0, 2), (2.0, 3), (4.0, 4), (float("inf"), 5)]
+    assert (found.count, found.sum) == (5, 106.0)
+
+
+@pytest.mark.parametrize("bounds", [SECONDS, SIZES_BYTES, COUNTS])
+def test_buckets_add_up_whatever_was_counted(bounds: tuple[float, ...]) -> None:
+    chance, found = random.Random(3), Distribution(bounds)
+    values = [bounds[0] * chance.lognormvariate(2, 3) for _ in range(500)]
+    for value in values:
+        found.note(value)
+    for bound, count in found.buckets():
+        assert count == sum(value <= bound for value in values)
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (OutOfSpace("full"), "no_space"),
+        (NoPrewrite("none"), "no_prewrite"),
+        (Contradiction("both"), "contradiction"),
+        (Retryable("much"), "overloaded"),
+        (PenstockError("?"), "other"),
+    ],
+)
+def test_a_refusal_has_one_word_for_its_reason(error: Exception, word: str) -> None:
+    assert reason_of(error) == word
+    error.code = penstock_pb2.Refusal.NOT_ONLINE  # type: ignore[attr-defined]
+    assert reason_of(error) == "not_online"
+
+
+def test_what_the_log_writes_and_syncs_is_measured(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    figures, disk = Figures(), MemoryFiles()
+    path = tmp_path_factory.mktemp("pump")
+    storage = Storage.open(path, SMALL, files=MeteredFiles(disk, figures))
+    syncs, size = figures.sync_s.count, figures.write_bytes.sum
+    write(storage, prewrite(1), commit(1, 5))
+    assert figures.sync_s.count == syncs + 1
+    assert figures.write_s.count == figures.write_bytes.count
+    stored = storage.stats()["log_bytes"]
+    assert figures.write_bytes.sum - size == stored - 32
+    disk.fail_once("sync")
+    with pytest.raises(Retryable):
+        storage.append([prewrite(9)])
+    assert figures.sync_s.count == syncs + 2
+    storage.close()
