@@ -13,13 +13,15 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
+from penstock.batch import peek_binlog
 from penstock.errors import PenstockError
 from penstock.model import BinlogType
-from penstock.pb import binlog_pb2, penstock_pb2
+from penstock.pb import penstock_pb2
 from penstock.registry import NodeState
 from pump.record import Record
 
 _Code = penstock_pb2.Refusal
+_PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 _TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.
 assert [int(tp) for tp in _TYPES] == [0, 1, 2]
 
@@ -81,33 +83,38 @@ class Admission:
                 " or write smaller transactions)",
             )
         try:
-            binlog = binlog_pb2.Binlog.FromString(payload)
+            tp, start_ts, commit_ts, ddl_job_id = peek_binlog(payload)
         except DecodeError as error:
             raise _invalid(f"undecodable binlog of {len(payload)} bytes: {error}") from error
-        tp, start_ts, commit_ts = int(binlog.tp), binlog.start_ts, binlog.commit_ts
-        if tp == BinlogType.PREWRITE and self._state() is not NodeState.ONLINE:
-            raise Refused(
-                _Code.NOT_ONLINE,
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"no online: {self._state()}",
-            )
-        if start_ts == 0 and commit_ts == 0:
-            self._check_space()  # A client that probes wants to know whether it may write.
-            return None
-        self._check_timestamps(tp, start_ts, commit_ts)
-        return Record(_TYPES[tp], start_ts, commit_ts, payload, binlog.ddl_job_id > 0)
+        if tp == _PREWRITE:
+            if self._state() is not NodeState.ONLINE:
+                raise Refused(
+                    _Code.NOT_ONLINE,
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"no online: {self._state()}",
+                )
+            is_sound = start_ts > 0
+        else:
+            is_sound = tp == _COMMIT and 0 < start_ts < commit_ts
+        if not is_sound:
+            if start_ts == 0 and commit_ts == 0:
+                self._check_space()  # A client that probes wants to know whether it may write.
+                return None
+            _check_timestamps(tp, start_ts, commit_ts)
+        return Record(_TYPES[tp], start_ts, commit_ts, payload, ddl_job_id > 0)
 
-    def _check_timestamps(self, tp: int, start_ts: int, commit_ts: int) -> None:
-        if tp > BinlogType.ROLLBACK:
-            raise _invalid(f"binlog of the obsolete type {tp}")
-        if start_ts <= 0:
-            raise _invalid(f"binlog with start_ts {start_ts}: timestamps are above zero")
-        if tp == BinlogType.COMMIT:
-            if commit_ts <= start_ts:
-                raise _invalid(f"commit_ts {commit_ts} is not after start_ts {start_ts}")
-        elif tp == BinlogType.ROLLBACK and commit_ts >= start_ts:
-            # Taking it would move this Pump's time to wherever the caller likes.
-            raise _invalid("a fake binlog from outside: only a Pump writes those, to its own log")
+
+def _check_timestamps(tp: int, start_ts: int, commit_ts: int) -> None:
+    if tp > BinlogType.ROLLBACK:
+        raise _invalid(f"binlog of the obsolete type {tp}")
+    if start_ts <= 0:
+        raise _invalid(f"binlog with start_ts {start_ts}: timestamps are above zero")
+    if tp == BinlogType.COMMIT:
+        if commit_ts <= start_ts:
+            raise _invalid(f"commit_ts {commit_ts} is not after start_ts {start_ts}")
+    elif tp == BinlogType.ROLLBACK and commit_ts >= start_ts:
+        # Taking it would move this Pump's time to wherever the caller likes.
+        raise _invalid("a fake binlog from outside: only a Pump writes those, to its own log")
 
 
 def _invalid(problem: str) -> Refused:

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from penstock.batch import decode_write_batch, encode_pull_batch
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2 as pb
 from pump.admission import Refused
 from pump.record import OutOfSpace
-from pump.server import abort, parsed
+from pump.server import abort, parsed, undecodable
 
 if TYPE_CHECKING:
     from pump.admission import Admission
@@ -103,27 +105,31 @@ class BatchService:
     ) -> None:
         try:
             async for data in requests:
-                batch = await parsed(context, pb.WriteBatch, data)
+                try:
+                    cluster_id, seq, payloads = decode_write_batch(data)
+                except DecodeError as error:
+                    await undecodable(context, pb.WriteBatch, data, error)
+                del data  # The payloads are copies; a large batch need not be kept twice.
                 await self._writer.room()
-                await answers.put(self._accept(batch))
+                await answers.put(self._accept(cluster_id, seq, payloads))
         except Exception:
             await answers.put(None)  # Not when cancelled: nobody takes answers then.
             raise
         await answers.put(None)
 
-    def _accept(self, batch: pb.WriteBatch) -> _Answer:
+    def _accept(self, cluster_id: int, seq: int, payloads: Sequence[bytes]) -> _Answer:
         """Queue what can be stored; never awaits, so that batches keep their order."""
-        answer = _Answer(batch.seq)
-        payloads: Sequence[bytes] = batch.payloads
+        answer = _Answer(seq)
         try:
-            self._admission.check_cluster(batch.cluster_id)
+            self._admission.check_cluster(cluster_id)
         except Refused as refused:
             answer.refusals = [_refusal(i, refused) for i in range(len(payloads))]
             return answer
         records = []
+        admit = self._admission.admit
         for index, payload in enumerate(payloads):
             try:
-                record = self._admission.admit(payload)
+                record = admit(payload)
             except PenstockError as error:
                 answer.refusals.append(_refusal(index, error))
                 continue
@@ -154,8 +160,7 @@ class BatchService:
             batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
             async with aclosing(batches):
                 async for pulled in batches:
-                    batch = pb.PullBatch(payloads=pulled.payloads, commit_ts=pulled.commit_ts)
-                    yield batch.SerializeToString()
+                    yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
         except (PenstockError, OSError) as error:
             await abort(context, error)
 

@@ -79,8 +79,16 @@ async def parsed(context: Any, message: type[Message], data: bytes) -> Any:
     try:
         return message.FromString(data)
     except DecodeError as error:
-        text = f"undecodable {message.DESCRIPTOR.name} of {len(data)} bytes: {error}"
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        await undecodable(context, message, data, error)
+
+
+async def undecodable(
+    context: Any, message: type[Message], data: bytes, error: DecodeError
+) -> NoReturn:
+    """End the call with INVALID_ARGUMENT and what was wrong with its bytes."""
+    text = f"undecodable {message.DESCRIPTOR.name} of {len(data)} bytes: {error}"
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+    raise AssertionError("abort returned")
 
 
 def build_server(config: PumpConfig) -> Any:

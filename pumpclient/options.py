@@ -33,7 +33,7 @@ class Options:
     """
 
     coalesce: bool = True
-    batch_count_max: int = 256
+    batch_count_max: int = 512
     batch_bytes_max: int = 4 << 20
     # More batches in flight hide the network's delay, fewer let each one grow larger.
     batches_in_flight_max: int = 4

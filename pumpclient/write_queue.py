@@ -5,10 +5,10 @@
     thread ─ put ─┘   (bytes bounded)  └─ batch 9 ┄┘
                                        in flight (count bounded)
 
-A take carries off all that is queued. A lone write leaves at once; while something is in flight,
-writes gather for a moment, so batches grow with the load. Wake-ups cost more than bytes here: a
-thread waits on one bare lock of its own, and the sender is woken only when it sleeps and could
-use what was put.
+A take carries off what is queued, in two halves when it is much. A lone write leaves at once; while
+something is in flight, writes gather for a moment, so batches grow with the load. Wake-ups cost
+more than bytes here: a thread waits on one bare lock of its own, and the sender is woken only when
+it sleeps and could use what was put.
 
 Invariant: each write is in one of three places (queued, in flight, finished), moves under the
 one lock, and only forward. So "was it sent?" has an answer at any moment.
@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,19 +34,33 @@ _FINISHED: Final = 2
 _EAGER_COUNT: Final = 32
 _EAGER_BYTES: Final = 256 << 10
 
+# With more than this outstanding, a batch is at most half of it: one half is prepared or answered
+# here while the Pump works on the other. In one piece, both would wait for each other in turn.
+_WHOLE_COUNT: Final = 64
+
 
 class PendingWrite:
-    """One binlog on its way; its thread waits in `settle` for how it ended."""
+    """One binlog on its way; its thread waits in `settle` for how it ended, or `on_end` is told.
 
-    __slots__ = ("_gate", "_place", "_queue", "failure", "needs_known", "payload")
+    `on_end` is called by the receiver's thread, must be quick, must not raise, and may submit more.
+    """
 
-    def __init__(self, payload: bytes, *, needs_known: bool = False) -> None:
+    __slots__ = ("_gate", "_on_end", "_place", "_queue", "failure", "needs_known", "payload")
+
+    def __init__(
+        self,
+        payload: bytes,
+        *,
+        needs_known: bool = False,
+        on_end: Callable[[PendingWrite], None] | None = None,
+    ) -> None:
         self.payload = payload
         # Must not go to a node that cannot prove to be the one it is meant for.
         self.needs_known = needs_known
         self.failure: Failure | None = None
         self._place: int = _QUEUED
         self._queue: WriteQueue | None = None
+        self._on_end = on_end
         # A bare lock, taken now and released when finished: the cheapest one-time signal there is.
         self._gate = threading.Lock()
         self._gate.acquire()
@@ -71,6 +86,8 @@ class PendingWrite:
             self.failure = failure
             self.payload = b""
             self._gate.release()
+            if self._on_end is not None:
+                self._on_end(self)
 
     def _withdraw(self) -> bool:
         return self._queue is None or self._queue.abandon(self)
@@ -81,6 +98,7 @@ class Session:
     """The batches of one connection that are sent and not yet answered, oldest first."""
 
     in_flight: deque[list[PendingWrite]] = field(default_factory=deque)
+    in_flight_writes: int = 0
     is_over: bool = False
     bell: threading.Lock = field(default_factory=threading.Lock)
 
@@ -98,6 +116,7 @@ class WriteQueue:
         self._batch_bytes_max = batch_bytes_max
         self._in_flight_max = in_flight_max
         self._eager_count = min(_EAGER_COUNT, batch_count_max)
+        self._whole_count = min(_WHOLE_COUNT, batch_count_max)
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
@@ -108,22 +127,31 @@ class WriteQueue:
 
     def put(self, pending: PendingWrite, timeout_s: float) -> None:
         """Queue a write, waiting for room; without room in time it ends failed."""
-        size = len(pending.payload)
-        bell: threading.Lock | None = None
+        self.put_all((pending,), timeout_s)
+
+    def put_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
+        """Queue many writes with one wake-up; those without room in time end failed."""
+        left_over: Sequence[PendingWrite] = ()
+        failure: Failure | None = None
         with self._lock:
-            if self._queued_bytes + size > self._bytes_max and not self._room(size, timeout_s):
-                pending.finish(Failure(Reason.BUSY, "", maybe_stored=False))
-                return
-            if self._closed:
-                pending.finish(Failure(Reason.BROKEN, "the writer is closed", maybe_stored=False))
-                return
-            pending._queue = self
-            self._queued.append(pending)
-            self._queued_bytes += size
-            if self._sleeper and self._may_send(self._sleeper):
-                bell = self._wake()
-        if bell is not None:
-            bell.release()
+            for i, pending in enumerate(pendings):
+                size = len(pending.payload)
+                if self._queued_bytes + size > self._bytes_max:
+                    self._ring_if_useful()
+                    if not self._room(size, timeout_s):
+                        failure = Failure(Reason.BUSY, "", maybe_stored=False)
+                if self._closed:
+                    failure = Failure(Reason.BROKEN, "the writer is closed", maybe_stored=False)
+                if failure is not None:
+                    left_over = pendings[i:]
+                    break
+                pending._queue = self
+                self._queued.append(pending)
+                self._queued_bytes += size
+            self._ring_if_useful()
+        if failure is not None:
+            for pending in left_over:
+                pending.finish(failure)
 
     def abandon(self, pending: PendingWrite) -> bool:
         """Give a write up; True when it was not sent and now never will be."""
@@ -141,8 +169,9 @@ class WriteQueue:
             with self._lock:
                 if session.is_over:
                     return None
-                if self._may_send(session) and (batch := self._pop()):
+                if self._may_send(session) and (batch := self._pop(session.in_flight_writes)):
                     session.in_flight.append(batch)
+                    session.in_flight_writes += len(batch)
                     return batch
                 if self._closed and not self._queued:
                     return None
@@ -154,10 +183,9 @@ class WriteQueue:
         """Return the oldest batch in flight, now no longer so, and let the sender go on."""
         with self._lock:
             batch = session.in_flight.popleft()
-            is_useful = self._closed or (self._queued and self._may_send(session))
-            bell = self._wake() if is_useful else None
-        if bell is not None:
-            bell.release()
+            session.in_flight_writes -= len(batch)
+            if self._closed or (self._queued and self._may_send(session)):
+                self._wake()
         return batch
 
     def wait_for_work(self, session: Session) -> bool:
@@ -178,9 +206,9 @@ class WriteQueue:
             session.is_over = True
             lost = [pending for batch in session.in_flight for pending in batch]
             session.in_flight.clear()
-            bell = self._wake() if self._sleeper is session else None
-        if bell is not None:
-            bell.release()
+            session.in_flight_writes = 0
+            if self._sleeper is session:
+                self._wake()
         return lost
 
     def put_back(self, pendings: list[PendingWrite]) -> None:
@@ -196,20 +224,21 @@ class WriteQueue:
         """Finish all that is queued: their threads should ask another Pump."""
         assert not failure.maybe_stored
         with self._lock:
-            for pending in self._queued:
-                pending.finish(failure)
+            failed = [pending for pending in self._queued if pending._place == _QUEUED]
+            for pending in failed:
+                pending._place = _IN_FLIGHT  # So that nobody withdraws it.
             self._queued.clear()
             self._queued_bytes = 0
             self._space.notify_all()
+        for pending in failed:
+            pending.finish(failure)
 
     def close(self) -> None:
         """Refuse further writes; the sender ends when what is queued was sent."""
         with self._lock:
             self._closed = True
             self._space.notify_all()
-            bell = self._wake()
-        if bell is not None:
-            bell.release()
+            self._wake()
 
     def _may_send(self, session: Session) -> bool:
         """True when a batch may leave now: nothing is in flight, or enough has gathered."""
@@ -223,9 +252,14 @@ class WriteQueue:
             )
         )
 
-    def _wake(self) -> threading.Lock | None:
+    def _ring_if_useful(self) -> None:
+        if self._sleeper and self._may_send(self._sleeper):
+            self._wake()
+
+    def _wake(self) -> None:
         sleeper, self._sleeper = self._sleeper, None
-        return sleeper.bell if sleeper else None
+        if sleeper is not None:
+            sleeper.bell.release()
 
     def _room(self, size: int, timeout_s: float) -> bool:
         """Wait for room; a write larger than the whole bound may go when it is alone."""
@@ -241,10 +275,13 @@ class WriteQueue:
         while self._queued and self._queued[0]._place == _FINISHED:
             self._queued.popleft()
 
-    def _pop(self) -> list[PendingWrite]:
+    def _pop(self, in_flight_writes: int) -> list[PendingWrite]:
+        """Take a batch off the queue, but leave some when the Pump has little to do meanwhile."""
         batch: list[PendingWrite] = []
         size = 0
-        while self._queued and len(batch) < self._batch_count_max:
+        half = (in_flight_writes + len(self._queued) + 1) // 2
+        count_max = min(self._batch_count_max, max(half, self._whole_count))
+        while self._queued and len(batch) < count_max:
             pending = self._queued[0]
             if pending._place == _QUEUED:
                 if batch and size + len(pending.payload) > self._batch_bytes_max:

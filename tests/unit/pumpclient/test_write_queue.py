@@ -220,3 +220,60 @@ def test_many_threads_lose_no_write(make_queue: MakeQueue) -> None:
     queue.close()
     sender.join(5)
     assert len(taken) == 1600
+
+
+def test_much_at_once_travels_in_two_halves_so_that_neither_side_waits(
+    make_queue: MakeQueue,
+) -> None:
+    queue, session = make_queue(), Session()
+    queue.put_all([PendingWrite(b"x") for _ in range(200)], 0)
+    sizes = [len(queue.take(session) or ()) for _ in range(2)]
+    assert sizes == [100, 100]
+    for _ in range(3):
+        again = [PendingWrite(b"x") for _ in queue.acked(session)]
+        queue.put_all(again, 0)
+        assert queue.take(session) == again
+
+
+def test_many_writes_wake_the_sender_once(make_queue: MakeQueue) -> None:
+    queue, taken = make_queue(), []
+    thread = in_thread(lambda: taken.append(queue.take(Session())))
+    time.sleep(0.05)
+    writes = [PendingWrite(b"x") for _ in range(50)]
+    queue.put_all(writes, 0)
+    thread.join(5)
+    assert taken == [writes]
+
+
+def test_writes_without_room_fail_and_those_before_them_do_not(make_queue: MakeQueue) -> None:
+    queue = make_queue(bytes_max=10)
+    writes = [PendingWrite(bytes(4)) for _ in range(4)]
+    queue.put_all(writes, 0.01)
+    failures = [p.settle(0) for p in writes[2:]]
+    assert [f and (f.reason, f.maybe_stored) for f in failures] == [(Reason.BUSY, False)] * 2
+    assert queue.take(Session()) == writes[:2]
+
+
+def test_waiting_for_room_wakes_the_sender_first(make_queue: MakeQueue) -> None:
+    queue, session = make_queue(bytes_max=10), Session()
+    thread = in_thread(lambda: queue.take(session) and queue.acked(session) and queue.take(session))
+    time.sleep(0.05)
+    writes = [PendingWrite(bytes(4)) for _ in range(4)]
+    queue.put_all(writes, 5)
+    thread.join(5)
+    assert list(session.in_flight) == [writes[2:]]
+
+
+def test_the_end_of_a_write_may_bring_the_next_one(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    ended: list[PendingWrite] = []
+
+    def again(pending: PendingWrite) -> None:
+        ended.append(pending)
+        put(queue)
+
+    write = PendingWrite(b"x", on_end=again)
+    queue.put(write, 0)
+    queue.fail_queued(Failure(Reason.BROKEN, "gone", maybe_stored=False))
+    assert ended == [write]
+    assert len(queue.take(Session()) or ()) == 1
