@@ -26,17 +26,24 @@ class Flusher:
         self.flushed = checkpoint
         """From where a restart would replay; never ahead of what is durable."""
 
-    def note(self, records: int, size_bytes: int, checkpoint: Checkpoint) -> None:
-        """Count what was indexed, and begin a flush when it has become much."""
+    @property
+    def is_due(self) -> bool:
+        """True once much was indexed since the last flush began, and that one is over."""
+        much = self._records >= _RECORDS_MAX or self._bytes >= _BYTES_MAX
+        return much and (self._thread is None or not self._thread.is_alive())
+
+    def note(self, records: int, size_bytes: int) -> None:
+        """Count what was indexed."""
         self._records += records
         self._bytes += size_bytes
-        much = self._records >= _RECORDS_MAX or self._bytes >= _BYTES_MAX
-        if much and (self._thread is None or not self._thread.is_alive()):
-            self._records = self._bytes = 0
-            self._thread = threading.Thread(
-                target=self.flush, args=(checkpoint,), name="pump-index-flush"
-            )
-            self._thread.start()
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Make the index durable up to `checkpoint` in a thread; none may be running."""
+        self._records = self._bytes = 0
+        self._thread = threading.Thread(
+            target=self.flush, args=(checkpoint,), name="pump-index-flush"
+        )
+        self._thread.start()
 
     def flush(self, checkpoint: Checkpoint) -> None:
         """Make the index durable up to `checkpoint`; a failure only lengthens the next replay."""

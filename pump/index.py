@@ -35,7 +35,7 @@ from penstock.errors import Corrupt, Retryable
 from penstock.segments import Place, Position
 
 TAKEN, COMMIT, FAKE, ROLLED_BACK = 0, 1, 2, 3
-FORMAT = 1
+FORMAT = 2
 
 _COMMIT_KEY = struct.Struct(">cQ")
 _SEGMENT_KEY = struct.Struct(">cI")
@@ -43,9 +43,11 @@ _COMMIT = struct.Struct("<BIQIIQI")
 _PREWRITE = struct.Struct("<BIQI")
 _HEAD = struct.Struct("<IQ")
 _CHECKPOINT = struct.Struct("<IIQQ")
+_OPEN = struct.Struct("<QIQIQ")
 _PURGE = struct.Struct("<QI")
 _TS = struct.Struct("<Q")
 assert (_COMMIT.size, _PREWRITE.size, _CHECKPOINT.size, _PURGE.size) == (33, 17, 24, 12)
+assert _OPEN.size == 32
 
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
@@ -53,12 +55,23 @@ _TS_END = 1 << 64
 
 
 class Checkpoint(NamedTuple):
-    """From where a restart replays the log; stored as format u32, place, ts."""
+    """From where a restart replays the log, and what it must know of all before.
+
+    Stored as format u32, place, ts, and for each open transaction start_ts u64, position, floor
+    u64. Format 1 had none: its pointer was the oldest open Prewrite.
+    """
 
     pointer: Place
-    """All before is durably indexed, and every transaction prewritten before is matched."""
-    max_commit_ts: int
+    """All before is durably indexed."""
+    largest_ts: int
     """The largest commit_ts that lies before the pointer."""
+    open: tuple[tuple[int, Position, int], ...] = ()
+    """start_ts, position and floor of each Prewrite before the pointer that was open there."""
+
+    @property
+    def first_segment(self) -> int:
+        """The oldest segment that a restart from here reads, or may be asked for later."""
+        return self.open[0][1].segment if self.open else self.pointer.segment
 
 
 class Purge(NamedTuple):
@@ -145,17 +158,21 @@ class Index:
         value = self._get(b"k")
         if value is None:
             return None
-        form, segment, offset, max_commit_ts = _CHECKPOINT.unpack(value)
-        if form != FORMAT:
+        form, segment, offset, largest_ts = _CHECKPOINT.unpack_from(value)
+        if form not in (1, FORMAT):
             raise Corrupt(str(self.path), 0, f"this index has format {form}, not {FORMAT}")
-        return Checkpoint(Place(segment, offset), max_commit_ts)
+        rows = _OPEN.iter_unpack(value[_CHECKPOINT.size :])
+        opened = tuple((start_ts, Position(s, o, n), floor) for start_ts, s, o, n, floor in rows)
+        return Checkpoint(Place(segment, offset), largest_ts, opened)
 
     def flush(self, checkpoint: Checkpoint) -> None:
         """Bring all entries to the disk, then remember that `checkpoint` holds."""
         with _errors("writing the index"):
             # Compacting a range that is empty does nothing but write out the tables in memory.
             self._db.compact_range(start=b"\xff\xfe", stop=b"\xff\xff")
-            self._db.put(b"k", _CHECKPOINT.pack(FORMAT, *checkpoint.pointer, checkpoint[1]))
+            value = _CHECKPOINT.pack(FORMAT, *checkpoint.pointer, checkpoint.largest_ts)
+            opened = [_OPEN.pack(ts, *where, floor) for ts, where, floor in checkpoint.open]
+            self._db.put(b"k", value + b"".join(opened))
 
     def purge(self) -> Purge:
         """Return what was purged; nothing in a new index."""

@@ -8,7 +8,8 @@ Start-up, step by step:
     3  finish a garbage collection that a crash interrupted
     4  replay the log from the checkpoint into index and ledger, batch by batch, with the same code
        that fills them while the Pump runs
-    5  flush, so that the next start has nothing to replay
+
+The flush that spares the next start this work is left to the running Pump.
 
 Without an index, step 4 begins at the oldest segment. What was purged is then known from that
 segment's header, and from Commits whose Prewrites are gone.
@@ -16,31 +17,32 @@ segment's header, and from Commits whose Prewrites are gone.
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import logging
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import Files
 from penstock.model import BinlogType
-from penstock.pb import binlog_pb2
-from penstock.segment import BEGIN, CutShort, segment_name
+from penstock.segment import CutShort
 from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
-from pump.entries import checkpoint_of, enter, fill, largest_ts, place_after
+from pump.entries import checkpoint_of
 from pump.index import Checkpoint, Index, Purge
 from pump.ledger import Ledger
+from pump.progress import Progress
 from pump.purging import Needed, finish_purge
-from pump.record import Record
-from pump.sorter import Sorter
+from pump.replay import Replay
 
 log = logging.getLogger(__name__)
 
-_BATCH_RECORDS = 1024
-_TYPES = {int(tp): tp for tp in BinlogType}
+_BATCH_RECORDS = 4096
+_ROLLBACK = int(BinlogType.ROLLBACK)
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Recovered:
     needed: Needed
     purge: Purge
     checkpoint: Checkpoint
+    """Holds as soon as the index is flushed."""
+    flushed: Checkpoint
     replayed: int
 
 
@@ -75,7 +79,7 @@ def recover(
     config: StorageConfig,
     *,
     files: Files,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
     now_ms: int,
 ) -> Recovered:
     """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`."""
@@ -135,85 +139,45 @@ def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | N
     )
 
 
-class _Replay:
-    """The state of one replay."""
-
-    def __init__(
-        self, index: Index, segments: Segments, purge: Purge, checkpoint: Checkpoint | None
-    ) -> None:
-        self.index = index
-        self.segments = segments
-        self.purge = purge
-        self.needed = Needed(index.needed())
-        self.records = 0
-        self.checkpoint = checkpoint or Checkpoint(Place(segments.first, BEGIN), 0)
-        sorter = Sorter(self.checkpoint.max_commit_ts)
-        self.ledger = Ledger(sorter, index, lambda position: None, (0, 0))
-
-    def batch(self, records: list[Record], positions: list[Position], now_ms: int) -> None:
-        """Enter one batch of one segment into ledger and index."""
-        entries, needed, orphans = enter(self.ledger, records, positions, now_ms)
-        needed[positions[0].segment] = largest_ts(records)
-        for commit_ts, position in orphans:
-            self._orphan(commit_ts, position)
-        batch = self.index.batch()
-        fill(batch, entries)
-        self.needed.note(needed)
-        for segment, ts in needed.items():
-            batch.needed(segment, ts)
-        batch.head(place_after(positions[-1]))
-        batch.write()
-        self.records += len(records)
-
-    def _orphan(self, commit_ts: int, position: Position) -> None:
-        """Accept a Commit whose Prewrite lies before the replay, or was purged.
-
-        In the first case its entry is in the index already. In the second its segment outlived
-        its Prewrite's, and what cannot be pulled whole must not be pulled at all.
-        """
-        if commit_ts <= self.purge.purged_ts or self.index.commit(commit_ts) is not None:
-            return
-        if self.purge.first_segment == 0:
-            path = self.segments.folder / segment_name(position.segment)
-            raise Corrupt(str(path), position.offset, f"Commit {commit_ts} without its Prewrite")
-        self.purge = Purge(commit_ts, self.purge.first_segment)
-        self.index.set_purge(self.purge)
-
-
 def _replay(
     folder: Path,
     index: Index,
     segments: Segments,
     checkpoint: Checkpoint | None,
-    on_progress: Callable[[int, int], None],
+    on_progress: Progress,
     now_ms: int,
 ) -> Recovered:
-    replay = _Replay(index, segments, finish_purge(index, segments), checkpoint)
-    start = replay.checkpoint.pointer
-    total = segments.bytes_between(start, segments.end)
-    records: list[Record] = []
-    positions: list[Position] = []
-    for position, payload in segments.scan(start):
-        if len(records) == _BATCH_RECORDS or (records and position[0] != positions[0][0]):
-            replay.batch(records, positions, now_ms)
-            on_progress(segments.bytes_between(start, place_after(positions[-1])), total)
-            records, positions = [], []
-        records.append(_record(segments, position, payload))
-        positions.append(position)
-    if records:
-        replay.batch(records, positions, now_ms)
+    purge = finish_purge(index, segments)
+    replay = Replay(index, segments, purge, checkpoint, now_ms)
+    replay.run(on_progress, now_ms)
     sorter = replay.ledger.sorter
     after = checkpoint_of(sorter, segments.end)
-    if replay.records:
-        log.info("replayed %d binlogs, %d bytes of log", replay.records, total)
-        index.flush(after)
-    on_progress(total, total)
     segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, replay.needed.largest_ts())
     read = _reader(segments)
     ledger = Ledger(sorter, index, read, index.last_ts(), early=replay.ledger.early)
     return Recovered(
-        folder, segments, index, ledger, replay.needed, replay.purge, after, replay.records
+        folder,
+        segments,
+        index,
+        ledger,
+        replay.needed,
+        replay.purge,
+        after,
+        replay.checkpoint,
+        replay.records,
     )
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Spare millions of young tuples the search for cycles: it would take a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _reader(segments: Segments) -> Callable[[Position], bytes | None]:
@@ -223,12 +187,14 @@ def _reader(segments: Segments) -> Callable[[Position], bytes | None]:
     return read
 
 
-def _record(segments: Segments, position: Position, payload: bytes) -> Record:
+def lock_folder(folder: Path) -> int:
+    """Return a descriptor that keeps other processes out of `folder`; raise `NeedsOperator`."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        binlog = binlog_pb2.Binlog.FromString(payload)
-        tp = _TYPES[binlog.tp]
-    except (DecodeError, KeyError) as error:
-        path = segments.folder / segment_name(position.segment)
-        raise Corrupt(str(path), position.offset, f"not a binlog: {error}") from error
-    # The payload stays out of memory: a batch of large binlogs would be large.
-    return Record(tp, binlog.start_ts, binlog.commit_ts, b"", binlog.ddl_job_id > 0)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise NeedsOperator(
+            f"another process has {folder} open", hint="two Pumps cannot share a data folder"
+        ) from error
+    return descriptor

@@ -12,7 +12,6 @@ time. README.md has the files byte by byte and the argument why no crash loses a
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import operator
 import os
@@ -23,15 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import NeedsOperator
 from penstock.files import Files, OsFiles
-from penstock.segments import Place, Position, WriteFailed
-from pump.entries import Entry, checkpoint_of, enter, fill, largest_ts
+from penstock.segments import Position, WriteFailed
+from pump.entries import Appended, checkpoint_of, enter, fill, largest_ts
 from pump.flusher import Flusher
-from pump.index import Checkpoint
+from pump.progress import Progress
 from pump.purging import carry_out
 from pump.record import Contradiction, NoPrewrite, NotStored, OutOfSpace, PurgedRange, Record
-from pump.recovery import Recovered, StorageConfig, recover
+from pump.recovery import Recovered, StorageConfig, lock_folder, recover
 from pump.space import Reserve
 from pump.stream import Pulled, Stream
 
@@ -52,17 +50,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _LENGTH = operator.attrgetter("length")
-
-
-class Appended(NamedTuple):
-    """What an append stored, for `index`."""
-
-    number: int
-    entries: Sequence[Entry]
-    needed: dict[int, int]
-    head: Place
-    checkpoint: Checkpoint
-    size_bytes: int
 
 
 class Unmatched(NamedTuple):
@@ -92,7 +79,7 @@ class Storage:
         self._ledger = recovered.ledger
         self._needed = recovered.needed
         self._stream = Stream(recovered.index, recovered.segments, recovered.purge)
-        self._flusher = Flusher(recovered.index, recovered.checkpoint)
+        self._flusher = Flusher(recovered.index, recovered.flushed)
         self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
         self._replayed = recovered.replayed
         self._config = config
@@ -103,7 +90,10 @@ class Storage:
         self._gc_lock = threading.Lock()
         self._max_commit_ts = self._ledger.sorter.max_commit_ts
         self._groups = self._indexed_group = 0
+        self._indexed_head = recovered.checkpoint.pointer
         self._indexed_checkpoint = recovered.checkpoint
+        if recovered.replayed:
+            self._flusher.begin(recovered.checkpoint)
         self._appended_records = self._appended_bytes = 0
         self._closed = False
 
@@ -124,13 +114,13 @@ class Storage:
         """
         config, files = config or StorageConfig(), files or OsFiles()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock_file = _lock(path)
+        lock_file = lock_folder(path)
         try:
             recovered = recover(
                 path,
                 config,
                 files=files,
-                on_progress=on_progress or (lambda done, total: None),
+                on_progress=Progress(on_progress),
                 now_ms=int(clock() * 1000),
             )
         except BaseException:
@@ -170,13 +160,15 @@ class Storage:
             entries, needed, orphans = enter(self._ledger, stored, positions, now_ms)
             assert not orphans, "the ledger admits no Commit without its Prewrite"
             self._ledger.end_group(self._groups, self._indexed_group)
-            checkpoint = checkpoint_of(self._ledger.sorter, head)
+            sorter = self._ledger.sorter
+            checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
+            max_commit_ts = sorter.max_commit_ts
         needed[head.segment] = most_ts
         self._needed.note(needed)
         size_bytes = sum(map(_LENGTH, positions))
         self._appended_records += len(stored)
         self._appended_bytes += size_bytes
-        return Appended(self._groups, entries, needed, head, checkpoint, size_bytes)
+        return Appended(self._groups, entries, needed, head, max_commit_ts, checkpoint, size_bytes)
 
     def index(self, appended: Appended) -> None:
         """Put what was appended into the index and the stream; raise `Retryable` or `Corrupt`."""
@@ -186,10 +178,13 @@ class Storage:
             batch.needed(segment, ts)
         batch.head(appended.head)
         batch.write()
-        self._indexed_group = appended.number
-        self._indexed_checkpoint = appended.checkpoint
-        self._max_commit_ts = appended.checkpoint.max_commit_ts
-        self._flusher.note(len(appended.entries), appended.size_bytes, appended.checkpoint)
+        self._indexed_group, self._indexed_head = appended.number, appended.head
+        self._max_commit_ts = appended.max_commit_ts
+        self._flusher.note(len(appended.entries), appended.size_bytes)
+        if appended.checkpoint is not None:
+            self._indexed_checkpoint = appended.checkpoint
+            if self._flusher.is_due:
+                self._flusher.begin(appended.checkpoint)
 
     def pull(self, after_ts: int, *, bytes_max: int, count_max: int) -> Pulled:
         """Return merged and fake binlogs in (after_ts, max_commit_ts], in order.
@@ -228,9 +223,9 @@ class Storage:
         counts as old as its Commit, and nothing beyond `max_commit_ts` goes. Raises `Retryable`.
         """
         with self._gc_lock:
-            self._flusher.flush(self._indexed_checkpoint)
+            self.flush()
             before = self._stream.purge
-            limit = self._flusher.flushed.pointer.segment
+            limit = self._flusher.flushed.first_segment
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
             if purge.first_segment > before.first_segment:
                 self._index.set_purge(purge)
@@ -239,6 +234,15 @@ class Storage:
             if self._segments.first < purge.first_segment:  # Or left over from a failed attempt.
                 carry_out(self._index, self._segments, purge)
         return purge.first_segment - before.first_segment
+
+    def flush(self) -> None:
+        """Make the index durable, so that a restart has nothing to replay; else only a little."""
+        with self._state_lock:
+            if self._groups == self._indexed_group:  # Then the ledger is as far as the index.
+                # Not the log's end: that may have moved on already.
+                checkpoint = checkpoint_of(self._ledger.sorter, self._indexed_head)
+                self._indexed_checkpoint = checkpoint
+        self._flusher.flush(self._indexed_checkpoint)
 
     def check_space(self) -> None:
         """Raise `OutOfSpace` when new transactions are refused: what a client's probe asks."""
@@ -270,7 +274,7 @@ class Storage:
             return
         self._closed = True
         self._flusher.join()
-        self._flusher.flush(self._indexed_checkpoint)
+        self.flush()
         self._segments.close()
         self._index.close()
         os.close(self._lock_file)
@@ -286,15 +290,3 @@ class Storage:
                 raise OutOfSpace(str(error)) from error
             raise
         return positions
-
-
-def _lock(folder: Path) -> int:
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise NeedsOperator(
-            f"another process has {folder} open", hint="two Pumps cannot share a data folder"
-        ) from error
-    return descriptor

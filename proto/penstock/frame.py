@@ -36,7 +36,9 @@ PAYLOAD_BYTES_MAX = 0xFFFF_FFFF
 
 _CHECKED = struct.Struct("<4sIQI")
 _pack_checked, _pack_u32 = _CHECKED.pack, struct.Struct("<I").pack
-_OFFSET_BITS = 0xFFFF_FFFF
+SEED_BITS = 0xFFFF_FFFF
+CHECKED_SIZE = _CHECKED.size
+"""How many bytes of a header its own checksum covers."""
 
 
 class Header(NamedTuple):
@@ -69,7 +71,7 @@ def encode_frames(
         length = len(payload)
         assert length <= PAYLOAD_BYTES_MAX, "writers are limited to less than a frame can hold"
         checked = _pack_checked(MAGIC, length, synced, value(payload))
-        add(checked + _pack_u32(extend((seed ^ offset) & _OFFSET_BITS, checked)))
+        add(checked + _pack_u32(extend((seed ^ offset) & SEED_BITS, checked)))
         add(payload)
         offset += HEADER_SIZE + length
     return buffers
@@ -82,7 +84,7 @@ def decode_header(data: bytes, at: int, *, offset: int, seed: int = 0) -> Header
     magic, length, synced, payload_crc, header_crc = HEADER.unpack_from(data, at)
     if magic != MAGIC:
         return None
-    if extend((seed ^ offset) & _OFFSET_BITS, data[at : at + _CHECKED.size]) != header_crc:
+    if extend((seed ^ offset) & SEED_BITS, data[at : at + _CHECKED.size]) != header_crc:
         return None
     return Header(length, synced, payload_crc)
 

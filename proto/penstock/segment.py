@@ -30,7 +30,7 @@ from google_crc32c import value
 
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import File, Files
-from penstock.frame import HEADER_SIZE, MAGIC, Frame, Header, decode_header
+from penstock.frame import HEADER_SIZE, MAGIC, Frame, decode_header
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ BEGIN = _HEADER.size
 """The offset of a segment's first frame."""
 assert BEGIN == 32  # The table above is the contract.
 
-_CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 4 << 20
 
 
 class CutShort(Corrupt):
@@ -125,7 +125,7 @@ def walk(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Fra
     """Yield every frame from `begin` to `end` with its offset; raise `BrokenAt`."""
     place = begin
     while place < end:
-        chunk = file.read(place, min(_CHUNK_BYTES, end - place))
+        chunk = file.read(place, min(CHUNK_BYTES, end - place))
         at = 0
         while (header := decode_header(chunk, at, offset=place + at, seed=seed)) is not None:
             frame_end = at + HEADER_SIZE + header.length
@@ -137,13 +137,15 @@ def walk(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Fra
             yield place + at, Frame(payload, header[1], place + frame_end)
             at = frame_end
         if at == 0:  # A frame larger than a chunk, or none.
-            frame = _large(file, place, end, header)
+            frame = read_large(file, place, end, seed)
             yield place, frame
             at = frame.end - place
         place += at
 
 
-def _large(file: File, place: int, end: int, header: Header | None) -> Frame:
+def read_large(file: File, place: int, end: int, seed: int) -> Frame:
+    """Return the frame at `place`, whatever its size; raise `BrokenAt`."""
+    header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
     if header is None:
         raise BrokenAt(place, "not a frame header")
     if place + HEADER_SIZE + header.length > end:
@@ -190,7 +192,7 @@ def _was_synced(file: File, place: int, size: int, seed: int) -> bool:
     """Tell whether a later frame says that the bytes at `place` were on the disk before it."""
     begin = place + 1
     while begin < size:
-        chunk = file.read(begin, _CHUNK_BYTES)
+        chunk = file.read(begin, CHUNK_BYTES)
         at = chunk.find(MAGIC)
         while at >= 0:
             head = chunk[at : at + HEADER_SIZE]
@@ -210,6 +212,6 @@ def _rewrite(file: File, begin: int, end: int) -> None:
     The process before may have died of a failed sync. The kernel then calls the pages clean and
     serves them, but they are not on the disk, and only writing them again puts them there.
     """
-    for place in range(begin, end, _CHUNK_BYTES):
-        file.write([file.read(place, min(_CHUNK_BYTES, end - place))], place)
+    for place in range(begin, end, CHUNK_BYTES):
+        file.write([file.read(place, min(CHUNK_BYTES, end - place))], place)
     file.sync()

@@ -1,4 +1,4 @@
-"""Random reads from a segmented log, in blocks that serve many neighbouring records.
+"""Reads from a segmented log: at random, in blocks that serve neighbours, and from end to end.
 
 A pull wants a Prewrite here and a Commit a little further on, thousands of times: with one `pread`
 for each block of 64 KiB the system calls all but vanish. See files.py for why there is no map.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from google_crc32c import value
+from google_crc32c import extend, value
 
 from penstock.errors import Corrupt, Retryable
 from penstock.files import File, Files
-from penstock.frame import HEADER, HEADER_SIZE
-from penstock.segment import segment_name
+from penstock.frame import CHECKED_SIZE, HEADER, HEADER_SIZE, MAGIC, SEED_BITS
+from penstock.segment import CHUNK_BYTES, BrokenAt, read_large, segment_name
 
 _FILES_MAX = 128
 _BLOCK_BITS = 16
@@ -89,3 +89,38 @@ class Reader:
         except OSError as error:
             path = self._folder / segment_name(number)
             raise Retryable(f"{path}, offset {offset}: cannot be read: {error}") from error
+
+
+def blocks(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield the offsets and payloads of all frames from `begin` to `end`; raise `BrokenAt`.
+
+    `walk` says more of each frame, at three times the cost: this is what a rebuild reads with.
+    Marks of a clean stop are left out.
+    """
+    unpack, place = HEADER.unpack_from, begin
+    while place < end:
+        chunk = file.read(place, min(CHUNK_BYTES, end - place))
+        at, last = 0, len(chunk) - HEADER_SIZE
+        offsets: list[int] = []
+        payloads: list[bytes] = []
+        while at <= last:
+            magic, length, _, payload_crc, header_crc = unpack(chunk, at)
+            checked = chunk[at : at + CHECKED_SIZE]
+            if magic != MAGIC or extend(seed ^ (place + at) & SEED_BITS, checked) != header_crc:
+                break
+            body = at + HEADER_SIZE
+            payload = chunk[body : body + length]
+            if len(payload) < length:
+                break
+            if value(payload) != payload_crc:
+                raise BrokenAt(place + at, "the payload does not match its checksum")
+            if length:
+                offsets.append(place + at)
+                payloads.append(payload)
+            at = body + length
+        if at == 0:  # A frame larger than a chunk, or none.
+            frame = read_large(file, place, end, seed)
+            offsets, payloads, at = [place], [frame.payload], frame.end - place
+        place += at
+        if payloads:
+            yield offsets, payloads

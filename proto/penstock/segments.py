@@ -30,11 +30,10 @@ from penstock.segment import (
     Segment,
     create_segment,
     find_end,
-    open_segment,
     segment_name,
-    walk,
 )
-from penstock.segment_reader import Reader
+from penstock.segment_chain import open_chain
+from penstock.segment_reader import Reader, blocks
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class Segments:
         `Corrupt` with file and offset for anything that a crash cannot explain.
         """
         files = files or OsFiles()
-        found = _open_all(files, folder)
+        found = open_chain(files, folder)
         if known_end is not None and known_end.segment not in found:
             missing = str(folder / segment_name(known_end.segment))
             raise CutShort(missing, 0, "this segment is missing, but its binlogs are known")
@@ -197,15 +196,24 @@ class Segments:
 
     def scan(self, start: Place | None = None) -> Iterator[tuple[Position, bytes]]:
         """Yield every payload from `start` to the end with its position; raise `Corrupt`."""
+        for positions, payloads in self.scan_blocks(start):
+            yield from zip(positions, payloads, strict=True)
+
+    def scan_blocks(
+        self, start: Place | None = None
+    ) -> Iterator[tuple[list[Position], list[bytes]]]:
+        """Yield the same in blocks, each of some records of one segment: for millions of them."""
         start, stop = start or Place(self.first, BEGIN), self.end
         for number in range(start.segment, stop.segment + 1):
             segment = self._segments[number]
             begin = start.offset if number == start.segment else BEGIN
             end = stop.offset if number == stop.segment else segment.end
             try:
-                for offset, frame in walk(self._reader.file(number), begin, end, segment.seed):
-                    if frame.payload:
-                        yield Position(number, offset, len(frame.payload)), frame.payload
+                for offsets, payloads in blocks(
+                    self._reader.file(number), begin, end, segment.seed
+                ):
+                    found = zip(itertools.repeat(number), offsets, map(len, payloads), strict=False)
+                    yield list(map(_new, itertools.repeat(Position), found)), payloads
             except BrokenAt as broken:
                 raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
 
@@ -265,35 +273,3 @@ class Segments:
             self._file.truncate(self._live.end)
         except OSError:
             self._spent = True
-
-
-def _open_all(files: Files, folder: Path) -> dict[int, Segment]:
-    """Return all segments, those that have a successor with their end."""
-    names = files.names(folder)
-    numbers = sorted(int(name[:-4]) for name in names if name.endswith(".seg"))
-    for left_over in (name for name in names if name.endswith(".new")):
-        files.remove(folder / left_over)  # A crash came before it was given its name.
-    # The process before may have died between naming a segment and making the name durable.
-    files.sync_folder(folder)
-    found: dict[int, Segment] = {}
-    for number in numbers:
-        path = folder / segment_name(number)
-        if found and number - 1 not in found:
-            missing = folder / segment_name(number - 1)
-            raise Corrupt(str(missing), 0, f"this segment is missing, {path.name} is there")
-        found[number] = open_segment(files, path, number)
-        if number - 1 in found:
-            _seal(files, found[number - 1], found[number])
-    return found
-
-
-def _seal(files: Files, segment: Segment, successor: Segment) -> None:
-    file = files.open(segment.path)
-    try:
-        size = file.size()
-    finally:
-        file.close()
-    if size < successor.previous_end:
-        known = f"{successor.path.name} knows {successor.previous_end} bytes"
-        raise CutShort(str(segment.path), size, f"the file ends here, but {known}")
-    segment.end = segment.synced = successor.previous_end

@@ -8,6 +8,7 @@ the stream all the way and must see every committed transaction once, in order.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Corrupt
+from penstock.segments import Place, Position
+from pump.entries import checkpoint_of
+from pump.index import Checkpoint
+from pump.progress import Progress
 from pump.record import Record
+from pump.sorter import Sorter
 from pump.storage import Appended, Storage
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import (
@@ -213,6 +219,7 @@ STEPS: dict[str, Callable[[World], None]] = {
     "idle": World.idle,
     "pull": World.pull,
     "purge": World.purge,
+    "flush": lambda world: world.storage.flush(),
     "copy": World.copy,
     "die in the next group": World.die_in_the_next_group,
     "stop": lambda world: world.restart("stop"),
@@ -296,6 +303,53 @@ def test_a_kill_between_append_and_index_loses_nothing(tmp_path: Path) -> None:
     storage = opened(tmp_path)
     assert commits(storage) == [(1, 5)]
     storage.close()
+
+
+def test_an_old_open_transaction_does_not_lengthen_the_replay(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, prewrite(1, b"slow"), fake(5), prewrite(6, b"slow too"))
+    for ts in range(10, 400, 10):
+        write(storage, prewrite(ts, b"a quick one" * 9), commit(ts, ts + 5))
+    stream = storage.max_commit_ts
+    storage.flush()
+    write(storage, rollback(6))
+    die(storage)
+    storage = opened(tmp_path, files.after_kill())
+    assert storage.stats()["replayed_records"] == 1
+    assert storage.max_commit_ts == stream == 0
+    assert [(u.start_ts, u.payload_reader()) for u in storage.unmatched()] == [
+        (1, prewrite(1, b"slow").payload)
+    ]
+    assert storage.gc(300) == 0, "its segment is still needed"
+    write(storage, commit(1, 1000))
+    assert len(commits(storage)) == 40
+    storage.close()
+
+
+def test_a_checkpoint_has_room_for_so_many_open_transactions_and_begins_at_the_next() -> None:
+    sorter = Sorter()
+    for n in range(1, 5):
+        sorter.push_fake(n * 10)
+        sorter.push_prewrite(n * 10 + 1, Position(0, n * 100, 9), 0)
+    listed = tuple((n * 10 + 1, Position(0, n * 100, 9), n * 10) for n in range(1, 5))
+    head = Place(0, 500)
+    assert checkpoint_of(sorter, head, 4) == Checkpoint(head, 40, listed)
+    assert checkpoint_of(sorter, head, 2) == Checkpoint(Place(0, 300), 30, listed[:2])
+    assert checkpoint_of(sorter, head, 0) == Checkpoint(Place(0, 100), 10)
+
+
+def test_a_long_replay_tells_its_progress_every_two_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    now_s = [0.0]
+    progress = Progress(clock=lambda: now_s[0])
+    for tick in range(101):
+        now_s[0] = tick * 0.5
+        progress(tick * 50_000_000, 5_000_000_000)
+    assert len(caplog.messages) == 24
+    assert caplog.messages[11].endswith("48 % of 5000 MB, 100 MB/s, about 26 s left")
 
 
 def test_an_index_ahead_of_a_synced_log_is_an_alarm(tmp_path: Path) -> None:

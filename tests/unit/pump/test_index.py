@@ -77,11 +77,12 @@ def test_the_places_of_restart_are_kept(index: Index) -> None:
     batch.head(Place(4, 2**34))
     batch.needed(3, 900)
     batch.write()
-    index.flush(Checkpoint(Place(3, 99), 800))
+    opened = ((5, Position(1, 32, 7), 4), (2**63, Position(3, 50, 9), 700))
+    index.flush(Checkpoint(Place(3, 99), 800, opened))
     index.set_purge(Purge(700, 2))
     index = again(index)
     assert index.head() == Place(4, 2**34)
-    assert index.checkpoint() == Checkpoint(Place(3, 99), 800)
+    assert index.checkpoint() == Checkpoint(Place(3, 99), 800, opened)
     assert index.purge() == Purge(700, 2)
     assert index.needed() == {3: 900}
     index.close()
@@ -107,5 +108,5 @@ def test_an_index_of_another_format_is_refused(index: Index) -> None:
     value = bytearray(index._db.get(b"k"))
     value[0] += 1
     index._db.put(b"k", bytes(value))
-    with pytest.raises(Corrupt, match="format 2"):
+    with pytest.raises(Corrupt, match="format 3"):
         index.checkpoint()
