@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.labels import parse_labels
 from penstock.settings import check_address, check_advertised, out_of_range, setting
 from pump.resolvers import ResolverConfig
 from pump.storage import StorageConfig
@@ -24,6 +25,9 @@ class PumpConfig:
         default=Path("data.pump"), metadata={"help": "directory of the log and the index"}
     )
     node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
+    labels: tuple[str, ...] = setting(
+        (), "name=value, comma-separated: what writers may choose Pumps by, such as zone=a"
+    )
     heartbeat_interval_s: float = setting(2.0, "how often the status in etcd is renewed")
     gc_days: float = setting(7.0, "binlogs older than this are purged once every Drainer has them")
     gc_force_after_days: float = setting(
@@ -65,3 +69,4 @@ class PumpConfig:
                 "max_message_bytes", self.max_message_bytes, "gRPC carries less than 2 GiB"
             )
         check_advertised(self.advertise_addr or self.addr)
+        parse_labels(self.labels)

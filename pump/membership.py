@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.labels import published
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, is_live
 
 if TYPE_CHECKING:
     from penstock.registry import NodeRegistry
     from pump.clock import ClusterClock
+    from pump.identity import Identity
     from pump.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -41,15 +45,17 @@ class Membership:
         storage: Storage,
         clock: ClusterClock,
         *,
-        node_id: str,
-        host: str,
+        identity: Identity,
+        score: Callable[[], int],
         heartbeat_interval_s: float = 2.0,
     ) -> None:
         self._registry = registry
         self._storage = storage
         self._clock = clock
-        self._node_id = node_id
-        self._host = host
+        self._identity = identity
+        self._node_id = identity.node_id
+        self._host = identity.host
+        self._score = score
         self._heartbeat_interval_s = heartbeat_interval_s
         self.state = NodeState.PAUSED
         self.etcd_is_away = False
@@ -78,9 +84,11 @@ class Membership:
         await self._beat()
 
     async def heartbeats(self) -> None:
-        """Renew the status, for ever."""
+        """Renew the status, for ever; `NeedsOperator` when another Pump has taken our name."""
         while True:
             await asyncio.sleep(self._heartbeat_interval_s)
+            with suppress(Retryable, Malformed):
+                await self._check_name()
             await self._beat()
 
     async def drainers(self) -> list[NodeStatus]:
@@ -109,13 +117,19 @@ class Membership:
             node_id=self._node_id,
             host=self._host,
             state=state,
+            score=self._score(),
+            label=published(self._identity.labels),
             max_commit_ts=self._storage.max_commit_ts,
             update_ts=self._clock.now_ts(),
         )
         await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)
 
     async def _check_name(self) -> None:
-        """Raise `NeedsOperator` when another living Pump bears our name at another address."""
+        """Raise `NeedsOperator` when another living Pump bears our name at another address.
+
+        One whose heartbeat is fresh but that does not answer may live: `Retryable` until that is
+        stale. Where nobody listens, nobody lives.
+        """
         other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
         if other is None or other.host == self._host or not self.is_live(other):
             return
@@ -125,9 +139,15 @@ class Membership:
                 status = await stub.Status(
                     penstock_pb2.StatusRequest(), timeout=_SAME_NAME_WITHIN_S
                 )
-            except grpc.RpcError:
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise Retryable(
+                        f"the Pump {self._node_id} at {other.host} does not answer, but was heard"
+                        " of a moment ago (wait until it is taken for dead, or stop it)"
+                    ) from error
                 return
-        if status.node_id == self._node_id:
+        is_us = status.details["instance"] == self._identity.instance  # Under our former address.
+        if status.node_id == self._node_id and not is_us:
             raise NeedsOperator(
                 f"a Pump at {other.host} already has the node id {self._node_id}",
                 hint="give this one another --node-id, and remove .node from its data-dir",

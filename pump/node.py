@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Retryable
 from penstock.etcd import EtcdClient, connect
 from penstock.history import History
+from penstock.labels import parse_labels
 from penstock.registry import NodeState, Registry
 from penstock.timestamp import open_oracle
 from penstock.timestamp_server import OracleServer
@@ -24,12 +26,14 @@ from pump.batch_server import BatchService
 from pump.clock import ClusterClock
 from pump.config import PumpConfig
 from pump.fake import Faker
+from pump.identity import Identity, kept_node_id
 from pump.membership import Membership
 from pump.operator import Operator
 from pump.pulls import Pulls
 from pump.resolver import DdlResolver, Resolving, TimeoutResolver
 from pump.resolvers import open_resolver
 from pump.retention import Retention
+from pump.score import Load, score_of
 from pump.server import CompatibleService, add_service, build_server, listen
 from pump.storage import Storage
 from pump.writer import Writer
@@ -91,15 +95,16 @@ class _Node:
         self._storage = storage
         self._server = build_server(config)
         address = _address(config, listen(self._server, config))
-        node_id = _node_id(config, address)
+        node_id = kept_node_id(config.data_dir, config.node_id, address)
+        self._identity = Identity(node_id, address, parse_labels(config.labels))
         self._oracle = None if config.pd_address else OracleServer(etcd, address)
         self._clock = ClusterClock(open_oracle(etcd, config.pd_address or None))
         self._membership = Membership(
             Registry(etcd),
             storage,
             self._clock,
-            node_id=node_id,
-            host=address,
+            identity=self._identity,
+            score=self._score,
             heartbeat_interval_s=config.heartbeat_interval_s,
         )
         self._pulls = Pulls(storage, batch_bytes_max=config.pull_batch_bytes)
@@ -198,11 +203,26 @@ class _Node:
             "binlogs_refused": str(self._admission.refused),
             "fake_binlogs_written": str(self._faker.written),
             "transactions_resolved": str(self._resolving.resolved),
+            "instance": self._identity.instance,
+            "score": str(self._score()),
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
             "etcd": "away" if self._membership.etcd_is_away else "reachable",
             "leads_oracle": str(self._oracle is not None and self._oracle.is_leader),
             **{f"storage_{name}": str(value) for name, value in self._storage.stats().items()},
         }
+
+    def _score(self) -> int:
+        """Return what clients choose Pumps by."""
+        storage = self._storage.stats()
+        return score_of(
+            Load(
+                free_bytes=storage["available_bytes"],
+                reserve_bytes=storage["stop_write_at_available_bytes"],
+                volume_bytes=shutil.disk_usage(self._config.data_dir).total,
+                queue_fill=self._writer.queue_fill,
+                append_s_average=self._writer.append_s_average,
+            )
+        )
 
     async def _pause(self) -> None:
         """Leave `online`, and give open transactions a moment for their Commits."""
@@ -245,22 +265,3 @@ def _address(config: PumpConfig, port: int) -> str:
     """Return the address that others reach this Pump at, with the port that was really bound."""
     host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
     return f"{host}:{port if int(wanted) == 0 else wanted}"
-
-
-def _node_id(config: PumpConfig, address: str) -> str:
-    """Return the name this data directory already bears, or the configured one, or the address.
-
-    It is kept in `.node`: a Pump that moves keeps its name, and with it its place in the merge.
-    """
-    path = config.data_dir / ".node"
-    if path.exists():
-        name = path.read_text(encoding="utf-8").strip()
-        if config.node_id and config.node_id != name:
-            raise NeedsOperator(
-                f"{config.data_dir} belongs to pump {name}, not to {config.node_id}",
-                hint="leave --node-id away, or use another --data-dir",
-            )
-        return name
-    name = config.node_id or address
-    path.write_text(name + "\n", encoding="utf-8")
-    return name

@@ -69,7 +69,7 @@ class StorageConfig:
     """False acknowledges what a crash of the machine may lose; only for what can be made again."""
     segment_bytes_max: int = SEGMENT_BYTES_MAX
     stop_write_at_available_bytes: int = -1
-    """Refuse new transactions below this. Negative: a fiftieth of the volume, at most 10 GiB."""
+    """Refuse new transactions below this. Negative: by the volume, see space.py."""
     index_write_buffer_bytes: int = 16 << 20
     index_cache_bytes: int = 32 << 20
 

@@ -1,7 +1,16 @@
-"""The part of the volume that new transactions may not use."""
+"""The part of the volume that new transactions may not use.
+
+    volume  ├──────────── for all binlogs ────────────┼─ Commits, Rollbacks ─┼─ index, repair ─┤
+                                                   reserve               reserve / 2          0
+
+Without a setting the reserve is a fiftieth of the volume, at least 64 MiB for the index to write in
+and at most 10 GiB; on a small volume a quarter. Nothing is remembered: as soon as there is space
+again, by a purge or by hand, writers are served again.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +19,20 @@ from penstock.files import Files
 from penstock.model import BinlogType
 from pump.record import OutOfSpace, Record
 
+log = logging.getLogger(__name__)
+
+_RESERVE_BYTES_MIN = 64 << 20
 _RESERVE_BYTES_MAX = 10 << 30
 _RESERVE_SHARE = 50
+_SMALL_VOLUME_SHARE = 4
+_AMPLE_BYTES = 4 << 30
+"""No group of binlogs is as large as that: with so much to spare its size need not be counted."""
+
+
+def default_reserve_bytes(volume_bytes: int) -> int:
+    """Return how much of a volume is kept free when nobody says how much."""
+    share = min(max(volume_bytes // _RESERVE_SHARE, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
+    return min(share, volume_bytes // _SMALL_VOLUME_SHARE)
 
 
 class Reserve:
@@ -21,17 +42,19 @@ class Reserve:
         self._files = files
         self._folder = folder
         self._reserve_bytes = reserve_bytes
+        self._is_low = False
 
     def space(self) -> tuple[int, int]:
         """Return the free bytes, and how many of them are the reserve."""
-        free, total = self._files.space(self._folder)
+        free, volume_bytes = self._files.space(self._folder)
         if self._reserve_bytes >= 0:
             return free, self._reserve_bytes
-        return free, min(total // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
+        return free, default_reserve_bytes(volume_bytes)
 
     def check(self) -> None:
         """Raise `OutOfSpace` when new transactions are refused."""
         free, reserve = self.space()
+        self._note(free, reserve)
         if free <= reserve:
             raise _out_of_space(free, reserve)
 
@@ -42,12 +65,30 @@ class Reserve:
         it the whole stream waits: it may use half of the reserve.
         """
         free, reserve = self.space()
-        if free <= reserve // 2:
-            return dict.fromkeys(range(len(records)), _out_of_space(free, reserve))
-        if free > reserve:
+        self._note(free, reserve)
+        if free - reserve > _AMPLE_BYTES:
             return {}
-        prewrites = [i for i, record in enumerate(records) if record.tp == BinlogType.PREWRITE]
-        return dict.fromkeys(prewrites, _out_of_space(free, reserve))
+        left = free - sum(len(record.payload) for record in records)
+        if left > reserve:
+            return {}
+        error = _out_of_space(free, reserve)
+        ends = [i for i, record in enumerate(records) if record.tp != BinlogType.PREWRITE]
+        left = free - sum(len(records[i].payload) for i in ends)
+        if left <= reserve // 2:
+            return dict.fromkeys(range(len(records)), error)
+        return dict.fromkeys(set(range(len(records))).difference(ends), error)
+
+    def _note(self, free: int, reserve: int) -> None:
+        is_low = free <= reserve
+        if is_low and not self._is_low:
+            log.error(
+                "%s has %d bytes left: no new transactions until there are more than %d again;"
+                " pulls go on (free some space, or let purges take more: gc-days)",
+                *(self._folder, free, reserve),
+            )
+        elif self._is_low and not is_low:
+            log.info("%s has %d bytes left: new transactions are taken again", self._folder, free)
+        self._is_low = is_low
 
 
 def _out_of_space(free: int, reserve: int) -> OutOfSpace:

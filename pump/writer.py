@@ -92,6 +92,11 @@ class Writer:
         self.groups_written = 0
 
     @property
+    def queue_fill(self) -> float:
+        """How full the queue is, from 0 to 1 and a little above."""
+        return self._queued_bytes / self._queue_bytes_max
+
+    @property
     def is_full(self) -> bool:
         """True while the queue holds its limit of bytes; `submit` then raises."""
         return self._queued_bytes >= self._queue_bytes_max

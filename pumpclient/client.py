@@ -27,7 +27,6 @@ from penstock.schema import TableInfo
 from penstock.timestamp import open_oracle
 from pumpclient.ddl import DdlExecutor
 from pumpclient.delivery import Deliveries
-from pumpclient.failures import NoPump
 from pumpclient.options import Options, Tls
 from pumpclient.prewrite import Prewriter
 from pumpclient.pumps import Pump, Pumps
@@ -80,10 +79,7 @@ class PumpClient:
             opened.callback(pumps.close, options.close_timeout_s)
             opened.callback(registry.watch(NodeKind.PUMP, pumps.follow).cancel)
             if not pumps.wait_for_any(options.connect_timeout_s):
-                raise NoPump(
-                    f"no Pump is registered in etcd at {etcd_urls}",
-                    hint="start one with the same etcd: python -m pump",
-                )
+                raise pumps.missing()
             oracle = open_oracle(connection, options.pd_address)
             opened.callback(oracle.close)
             deliveries = Deliveries(

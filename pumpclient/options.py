@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 
 from penstock.errors import NeedsOperator
+from penstock.labels import parse_labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Options:
     errors_in_a_row_max: int = 10
     deliveries_max: int = 100_000
     close_timeout_s: float = 10.0
+    # Only Pumps that bear all of these are written to: ("zone=a", "disk=fast").
+    labels: tuple[str, ...] = ()
     # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
     pd_address: str | None = None
 
@@ -62,6 +65,7 @@ class Options:
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
                 raise NeedsOperator(f"{name} is {getattr(self, name)}", hint="it must be 1 or more")
+        parse_labels(self.labels)
 
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (

@@ -12,12 +12,11 @@ Prewrite get a Rollback (see `delivery.py`), because an orphan would hold back t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from pumpclient.delivery import Deliveries
-from pumpclient.failures import Failure, NoPump, Reason
+from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options
 from pumpclient.pumps import Pump, Pumps
 
@@ -74,7 +73,7 @@ class Prewriter:
             if tries.full:
                 raise _out_of_space(tries.full)
             if overdue:
-                raise _no_pump(self._pumps.all)
+                raise self._pumps.missing()
             time.sleep(self._options.prewrite_retry_s)
         elif pump in tries.asked:
             if overdue and tries.count > len(self._pumps.all):
@@ -111,15 +110,6 @@ class Prewriter:
                 hint="it was started with another etcd; update its state or its settings",
             )
         return False
-
-
-def _no_pump(known: Sequence[Pump]) -> NoPump:
-    if not known:
-        return NoPump("no Pump is registered in etcd", hint="start one: python -m pump")
-    names = ", ".join(pump.node_id for pump in known)
-    return NoPump(
-        f"no Pump is online; registered are {names}", hint="look at `binlogctl pumps`, start one"
-    )
 
 
 def _out_of_space(full: set[Pump]) -> NeedsOperator:

@@ -21,9 +21,10 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from penstock.codec import encode_binlog
+from penstock.labels import labels_in, matches, parse_labels, text_of
 from penstock.model import Binlog, BinlogType
 from penstock.registry import NodeState, NodeStatus
-from pumpclient.failures import Failure, Reason
+from pumpclient.failures import Failure, NoPump, Reason
 from pumpclient.options import Options, Tls
 from pumpclient.selector import Candidate, Selector
 from pumpclient.write_queue import PendingWrite
@@ -45,6 +46,7 @@ class Pump:
         self.node_id = status.node_id
         self.host = status.host
         self.score = status.score
+        self.labels = labels_in(status.label)
         self.is_online = status.state is NodeState.ONLINE
         self.is_well = True
         self.errors_in_a_row = 0
@@ -123,6 +125,7 @@ class Pumps:
         self._selector = selector
         self._options = options
         self._tls = tls
+        self._wanted = parse_labels(options.labels)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._pumps: dict[str, Pump] = {}
@@ -142,17 +145,21 @@ class Pumps:
             self._changed.notify_all()
 
     def wait_for_any(self, timeout_s: float) -> bool:
-        """Wait until a Pump is registered, in whatever state."""
+        """Wait until a Pump with our labels is registered, in whatever state."""
         with self._lock:
-            return self._changed.wait_for(lambda: bool(self._pumps), timeout_s)
+            return self._changed.wait_for(
+                lambda: any(map(self._is_ours, self._pumps.values())), timeout_s
+            )
 
     def pick(self, start_ts: int, retry: int, but: Collection[Pump] = ()) -> Pump | None:
         """Return the Pump for a try of a Prewrite; None when there is none but those in `but`.
 
+        Only Pumps with our labels are chosen from.
         With no Pump available, those that etcd calls online get their chance, well or not.
         """
         with self._lock:
-            online = [p for p in self._pumps.values() if p.is_online and p not in but]
+            ours = [p for p in self._pumps.values() if self._is_ours(p)]
+            online = [p for p in ours if p.is_online and p not in but]
             able = [p for p in online if p.is_well] or online
             if not able:
                 return None
@@ -175,6 +182,24 @@ class Pumps:
             if failure.reason is Reason.TIMED_OUT:
                 pump.drop_connection()
 
+    def missing(self) -> NoPump:
+        """Return the error that says why there is no Pump to ask."""
+        known = self.all
+        if not known:
+            return NoPump("no Pump is registered in etcd", hint="start one: python -m pump")
+        if not any(map(self._is_ours, known)):
+            borne = "; ".join(f"{p.node_id}: {text_of(p.labels) or 'none'}" for p in known)
+            return NoPump(
+                f"no Pump bears the labels {text_of(self._wanted)}",
+                hint=f"correct the client's, or start such a Pump; there are: {borne}",
+            )
+        names = ", ".join(pump.node_id for pump in known if self._is_ours(pump))
+        such = f" with the labels {text_of(self._wanted)}" if self._wanted else ""
+        return NoPump(
+            f"no Pump{such} is online; registered are {names}",
+            hint="look at `binlogctl pumps`, start one",
+        )
+
     @property
     def all(self) -> Sequence[Pump]:
         """Every Pump ever listed."""
@@ -193,6 +218,9 @@ class Pumps:
         for pump in self.all:
             pump.close(timeout_s)
 
+    def _is_ours(self, pump: Pump) -> bool:
+        return matches(self._wanted, pump.labels)
+
     def _follow_one(self, status: NodeStatus) -> None:
         pump = self._pumps.get(status.node_id)
         if pump is None:
@@ -200,6 +228,7 @@ class Pumps:
             return
         was_online, pump.is_online = pump.is_online, status.state is NodeState.ONLINE
         pump.score = status.score
+        pump.labels = labels_in(status.label)
         if pump.host != status.host:
             pump.moved(status.host)
         if pump.is_online and not was_online:

@@ -49,7 +49,8 @@ class NodeStatus:
     """One node as etcd knows it.
 
     `max_commit_ts` is how far a Pump has sorted, or a Drainer's checkpoint. `update_ts` is the time
-    of the last heartbeat. `is_alive`, `score` and `label` are kept for the original's tools only.
+    of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label` (labels.py);
+    `is_alive` is kept for the original's tools only.
     """
 
     node_id: str

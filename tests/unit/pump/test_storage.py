@@ -310,7 +310,7 @@ def test_the_reserve_is_kept_for_what_ends_transactions(tmp_path: Path) -> None:
     assert storage.max_commit_ts == 8
     files.free_bytes = 500
     assert isinstance(refusal(storage, fake(9)), OutOfSpace)
-    files.free_bytes = 1001
+    files.free_bytes = 1100
     write(storage, prewrite(9))
     storage.close()
 

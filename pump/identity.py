@@ -1,0 +1,69 @@
+"""What a Pump is called and where it is reached: the name stays with the data, the address may not.
+
+    .node      the name, in the data folder: text of one line, written once
+
+A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
+in the merge and its writers; only the address in its status changes.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import NeedsOperator
+
+_NAME_FILE = ".node"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a running Pump tells others about itself."""
+
+    node_id: str
+    host: str
+    labels: Mapping[str, str]
+    instance: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells one process from another of the same name; also from itself at a second address."""
+
+
+def kept_node_id(folder: Path, configured: str, address: str) -> str:
+    """Return the name this data folder already bears; else the configured one, or the address.
+
+    A new name is durable when this returns. Raises `NeedsOperator` for two different names.
+    """
+    path = folder / _NAME_FILE
+    if not path.exists():
+        name = configured or address
+        _write_durably(path, name + "\n")
+        return name
+    name = path.read_text(encoding="utf-8").strip()
+    if not name:
+        raise NeedsOperator(
+            f"{path} is empty, so nobody knows which Pump this data belongs to",
+            hint="write the node id into it that `binlogctl pumps` shows for this Pump",
+        )
+    if configured not in ("", name):
+        raise NeedsOperator(
+            f"{folder} belongs to pump {name}, not to {configured}",
+            hint="leave --node-id away, or use another --data-dir",
+        )
+    return name
+
+
+def _write_durably(path: Path, text: str) -> None:
+    """Write it all or not at all: half a name would be another Pump's."""
+    draft = path.with_name(path.name + ".new")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

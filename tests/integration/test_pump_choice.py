@@ -1,0 +1,120 @@
+"""Writers that choose among real Pumps by what those report: score and labels."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.registry import NodeKind, Registry
+from pumpclient import NoPump, Options, PumpClient
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.session import Session
+from tests.kit.wait import eventually
+
+Factory = Callable[..., PumpProcess]
+QUICK = {"heartbeat_interval_s": 0.2}
+
+
+def score(registry: Registry, pump: PumpProcess) -> int:
+    status = registry.get(NodeKind.PUMP, pump.node_id)
+    return status.score if status else -1
+
+
+def written(pump: PumpProcess) -> int:
+    """Return how many binlogs writers, not the Pump itself, have put there."""
+    details = pump.status().details
+    return int(details["binlogs_written"]) - int(details["fake_binlogs_written"])
+
+
+def write(etcd_url: str, session: Session, count: int, **settings: Any) -> None:
+    with PumpClient.connect(etcd_url, **settings) as client:
+        for _ in range(count):
+            prewrite = session.prewrite()
+            client.write_binlog(prewrite)
+            client.write_binlog(session.commit(prewrite))
+
+
+def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    roomy = pump_factory(etcd_server.url, **QUICK, storage_stop_write_at_available_bytes=0)
+    details = roomy.status().details
+    free_bytes = int(details["storage_available_bytes"])
+    low = pump_factory(
+        etcd_server.url, **QUICK, storage_stop_write_at_available_bytes=int(free_bytes * 0.95)
+    )
+    registry = Registry(etcd)
+    session = Session(etcd, roomy)
+    try:
+        eventually(lambda: 0 < 4 * score(registry, low) < score(registry, roomy))
+        write(etcd_server.url, session, 60, strategy="score")
+        assert written(roomy) + written(low) == 120
+        assert 0 <= written(low) < 40
+        low.stop()
+        full = pump_factory(
+            etcd_server.url,
+            **QUICK,
+            node_id=low.node_id,
+            data_dir=low.data_dir,
+            storage_stop_write_at_available_bytes=1 << 60,
+        )
+        eventually(lambda: score(registry, full) == 0)
+        before = written(roomy)
+        write(etcd_server.url, session, 30, strategy="score")
+        assert (written(full), written(roomy) - before) == (0, 60)
+    finally:
+        session.close()
+
+
+def test_a_busy_pump_gets_fewer_transactions_than_an_idle_one(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    busy, idle = pump_factory(etcd_server.url, **QUICK), pump_factory(etcd_server.url, **QUICK)
+    registry = Registry(etcd)
+    sessions = [Session(etcd, busy) for _ in range(3)]
+    stop = threading.Event()
+
+    def load(session: Session) -> None:
+        while not stop.is_set():
+            session.transaction(bytes(2 << 20))
+
+    threads = [threading.Thread(target=load, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    watcher = Session(etcd, idle)
+    try:
+        eventually(lambda: score(registry, busy) < score(registry, idle), 20)
+        before = written(idle)
+        write(etcd_server.url, watcher, 100, strategy="score")
+        assert written(idle) - before > 100  # Out of 200: more than half.
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for session in [*sessions, watcher]:
+            session.close()
+
+
+def test_labels_are_in_the_status_and_keep_writers_to_their_zone(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    near = pump_factory(etcd_server.url, labels="zone=a,disk=fast")
+    far = pump_factory(etcd_server.url, labels="zone=b")
+    key = f"/tidb-binlog/v1/pumps/{near.node_id}"
+    document = json.loads(etcd.get(key)[0])
+    assert document["label"] == {"labels": {"zone": "a", "disk": "fast"}}
+    assert 0 < document["score"] <= 1000
+    session = Session(etcd, near)
+    try:
+        write(etcd_server.url, session, 10, options=Options(labels=("zone=a",)))
+        assert (written(near), written(far)) == (20, 0)
+    finally:
+        session.close()
+    options = Options(labels=("zone=c",), connect_timeout_s=0.5)
+    with pytest.raises(NoPump, match=r"no Pump bears the labels zone=c .*pump-2: zone=b"):
+        PumpClient.connect(etcd_server.url, options=options)

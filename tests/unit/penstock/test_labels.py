@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import NeedsOperator
+from penstock.labels import labels_in, matches, parse_labels, published, text_of
+
+
+def test_labels_go_through_settings_and_status_unchanged() -> None:
+    labels = parse_labels(["zone=a", " disk = fast "])
+    assert labels == {"zone": "a", "disk": "fast"}
+    assert published(labels) == {"labels": {"zone": "a", "disk": "fast"}}
+    assert labels_in(published(labels)) == labels
+    assert parse_labels(text_of(labels).split(",")) == labels
+
+
+def test_no_labels_are_published_as_the_original_does() -> None:
+    assert published({}) is None
+    assert labels_in(None) == {}
+
+
+@pytest.mark.parametrize("text", ["zone", "=a", "zone=", "zone=a=b", ""])
+def test_what_is_no_label_says_what_one_looks_like(text: str) -> None:
+    with pytest.raises(NeedsOperator, match=r"is not a label .write name=value: zone=a"):
+        parse_labels([text])
+
+
+def test_a_label_has_one_value() -> None:
+    assert parse_labels(["zone=a", "zone=a"]) == {"zone": "a"}
+    with pytest.raises(NeedsOperator, match="zone has two values"):
+        parse_labels(["zone=a", "zone=b"])
+
+
+def test_wanted_labels_must_all_be_there() -> None:
+    borne = {"zone": "a", "disk": "fast"}
+    assert matches({}, borne)
+    assert matches({"zone": "a"}, borne)
+    assert not matches({"zone": "b"}, borne)
+    assert not matches({"zone": "a"}, {})
+
+
+def test_a_strange_field_of_another_program_bears_no_labels() -> None:
+    assert labels_in({"labels": ["zone"]}) == {}
+    assert labels_in({"labels": {"zone": 3, "disk": "fast"}}) == {"disk": "fast"}
+    assert labels_in({"other": {}}) == {}

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import NeedsOperator
+from pump.identity import kept_node_id
+
+
+def test_the_first_name_stays_whatever_the_address_becomes(tmp_path: Path) -> None:
+    assert kept_node_id(tmp_path, "", "old:8250") == "old:8250"
+    assert kept_node_id(tmp_path, "", "new:8250") == "old:8250"
+    assert kept_node_id(tmp_path, "old:8250", "new:8250") == "old:8250"
+    assert [path.name for path in tmp_path.iterdir()] == [".node"]
+
+
+def test_a_configured_name_is_kept_too(tmp_path: Path) -> None:
+    assert kept_node_id(tmp_path, "pump-1", "a:1") == "pump-1"
+    assert kept_node_id(tmp_path, "", "b:2") == "pump-1"
+    with pytest.raises(NeedsOperator, match="belongs to pump pump-1, not to pump-2"):
+        kept_node_id(tmp_path, "pump-2", "a:1")
+
+
+def test_an_emptied_name_file_is_not_taken_for_a_new_pump(tmp_path: Path) -> None:
+    (tmp_path / ".node").write_text("\n")
+    with pytest.raises(NeedsOperator, match=r"is empty.*write the node id into it"):
+        kept_node_id(tmp_path, "", "a:1")
