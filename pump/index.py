@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import plyvel
 
+from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
 from penstock.segments import Place, Position
 
@@ -52,6 +53,10 @@ assert _OPEN.size == 32
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
 _TS_END = 1 << 64
+
+_compacted = failpoints.point("pump.flush.compacted")
+_flushed = failpoints.point("pump.flush.done")
+_purge_noted = failpoints.point("pump.purge.noted")
 
 
 class Checkpoint(NamedTuple):
@@ -170,9 +175,11 @@ class Index:
         with _errors("writing the index"):
             # Compacting a range that is empty does nothing but write out the tables in memory.
             self._db.compact_range(start=b"\xff\xfe", stop=b"\xff\xff")
+            _compacted()
             value = _CHECKPOINT.pack(FORMAT, *checkpoint.pointer, checkpoint.largest_ts)
             opened = [_OPEN.pack(ts, *where, floor) for ts, where, floor in checkpoint.open]
             self._db.put(b"k", value + b"".join(opened))
+            _flushed()
 
     def purge(self) -> Purge:
         """Return what was purged; nothing in a new index."""
@@ -183,6 +190,7 @@ class Index:
         """Remember durably what is about to be purged."""
         with _errors("writing the index"):
             self._db.put(b"g", _PURGE.pack(*purge), sync=True)
+            _purge_noted()
 
     def needed(self) -> dict[int, int]:
         """Return for each segment the largest timestamp that needs it."""

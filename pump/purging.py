@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 
+from penstock import failpoints
 from penstock.errors import Corrupt
 from penstock.segment import segment_name
 from penstock.segments import Segments
 from pump.index import Index, Purge
 
 log = logging.getLogger(__name__)
+_segments_dropped = failpoints.point("pump.purge.segments_dropped")
+_purged = failpoints.point("pump.purge.done")
 
 
 class Needed:
@@ -59,7 +62,9 @@ def carry_out(index: Index, segments: Segments, purge: Purge) -> None:
     `purge` is in the index durably, and known to all readers, before this is called.
     """
     segments.drop_before(purge.first_segment)
+    _segments_dropped()
     deleted = index.forget(purge.purged_ts, purge.first_segment)
+    _purged()
     log.info(
         "purged all up to commit_ts %d: segments before %d, %d index entries",
         purge.purged_ts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -17,6 +17,17 @@ class Record(NamedTuple):
     commit_ts: int
     payload: bytes
     is_ddl: bool = False
+
+
+class Unmatched(NamedTuple):
+    """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes.
+
+    `floor_ts` is the largest timestamp that had arrived before it; its Commit must lie above.
+    """
+
+    start_ts: int
+    payload_reader: Callable[[], bytes]
+    floor_ts: int
 
 
 class NotStored(PenstockError):

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock import failpoints
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import Files
 from penstock.model import BinlogType
@@ -40,6 +41,9 @@ from pump.purging import Needed, finish_purge
 from pump.replay import Replay
 
 log = logging.getLogger(__name__)
+_index_opened = failpoints.point("pump.open.index_opened")
+_log_opened = failpoints.point("pump.open.log_opened")
+_replayed = failpoints.point("pump.open.replayed")
 
 _BATCH_RECORDS = 4096
 _ROLLBACK = int(BinlogType.ROLLBACK)
@@ -84,6 +88,7 @@ def recover(
 ) -> Recovered:
     """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`."""
     index, head, checkpoint = _open_index(folder / "index", config)
+    _index_opened()
     try:
         try:
             segments = _open_log(folder, config, files, head)
@@ -95,6 +100,7 @@ def recover(
             shutil.rmtree(folder / "index")
             index, head, checkpoint = _open_index(folder / "index", config)
             segments = _open_log(folder, config, files, head)
+        _log_opened()
         try:
             return _replay(folder, index, segments, checkpoint, on_progress, now_ms)
         except BaseException:
@@ -150,6 +156,7 @@ def _replay(
     purge = finish_purge(index, segments)
     replay = Replay(index, segments, purge, checkpoint, now_ms)
     replay.run(on_progress, now_ms)
+    _replayed()
     sorter = replay.ledger.sorter
     after = checkpoint_of(sorter, segments.end)
     segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, replay.needed.largest_ts())

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
+from penstock import failpoints
 from penstock.errors import Corrupt
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2
@@ -26,6 +27,7 @@ from pump.purging import Needed
 from pump.sorter import Open, Sorter
 
 log = logging.getLogger(__name__)
+_batch_entered = failpoints.point("pump.open.batch_entered")
 
 _BATCH_RECORDS = 4096
 _ROLLBACK = int(BinlogType.ROLLBACK)
@@ -94,6 +96,7 @@ class Replay:
         self._writing = self._thread.submit(batch.write)
         self.ledger.end_group(0, 0)  # Lets go of what was decided long ago: it is in the index.
         self.records += len(records)
+        _batch_entered()
 
     def _orphan(self, commit_ts: int, position: Position) -> None:
         """Accept a Commit whose Prewrite lies before the replay, or was purged.

@@ -20,15 +20,23 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.files import Files, OsFiles
 from penstock.segments import Position, WriteFailed
 from pump.entries import Appended, checkpoint_of, enter, fill, largest_ts
 from pump.flusher import Flusher
 from pump.progress import Progress
 from pump.purging import carry_out
-from pump.record import Contradiction, NoPrewrite, NotStored, OutOfSpace, PurgedRange, Record
+from pump.record import (
+    Contradiction,
+    NoPrewrite,
+    NotStored,
+    OutOfSpace,
+    PurgedRange,
+    Record,
+    Unmatched,
+)
 from pump.recovery import Recovered, StorageConfig, lock_folder, recover
 from pump.space import Reserve
 from pump.stream import Pulled, Stream
@@ -50,17 +58,11 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _LENGTH = operator.attrgetter("length")
-
-
-class Unmatched(NamedTuple):
-    """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes.
-
-    `floor_ts` is the largest timestamp that had arrived before it; its Commit must lie above.
-    """
-
-    start_ts: int
-    payload_reader: Callable[[], bytes]
-    floor_ts: int
+_before_append = failpoints.point("pump.before_append")
+_after_write = failpoints.point("pump.after_write")
+_after_sync = failpoints.point("pump.after_sync")
+_after_append = failpoints.point("pump.after_append")
+_after_index = failpoints.point("pump.after_index")
 
 
 class Storage:
@@ -152,6 +154,7 @@ class Storage:
         if refused:
             raise NotStored(refused)
         most_ts = largest_ts(stored)
+        _before_append()
         positions = self._write(stored, most_ts) if stored else []
         now_ms = int(self._clock() * 1000)
         head = self._segments.end
@@ -168,6 +171,7 @@ class Storage:
         size_bytes = sum(map(_LENGTH, positions))
         self._appended_records += len(stored)
         self._appended_bytes += size_bytes
+        _after_append()
         return Appended(self._groups, entries, needed, head, max_commit_ts, checkpoint, size_bytes)
 
     def index(self, appended: Appended) -> None:
@@ -178,6 +182,7 @@ class Storage:
             batch.needed(segment, ts)
         batch.head(appended.head)
         batch.write()
+        _after_index()
         self._indexed_group, self._indexed_head = appended.number, appended.head
         self._max_commit_ts = appended.max_commit_ts
         self._flusher.note(len(appended.entries), appended.size_bytes)
@@ -283,8 +288,10 @@ class Storage:
         payloads = [record.payload for record in records]
         try:
             positions = self._segments.append(payloads, largest_ts=most_ts)
+            _after_write()
             if self._config.sync_log:
                 self._segments.sync()
+                _after_sync()
         except WriteFailed as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutOfSpace(str(error)) from error

@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from penstock import failpoints
+
 _BUFFERS_MAX = 1024
 """What the kernel takes in one `pwritev` (IOV_MAX)."""
+
+_at_read = failpoints.point("disk.read")
+_at_write = failpoints.point("disk.write")
+_at_sync = failpoints.point("disk.sync")
+_at_create = failpoints.point("disk.create")
 
 
 class File(Protocol):
@@ -82,6 +89,7 @@ class OsFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
+        _at_read()
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -94,6 +102,10 @@ class OsFile:
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
         """Write all of `buffers`, one after the other, from `offset` on; raise `OSError`."""
+        torn_at = _at_write()
+        if torn_at is not None:
+            self._write([b"".join(buffers)[:torn_at]], offset)
+            failpoints.kill()
         for first in range(0, len(buffers), _BUFFERS_MAX):
             offset = self._write(list(buffers[first : first + _BUFFERS_MAX]), offset)
 
@@ -109,6 +121,7 @@ class OsFile:
 
     def sync(self) -> None:
         """Return once everything written is on the disk; raise `OSError`."""
+        _at_sync()
         os.fdatasync(self._descriptor)
 
     def truncate(self, size_bytes: int) -> None:
@@ -146,6 +159,7 @@ class OsFiles:
 
     def create(self, path: Path) -> File:
         """Open `path` for reading and writing, empty."""
+        _at_create()
         return OsFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open(self, path: Path, *, writable: bool = False) -> File:

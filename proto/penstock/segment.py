@@ -28,6 +28,7 @@ from pathlib import Path
 
 from google_crc32c import value
 
+from penstock import failpoints
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import File, Files
 from penstock.frame import HEADER_SIZE, MAGIC, Frame, decode_header
@@ -43,6 +44,12 @@ BEGIN = _HEADER.size
 assert BEGIN == 32  # The table above is the contract.
 
 CHUNK_BYTES = 4 << 20
+
+_header_synced = failpoints.point("log.rotate.header_synced")
+_renamed = failpoints.point("log.rotate.renamed")
+_created = failpoints.point("log.rotate.created")
+_cut = failpoints.point("log.open.cut")
+_rewritten = failpoints.point("log.open.rewritten")
 
 
 class CutShort(Corrupt):
@@ -82,8 +89,11 @@ def create_segment(
     try:
         file.write([checked + struct.pack("<I", seed)], 0)
         file.sync()
+        _header_synced()
         files.rename(path.with_suffix(".new"), path)
+        _renamed()
         files.sync_folder(folder)
+        _created()
     except OSError:
         file.close()
         raise
@@ -183,8 +193,10 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
             broken.offset,
         )
         file.truncate(end)
+        _cut()
     if size > proven:
         _rewrite(file, proven, end)
+        _rewritten()
     segment.end = segment.synced = end
 
 

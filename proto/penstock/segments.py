@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
 from penstock.files import File, Files, OsFiles
 from penstock.frame import HEADER_SIZE, encode_frames
@@ -38,6 +39,8 @@ from penstock.segment_reader import Reader, blocks
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES_MAX = 512 << 20
+_segment_dropped = failpoints.point("log.purge.segment_dropped")
+_marked = failpoints.point("log.close.marked")
 _new = tuple.__new__
 
 
@@ -225,6 +228,7 @@ class Segments:
                 with contextlib.suppress(FileNotFoundError):  # An attempt before got this far.
                     self._files.remove(self._segments[old].path)
                 self._files.sync_folder(self.folder)
+                _segment_dropped()
             except OSError as error:
                 raise Retryable(f"{self._segments[old].path}: {error}") from error
             self._reader.forget(old)
@@ -242,6 +246,7 @@ class Segments:
                 mark = encode_frames([b""], offset=live.end, synced=live.end, seed=live.seed)
                 self._file.write(mark, live.end)
                 self._file.sync()
+                _marked()
         self._file.close()
         self._reader.forget_all()
 
