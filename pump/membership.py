@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.labels import published
+from penstock.labels import published, text_of
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, is_live
 
@@ -90,6 +90,14 @@ class Membership:
             with suppress(Retryable, Malformed):
                 await self._check_name()
             await self._beat()
+
+    def details(self) -> dict[str, str]:
+        """Return what an operator wants to read about this Pump's entry, and neighbours need."""
+        return {
+            "instance": self._identity.instance,
+            "labels": text_of(self._identity.labels),
+            "score": str(self._score()),
+        }
 
     async def drainers(self) -> list[NodeStatus]:
         """Return the Drainers that still need binlogs: all that are not offline, dead ones too."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -33,7 +32,7 @@ from pump.pulls import Pulls
 from pump.resolver import DdlResolver, Resolving, TimeoutResolver
 from pump.resolvers import open_resolver
 from pump.retention import Retention
-from pump.score import Load, score_of
+from pump.score import score_now
 from pump.server import CompatibleService, add_service, build_server, listen
 from pump.storage import Storage
 from pump.writer import Writer
@@ -104,7 +103,7 @@ class _Node:
             storage,
             self._clock,
             identity=self._identity,
-            score=self._score,
+            score=lambda: score_now(storage, self._writer, config.data_dir),
             heartbeat_interval_s=config.heartbeat_interval_s,
         )
         self._pulls = Pulls(storage, batch_bytes_max=config.pull_batch_bytes)
@@ -203,26 +202,11 @@ class _Node:
             "binlogs_refused": str(self._admission.refused),
             "fake_binlogs_written": str(self._faker.written),
             "transactions_resolved": str(self._resolving.resolved),
-            "instance": self._identity.instance,
-            "score": str(self._score()),
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
             "etcd": "away" if self._membership.etcd_is_away else "reachable",
             "leads_oracle": str(self._oracle is not None and self._oracle.is_leader),
             **{f"storage_{name}": str(value) for name, value in self._storage.stats().items()},
         }
-
-    def _score(self) -> int:
-        """Return what clients choose Pumps by."""
-        storage = self._storage.stats()
-        return score_of(
-            Load(
-                free_bytes=storage["available_bytes"],
-                reserve_bytes=storage["stop_write_at_available_bytes"],
-                volume_bytes=shutil.disk_usage(self._config.data_dir).total,
-                queue_fill=self._writer.queue_fill,
-                append_s_average=self._writer.append_s_average,
-            )
-        )
 
     async def _pause(self) -> None:
         """Leave `online`, and give open transactions a moment for their Commits."""

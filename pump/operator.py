@@ -63,7 +63,11 @@ class Operator:
 
     def status(self) -> pb.StatusReply:
         """Return the state, the greatest commit_ts, and details line by line."""
-        details = {**self._details(), "purge": self._retention.told}
+        details = {
+            **self._details(),
+            **self._membership.details(),
+            "purge": self._retention.told,
+        }
         if self._progress:
             details["closing"] = self._progress
         return pb.StatusReply(

@@ -16,7 +16,13 @@ A slow append is forgotten by way of new ones; fake binlogs see to it that there
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pump.storage import Storage
+    from pump.writer import Writer
 
 SCORE_MAX = 1000
 LATENCY_HALF_S = 0.010
@@ -41,3 +47,17 @@ def score_of(load: Load) -> int:
     queue = 1 - load.queue_fill
     latency = 1 / (1 + load.append_s_average / LATENCY_HALF_S)
     return max(1, round(SCORE_MAX * space * queue * latency))
+
+
+def score_now(storage: Storage, writer: Writer, folder: Path) -> int:
+    """Return the present score of the Pump whose data is in `folder`."""
+    stats = storage.stats()
+    return score_of(
+        Load(
+            free_bytes=stats["available_bytes"],
+            reserve_bytes=stats["stop_write_at_available_bytes"],
+            volume_bytes=shutil.disk_usage(folder).total,
+            queue_fill=writer.queue_fill,
+            append_s_average=writer.append_s_average,
+        )
+    )
