@@ -133,6 +133,13 @@ def in_transaction(connection: Connection) -> bool:
     return bool(connection.in_transaction)
 
 
+def begin(connection: Connection) -> None:
+    """Begin a transaction that is going to write, unless one is open."""
+    if not in_transaction(connection):
+        # SQLite would refuse a later step from reading to writing; MySQL has no such steps.
+        _execute(connection, "BEGIN" if is_mysql(connection) else "BEGIN IMMEDIATE")
+
+
 def create_table(connection: Connection, table: str = TABLE) -> None:
     """Create the table if it is not there; in MySQL this commits the connection's transaction."""
     _execute(connection, _of(connection, table).create)

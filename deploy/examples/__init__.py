@@ -1,0 +1,1 @@
+"""Complete programs that use Penstock; each of them runs as a test."""

@@ -1,0 +1,85 @@
+"""A shop whose orders are in its own database and in Penstock, whatever dies at whatever moment.
+
+    pump --resolver-kind sql --resolver-url shop=sqlite:////tmp/shop.db &
+    python -m deploy.examples.outbox --database /tmp/shop.db --etcd-urls 127.0.0.1:2379
+
+Every order is one transaction of both. Kill this program where you like and start it again: an
+order is in the database and downstream, or in neither. With MySQL take
+`pymysql.connect(...)`, `%s` for `?`, and `mysql://user:password@host:port/schema` for the Pumps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from pumpclient import PumpClient
+from pumpclient.outbox import Outbox
+
+OUTBOX = Outbox("shop")
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the shop's database, with its tables and the outbox."""
+    connection = sqlite3.connect(path)
+    # The Pumps rely on what this database has acknowledged, so it must be durable.
+    connection.execute("PRAGMA synchronous = EXTRA")
+    connection.execute("CREATE TABLE IF NOT EXISTS item (id INTEGER PRIMARY KEY, stock INTEGER)")
+    connection.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item INTEGER)")
+    OUTBOX.create_table(connection)
+    return connection
+
+
+def create_tables(client: PumpClient) -> None:
+    """Create in Penstock what the downstream is to have."""
+    for sql in (
+        "CREATE DATABASE IF NOT EXISTS shop",
+        "CREATE TABLE IF NOT EXISTS shop.item (id BIGINT PRIMARY KEY, stock BIGINT)",
+        "CREATE TABLE IF NOT EXISTS shop.orders (id BIGINT PRIMARY KEY, item BIGINT)",
+    ):
+        client.execute_ddl(sql)
+
+
+def stock_up(client: PumpClient, connection: sqlite3.Connection, item: int, stock: int) -> None:
+    """Put a new item on the shelf."""
+    with OUTBOX.transaction(client, connection, "shop") as txn:
+        connection.execute("INSERT INTO item VALUES (?, ?)", (item, stock))
+        txn.insert("item", {"id": item, "stock": stock})
+
+
+def order(client: PumpClient, connection: sqlite3.Connection, number: int, item: int) -> None:
+    """Take one off the shelf and note the order; raise `ValueError` when there is none left."""
+    with OUTBOX.transaction(client, connection, "shop") as txn:
+        # The change first: it takes the lock under which the value before is read.
+        connection.execute("UPDATE item SET stock = stock - 1 WHERE id = ?", (item,))
+        (left,) = connection.execute("SELECT stock FROM item WHERE id = ?", (item,)).fetchone()
+        if left < 0:
+            raise ValueError(f"item {item} is sold out")  # Neither side will know of it.
+        connection.execute("INSERT INTO orders VALUES (?, ?)", (number, item))
+        txn.update("item", {"id": item, "stock": left + 1}, {"stock": left})
+        txn.insert("orders", {"id": number, "item": item})
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Stock an item if the database is new, and sell some."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--database", type=Path, default=Path("shop.db"))
+    parser.add_argument("--etcd-urls", default="127.0.0.1:2379")
+    parser.add_argument("--orders", type=int, default=10)
+    told = parser.parse_args(argv)
+    connection = open_database(told.database)
+    with PumpClient.connect(told.etcd_urls) as client:
+        create_tables(client)
+        if connection.execute("SELECT count(*) FROM item").fetchone() == (0,):
+            stock_up(client, connection, item=1, stock=1_000_000)
+        (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM orders").fetchone()
+        for number in range(last + 1, last + 1 + told.orders):
+            order(client, connection, number, item=1)
+    connection.close()
+    print(f"{told.orders} orders after number {last}")
+
+
+if __name__ == "__main__":
+    main()

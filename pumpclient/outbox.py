@@ -1,0 +1,231 @@
+"""Transactions that are committed in the writer's own database and in Penstock, or in neither.
+
+    box = Outbox("shop")                   # one for each database, shared by all threads
+    box.create_table(connection)           # once; commits
+    with box.transaction(client, connection, "shop") as txn:
+        connection.execute("UPDATE item SET ...")
+        txn.update("item", before, after)
+
+At the end of the block the Prewrite goes to a Pump, the outbox row into the connection's
+transaction, that is committed, and the Commit goes to the Pump: `penstock.outbox` says why. The
+Pumps must be told where the database is: `[resolver] kind = "sql"`, `url = …`.
+
+Locks that the block takes in the database are held until the Prewrite is durable: milliseconds, or
+`write_timeout_s` when no Pump answers; SQLite has one lock for all writers. Read a row that the
+block is going to change with FOR UPDATE, or what Penstock is told of its value before may be wrong.
+
+A connection of sqlite3 or PyMySQL; whatever is open on it already belongs to the transaction. The
+database may be in autocommit mode. A DDL within the block would commit too early in MySQL and is
+refused at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock import outbox
+from penstock.errors import NeedsOperator, Retryable
+from penstock.outbox import TABLE, Fenced
+from pumpclient.failures import OutcomeUnknown
+
+if TYPE_CHECKING:
+    from pumpclient.client import PumpClient
+    from pumpclient.rows import Row
+
+__all__ = ["TABLE", "Fenced", "Outbox", "OutboxTransaction"]
+
+log = logging.getLogger(__name__)
+
+_FORGOTTEN_AT_ONCE = 32
+_ACKNOWLEDGED_MAX = 100_000
+_DAY_S = 86_400.0
+
+
+class Outbox:
+    """The outbox of one database; safe to share between threads, each with its own connection."""
+
+    def __init__(self, name: str = "main", *, table: str = TABLE) -> None:
+        """Name it as the Pumps do in `resolver.url`, where `name=URL` leads to its database."""
+        outbox.new_key(name)  # Raises for a name that cannot be.
+        self._name = name
+        self._table = table
+        # Rows that nobody needs any more; they go along with later transactions.
+        self._acknowledged: deque[bytes] = deque(maxlen=_ACKNOWLEDGED_MAX)
+
+    def create_table(self, connection: Any) -> None:
+        """Create the outbox table unless it is there, and commit."""
+        outbox.create_table(connection, self._table)
+
+    def transaction(
+        self, client: PumpClient, connection: Any, schema: str | None = None
+    ) -> OutboxTransaction:
+        """Return a transaction of both, for a `with`; `schema` is for tables named without one.
+
+        The block's end raises `Retryable` or another error when nothing happened, in neither of
+        the two; `OutcomeUnknown` when the database was lost while it committed (`settle`).
+        """
+        return OutboxTransaction(self, client, connection, schema)
+
+    def settle(self, connection: Any, transaction: OutboxTransaction) -> int:
+        """Return the commit_ts of a transaction that ended in `OutcomeUnknown`, 0 if rolled back.
+
+        For a connection that works, with nothing open on it. If the transaction was not committed
+        it never will be. Raises the driver's errors.
+        """
+        found = outbox.settle(
+            connection, self._table, transaction.key, transaction.start_ts, fence=True
+        )
+        assert found is not None, "with a fence there is an answer"
+        return found
+
+    def purge(
+        self, connection: Any, *, checkpoint_ts: int, fences_older_than_s: float = _DAY_S
+    ) -> int:
+        """Remove what writers that died have left, commit, and return how many rows went.
+
+        `checkpoint_ts` is the smallest of all Drainers' (`binlogctl drainers`). Run it now and
+        then, on a connection with nothing open; writers that live clean up after themselves.
+        """
+        return outbox.purge(
+            connection,
+            self._table,
+            checkpoint_ts=checkpoint_ts,
+            fences_older_than_s=fences_older_than_s,
+        )
+
+    def _write(self, connection: Any, key: bytes, start_ts: int, commit_ts: int) -> list[bytes]:
+        """Put the row, remove some that are done with, and return the keys of those."""
+        outbox.put(connection, self._table, key, start_ts, commit_ts)
+        done: list[bytes] = []
+        try:
+            while self._acknowledged and len(done) < _FORGOTTEN_AT_ONCE:
+                done.append(self._acknowledged.popleft())
+            outbox.forget(connection, self._table, done)
+        except BaseException:
+            self._acknowledged.extend(done)
+            raise
+        return done
+
+
+class OutboxTransaction:
+    """Row changes for Penstock that are committed with those of a database; for one thread."""
+
+    def __init__(
+        self, box: Outbox, client: PumpClient, connection: Any, schema: str | None
+    ) -> None:
+        outbox.is_mysql(connection)  # Raises for a connection that is neither.
+        self._box = box
+        self._connection = connection
+        self.key = outbox.new_key(box._name)
+        self._txn = client.begin(schema, prewrite_key=self.key)
+        self._is_decided = False
+        self._interrupt: BaseException | None = None
+
+    @property
+    def start_ts(self) -> int:
+        """The transaction's own timestamp."""
+        return self._txn.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        """The commit_ts once it is committed; 0 if Penstock was told of no changes."""
+        return self._txn.commit_ts
+
+    def insert(self, table: str, row: Row) -> None:
+        """Add a row, as `Transaction.insert` does."""
+        self._txn.insert(table, row)
+
+    def update(self, table: str, before: Row, after: Row) -> None:
+        """Change a row, as `Transaction.update` does."""
+        self._txn.update(table, before, after)
+
+    def delete(self, table: str, before: Row) -> None:
+        """Remove a row, as `Transaction.delete` does."""
+        self._txn.delete(table, before)
+
+    def __enter__(self) -> Self:
+        outbox.begin(self._connection)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._commit()
+        else:
+            self._txn.rollback()
+            self._undo()
+
+    def _commit(self) -> None:
+        try:
+            self._txn.commit(decide=self._decide)
+        except OutcomeUnknown as unknown:
+            if not self._is_decided:
+                raise
+            # Not in doubt at all: the row says so, and the Pump will read it if need be.
+            log.info("committed, the Pump will know later: %s", unknown)
+            return
+        except BaseException as error:
+            if not self._is_decided:
+                self._undo()
+                raise
+            if not isinstance(error, Retryable):
+                raise
+            raise NeedsOperator(
+                f"committed in the database at {self.commit_ts}, but a Pump has rolled it back:"
+                f" {error}",
+                hint='every Pump needs resolver.kind = "sql" and the URL of this database',
+            ) from error
+        if self._is_decided:
+            self._box._acknowledged.append(self.key)
+        else:
+            self._connection.commit()  # Nothing for Penstock in it.
+        if self._interrupt is not None:
+            raise self._interrupt
+
+    def _decide(self, commit_ts: int) -> None:
+        """Commit in the database: what happens here is what happened."""
+        if not outbox.in_transaction(self._connection):
+            raise NeedsOperator(
+                "the database's transaction was ended within the block",
+                hint="leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
+            )
+        forgotten = self._box._write(self._connection, self.key, self.start_ts, commit_ts)
+        try:
+            self._connection.commit()
+        except BaseException as error:
+            if not self._was_committed(error):
+                self._box._acknowledged.extend(forgotten)
+                if isinstance(error, Exception):
+                    raise Retryable(f"the database did not commit: {error}") from error
+                raise
+            self._interrupt = None if isinstance(error, Exception) else error
+        self._is_decided = True
+
+    def _was_committed(self, error: BaseException) -> bool:
+        """Find out what a failed COMMIT has done, or raise `OutcomeUnknown`."""
+        try:
+            return self._box.settle(self._connection, self) > 0
+        except Exception as second:
+            self._undo()
+            raise OutcomeUnknown(
+                f"the database was lost while it committed transaction {self.start_ts}; the Pump"
+                f" asks it when it is back, and so can you ({error}; {second})",
+                start_ts=self.start_ts,
+                commit_ts=0,
+                wait=lambda timeout_s: False,
+            ) from error
+
+    def _undo(self) -> None:
+        """Make sure that what is open on the connection can never be committed."""
+        try:
+            self._connection.rollback()
+        except Exception as error:
+            log.warning("no rollback in the database, so the connection is closed: %s", error)
+            self._connection.close()
