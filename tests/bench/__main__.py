@@ -2,6 +2,8 @@
 
     python -m tests.bench [spine | the beginning of a name ...]
 
+`pump.restart` and `pump.stored` write tens of gigabytes, and run only under their own names.
+
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 
 `baseline` is measured in the same run, `ratio` is value over baseline (for times: baseline over
@@ -14,38 +16,73 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from tests.bench import apply_merge, decode, lag, pump_pull, pump_write
+from tests.bench import (
+    apply_merge,
+    decode,
+    lag,
+    pump_matrix,
+    pump_pull,
+    pump_stored,
+    pump_write,
+)
 from tests.bench.figure import Figure
 
 Bench = Callable[[Path], Iterator[Figure]]
 
 SPINE: dict[str, Bench] = {
     "decode.": decode.measure,
-    "pump.write.": pump_write.measure,
-    "pump.pull.": pump_pull.measure,
+    "pump.write.unary. pump.write.batched.": pump_write.measure,
+    "pump.pull.1k": pump_pull.measure,
     "apply.merge.": apply_merge.measure,
     "lag.": lag.measure,
 }
 
+OTHERS: dict[str, Bench] = {
+    **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
+    "pump.ack_p99.": pump_matrix.measure_ack,
+    "pump.pull.128b": partial(pump_pull.measure_size, "128b"),
+    "pump.pull.10k": partial(pump_pull.measure_size, "10k"),
+    "pump.pull.100k": partial(pump_pull.measure_size, "100k"),
+    "pump.rebuild": pump_stored.measure_rebuild,
+}
+
+LONG: dict[str, Bench] = {
+    "pump.restart.": pump_stored.measure_restart,
+    "pump.stored.": pump_stored.measure,
+}
+"""Run only when asked for by name: minutes and tens of gigabytes each."""
+
 
 def chosen(words: list[str]) -> list[Bench]:
-    """Return the benchmarks that `words` ask for; all of them without any."""
-    if not words or words == ["spine"]:
+    """Return the benchmarks that `words` ask for; all but the long ones without any."""
+    if words == ["spine"]:
         return list(SPINE.values())
     return [
         bench
-        for prefix, bench in SPINE.items()
-        if any(prefix.startswith(word) or word.startswith(prefix) for word in words)
+        for prefixes, bench in (SPINE | OTHERS | LONG).items()
+        if _is_chosen(prefixes, words, is_long=prefixes in LONG)
     ]
+
+
+def _is_chosen(prefixes: str, words: list[str], *, is_long: bool) -> bool:
+    if not words:
+        return not is_long
+    return any(
+        word.startswith(prefix.rstrip(".")) or (prefix.startswith(word) and not is_long)
+        for prefix in prefixes.split()
+        for word in words
+    )
 
 
 def main() -> int:
     """Run what was asked for; return 2 when nothing has that name."""
     benches = chosen(sys.argv[1:])
     if not benches:
-        print(f"no benchmark begins with {sys.argv[1:]}; there are {list(SPINE)}", file=sys.stderr)
+        names = " ".join(SPINE | OTHERS | LONG)
+        print(f"no benchmark begins with {sys.argv[1:]}; there are {names}", file=sys.stderr)
         return 2
     for bench in benches:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:

@@ -1,0 +1,132 @@
+"""What a Pump costs when it holds much: restarts, rebuilds of the index, and the rates then.
+
+The log is filled without sync and with values of 10 KB, which is quick and still gives the index
+200,000 entries per gigabyte. The page cache is warm: a machine with less memory than log reads
+from its disk instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from penstock.errors import NeedsOperator
+from pump.storage import Storage, StorageConfig
+from tests.bench.figure import Figure
+from tests.bench.pump_pull import UNLIMITED, megabytes_per_second, pull_batched
+from tests.bench.pump_rig import Rig
+
+STORED_GIB = (1, 5, 20)
+RESTART_BYTES = 10 * 10**9
+REBUILD_BYTES = 10**9
+FILL_VALUE_BYTES = 10 << 10
+FILL_SECONDS = 4.0
+WRITERS = 256
+SECONDS = 4.0
+PULLED = 100_000
+_CHUNK_BYTES = 4 << 20
+
+
+def measure(home: Path) -> Iterator[Figure]:
+    """Yield ingest and pull rates of 1 KB at 1, 5 and 20 GiB stored; the baseline is at 1."""
+    _need(home, (STORED_GIB[-1] + 4) << 30)
+    first: dict[str, float] = {}
+    with Rig(home, sync=False) as rig:
+        for stored in STORED_GIB:
+            fill(rig, stored << 30)
+            after_ts = rig.next_ts()
+            measured = rig.load(value_bytes=1024, writers=WRITERS, seconds=SECONDS)
+            count = min(PULLED, measured.transactions)
+            with grpc.insecure_channel(rig.address, options=UNLIMITED) as channel:
+                sizes = pull_batched(channel, rig.cluster_id, after_ts)
+                pulled = megabytes_per_second(sizes, count)
+            details = {"log_bytes": int(rig.details()["storage_log_bytes"])}
+            for name, value, unit, more in (
+                ("ingest", measured.rate, "transactions/s", measured.detail(1024)),
+                ("pull", pulled, "MB/s", {"transactions": count}),
+            ):
+                yield Figure(
+                    name=f"pump.stored.{stored}g.{name}",
+                    value=value,
+                    unit=unit,
+                    baseline=first.setdefault(name, value),
+                    detail={**details, **more},
+                )
+
+
+def measure_restart(home: Path) -> Iterator[Figure]:
+    """Yield the seconds from the start after kill -9 to the first answer; baseline: empty."""
+    _need(home, RESTART_BYTES + (4 << 30))
+    with Rig(home, sync=False) as rig:
+        empty_s = min(rig.restart() for _ in range(3))
+        fill(rig, RESTART_BYTES)
+        restarts_s = []
+        for _ in range(3):
+            rig.load(value_bytes=1024, writers=WRITERS, seconds=1.0)
+            restarts_s.append(rig.restart())
+        stored = int(rig.details()["storage_log_bytes"])
+    yield Figure(
+        name="pump.restart.10g",
+        value=sorted(restarts_s)[1],
+        unit="s",
+        baseline=empty_s,
+        detail={
+            "log_bytes": stored,
+            "all_s": [round(s, 2) for s in restarts_s],
+            "baseline": "the same process with an empty log",
+        },
+    )
+
+
+def measure_rebuild(home: Path) -> Iterator[Figure]:
+    """Yield the MB/s at which a deleted index comes back; baseline: reading the same files."""
+    with Rig(home, sync=False) as rig:
+        fill(rig, REBUILD_BYTES)
+    shutil.rmtree(rig.data / "index")
+    read_s = _seconds_to_read(rig.data / "log")
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
+    storage = Storage.open(rig.data, StorageConfig())
+    took_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
+    stats = storage.stats()
+    storage.close()
+    yield Figure(
+        name="pump.rebuild",
+        value=stats["log_bytes"] / took_s / 1e6,
+        unit="MB/s",
+        baseline=stats["log_bytes"] / read_s / 1e6,
+        detail={
+            "records": stats["replayed_records"],
+            "cpu_us_per_record": round(cpu_s / stats["replayed_records"] * 1e6, 2),
+        },
+    )
+
+
+def fill(rig: Rig, log_bytes: int) -> None:
+    """Write until the log holds that much."""
+    while int(rig.details()["storage_log_bytes"]) < log_bytes:
+        rig.load(value_bytes=FILL_VALUE_BYTES, writers=1000, seconds=FILL_SECONDS)
+
+
+def _seconds_to_read(folder: Path) -> float:
+    begun_s = time.perf_counter()
+    for path in sorted(folder.iterdir()):
+        with path.open("rb", buffering=0) as file:
+            for _ in itertools.takewhile(bool, iter(lambda: file.read(_CHUNK_BYTES), None)):
+                pass
+    return time.perf_counter() - begun_s
+
+
+def _need(home: Path, size_bytes: int) -> None:
+    volume = os.statvfs(home)
+    free = volume.f_bavail * volume.f_frsize
+    if free < size_bytes + (volume.f_blocks * volume.f_frsize) // 50:
+        raise NeedsOperator(
+            f"{home} has {free >> 30} GiB left, {size_bytes >> 30} are needed",
+            hint="set TMPDIR to a larger volume",
+        )
