@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.datum.columns import decode_columns
+from penstock.datum.columns import Side, decode_columns
 from penstock.model import MutationType
 from penstock.schema import TableInfo
 
@@ -26,7 +26,7 @@ def before_columns(
     """Return the columns at `positions` of every row's before image."""
 
     def decode(kind: MutationType, some: pa.Array) -> Columns:
-        images = decode_columns(table, kind, some, positions)
+        images = decode_columns(table, kind, some, positions, Side.BEFORE)
         assert images.before is not None, "an insert has no before image"
         return images.before
 
@@ -39,7 +39,7 @@ def after_columns(
     """Return the columns at `positions` of every row's after image."""
 
     def decode(kind: MutationType, some: pa.Array) -> Columns:
-        images = decode_columns(table, kind, some, positions)
+        images = decode_columns(table, kind, some, positions, Side.AFTER)
         assert images.after is not None, "a delete has no after image"
         return images.after
 

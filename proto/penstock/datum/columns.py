@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
@@ -50,17 +51,29 @@ class Images:
     after: list[pa.Array] | None
 
 
+class Side(Enum):
+    """Which images of an update are wanted; the other kinds have only one."""
+
+    BOTH = (True, True)
+    BEFORE = (True, False)
+    AFTER = (False, True)
+
+
 def decode_columns(
-    table: TableInfo, kind: MutationType, rows: pa.Array, positions: Sequence[int] | None = None
+    table: TableInfo,
+    kind: MutationType,
+    rows: pa.Array,
+    positions: Sequence[int] | None = None,
+    side: Side = Side.BOTH,
 ) -> Images:
     """Decode columns of rows of one kind; `positions` index `table.columns`, None means all.
 
-    Equal to decoding row by row; raises `Malformed` if any row is. Columns that were not asked for
-    are stepped over, their values unchecked.
+    Equal to decoding row by row; raises `Malformed` if any row is. Columns and images that were
+    not asked for are stepped over, their values unchecked, and are None.
     """
     if positions is None:
         positions = range(len(table.columns))
-    return _Batch(plan_of(table), kind, rows, positions).decode()
+    return _Batch(plan_of(table), kind, rows, positions, side=side).decode()
 
 
 def decode_keys(
@@ -92,6 +105,7 @@ class _Batch:
         rows: pa.Array,
         positions: Sequence[int],
         *,
+        side: Side = Side.BOTH,
         keys_only: bool = False,
     ) -> None:
         self._plan = plan
@@ -103,13 +117,18 @@ class _Batch:
         self._count = len(self._rows)
         self._odd: Mask = np.zeros(self._count, np.bool_)
         wanted = {p for p in positions if p in plan.stored}
-        count = 2 if kind is MutationType.UPDATE else 1
-        self._images: list[Image] = [{p: Cells(self._count) for p in wanted} for _ in range(count)]
+        self._sides = side.value if kind is MutationType.UPDATE else (True,)
+        self._images: list[Image] = [
+            {p: Cells(self._count) for p in wanted} if asked else {} for asked in self._sides
+        ]
 
     def decode(self) -> Images:
         """Return the arrays."""
         self._walk()
-        by_image = [self._render(image) for image in self._images]
+        by_image = [
+            self._render(image) if asked else None
+            for image, asked in zip(self._images, self._sides, strict=True)
+        ]
         self._patch(by_image)
         if self._kind is MutationType.UPDATE:
             return Images(by_image[0], by_image[1])
@@ -235,7 +254,7 @@ class _Batch:
             return array
         return pc.if_else(pa.array(missing), pa.scalar(default, array.type), array)
 
-    def _patch(self, by_image: list[list[pa.Array]]) -> None:
+    def _patch(self, by_image: list[list[pa.Array] | None]) -> None:
         """Read the odd rows one by one and put their values in."""
         if not self._odd.any():
             return
@@ -243,6 +262,8 @@ class _Batch:
         odd = [read(raw) for raw in self._rows.filter(pa.array(self._odd)).to_pylist()]
         mask = pa.array(self._odd)
         for i, arrays in enumerate(by_image):
+            if arrays is None:
+                continue
             for k, position in enumerate(self._positions):
                 column = pa.array([images[i][position] for images in odd], arrays[k].type)
                 arrays[k] = pc.replace_with_mask(arrays[k], mask, column)

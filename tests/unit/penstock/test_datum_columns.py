@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.datum import columns, fields, plan, render, skip, values
-from penstock.datum.columns import decode_columns, decode_keys
+from penstock.datum.columns import Side, decode_columns, decode_keys
 from penstock.datum.rows import RowCodec
 from penstock.errors import Malformed
 from penstock.model import MutationType
@@ -86,6 +86,24 @@ def test_a_batch_decodes_to_the_rows_that_were_encoded(data: st.DataObject) -> N
     assert found[0] == [stored_form(table, row) for row, _ in pairs]
     if kind is UPDATE:
         assert found[1] == [stored_form(table, after) for _, after in pairs]
+
+
+@UNHURRIED
+@given(st.data())
+def test_one_side_of_updates_is_the_same_as_that_side_of_both(data: st.DataObject) -> None:
+    table = data.draw(tables())
+    pairs = data.draw(st.lists(st.tuples(rows_of(table), rows_of(table)), min_size=1, max_size=8))
+    raws = [encode(table, UPDATE, row, after) for row, after in pairs]
+    raws += [damage(data.draw, raws[0])] if data.draw(st.booleans()) else []
+    rows = pa.array(raws, pa.binary())
+    try:
+        both = decode_columns(table, UPDATE, rows)
+    except Malformed:
+        return
+    before = decode_columns(table, UPDATE, rows, side=Side.BEFORE)
+    after = decode_columns(table, UPDATE, rows, side=Side.AFTER)
+    assert (before.before, before.after) == (both.before, None)
+    assert (after.before, after.after) == (None, both.after)
 
 
 @UNHURRIED
