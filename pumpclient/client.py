@@ -69,6 +69,8 @@ class PumpClient:
         when etcd or the oracle does not answer, `NeedsOperator` for bad settings.
         """
         options = options or Options()
+        if tls is not None:
+            tls.check()
         selector = selector_for(strategy)
         with ExitStack() as opened:
             connection = etcd.connect(etcd_urls)
@@ -80,7 +82,7 @@ class PumpClient:
             opened.callback(registry.watch(NodeKind.PUMP, pumps.follow).cancel)
             if not pumps.wait_for_any(options.connect_timeout_s):
                 raise pumps.missing()
-            oracle = open_oracle(connection, options.pd_address)
+            oracle = open_oracle(connection, options.pd_address, tls)
             opened.callback(oracle.close)
             deliveries = Deliveries(
                 retry_s=options.commit_retry_s,

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
+from penstock import security
 from penstock.errors import NeedsOperator
 from penstock.labels import parse_labels
+from penstock.security import Tls
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """PEM files for TLS to the Pumps; `cert` and `key` only where Pumps ask for a client's."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Return gRPC's credentials made of the files, read now."""
-        parts = (path.read_bytes() if path else None for path in (self.ca, self.key, self.cert))
-        return grpc.ssl_channel_credentials(*parts)
+__all__ = ["CHANNEL_OPTIONS", "Options", "Tls", "open_channel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +70,4 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
     """Return a channel to a node; nothing is sent yet."""
-    if tls is None:
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
+    return security.open_channel(address, tls, CHANNEL_OPTIONS)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from penstock.errors import NeedsOperator, Retryable
 from penstock.etcd import EtcdClient
+from penstock.security import Tls
 from penstock.timestamp_stream import EtcdLeader, PdLeader, TsoStream
 from penstock.ts import LOGICAL_END, compose
 
@@ -36,9 +37,12 @@ class Oracle(Protocol):
         """Let go of connections."""
 
 
-def open_oracle(etcd: EtcdClient, pd_address: str | None = None) -> Oracle:
-    """Return a client of the PD at `pd_address`, or else of the oracle elected in this etcd."""
-    return OracleClient(pd_address or etcd)
+def open_oracle(etcd: EtcdClient, pd_address: str | None = None, tls: Tls | None = None) -> Oracle:
+    """Return a client of the PD at `pd_address`, or else of the oracle elected in this etcd.
+
+    `tls` is for the elected one, which is a Pump; a PD is asked without.
+    """
+    return OracleClient(pd_address or etcd, tls=None if pd_address else tls)
 
 
 class _Turn:
@@ -62,9 +66,11 @@ class OracleClient:
     no leader it looks for one until `timeout_s` has passed, then raises Retryable.
     """
 
-    def __init__(self, source: EtcdClient | str, *, timeout_s: float = 10) -> None:
+    def __init__(
+        self, source: EtcdClient | str, *, timeout_s: float = 10, tls: Tls | None = None
+    ) -> None:
         leader = PdLeader(source) if isinstance(source, str) else EtcdLeader(source)
-        self._stream = TsoStream(leader)
+        self._stream = TsoStream(leader, tls)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._queue: list[_Turn] = []

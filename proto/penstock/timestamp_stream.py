@@ -15,6 +15,7 @@ import grpc
 from penstock.errors import NeedsOperator, Retryable
 from penstock.etcd import EtcdClient, read
 from penstock.pb import pdpb_pb2
+from penstock.security import Tls, open_channel
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,11 @@ class TsoStream:
     is overdue.
     """
 
-    def __init__(self, find_leader: Callable[[float], tuple[str, int]]) -> None:
+    def __init__(
+        self, find_leader: Callable[[float], tuple[str, int]], tls: Tls | None = None
+    ) -> None:
         self._find_leader = find_leader
+        self._tls = tls
         self._address = ""
         self._channel: Any = None
         self._call: Any = None
@@ -93,10 +97,12 @@ class TsoStream:
             raise Retryable("this oracle client is closed")
         if address != self._address:
             log.info("the oracle's leader is %s", address)
+        # With TLS a new stream is a new channel, which reads the certificates anew.
+        if address != self._address or self._tls is not None:
             if self._channel is not None:
                 self._channel.close()
             self._address = address
-            self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            self._channel = open_channel(address, self._tls, _CHANNEL_OPTIONS)
         self._header = pdpb_pb2.RequestHeader(cluster_id=cluster_id)
         self._requests = SimpleQueue()
         try:

@@ -1,0 +1,283 @@
+"""TLS between nodes and clients, from PEM files that are read again when they change on disk.
+
+    ssl-ca              TLS is on iff this is set: a server must show a certificate signed by it
+    ssl-cert, ssl-key   what a node shows, to its callers as well as to the nodes it calls itself
+    cert-allowed-cn     callers must show a certificate too, with one of these common names
+
+Every connection is made with what the files hold at that moment, so certificates are replaced
+without a restart. Files that cannot be used, such as a new certificate whose key is still to come,
+are named in the log, and the last good ones serve on. Private keys are never logged.
+
+A handshake that fails is told to the log by gRPC itself, at its level INFO: the caller is only cut
+off. A wrong common name is told to the caller: UNAUTHENTICATED.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from penstock.errors import NeedsOperator
+from penstock.settings import out_of_range, setting
+
+log = logging.getLogger(__name__)
+
+Options = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig:
+    """Who may connect to this node, and what it shows to others."""
+
+    ssl_ca: str = setting("", "PEM file of the CA that all nodes trust; turns TLS on")
+    ssl_cert: str = setting("", "PEM file of this node's certificate, signed by that CA")
+    ssl_key: str = setting("", "PEM file of its private key, without a passphrase")
+    cert_allowed_cn: tuple[str, ...] = setting(
+        (), "callers must have a certificate with one of these common names; other nodes too"
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for settings that contradict each other."""
+        if self.ssl_ca:
+            for name in ("ssl_cert", "ssl_key"):
+                if not getattr(self, name):
+                    raise out_of_range(f"security.{name}", "", "with ssl-ca it must be set")
+            return
+        for name in ("ssl_cert", "ssl_key", "cert_allowed_cn"):
+            if value := getattr(self, name):
+                raise out_of_range(f"security.{name}", value, "it needs ssl-ca, or nothing is safe")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pem:
+    """What the files hold."""
+
+    ca: bytes | None
+    cert: bytes | None
+    key: bytes | None
+
+    def __repr__(self) -> str:
+        return "_Pem(…)"  # Keys must not get into a log by way of a traceback.
+
+
+class Tls:
+    """PEM files for one end of TLS; without `ca` gRPC's own list of authorities is trusted.
+
+    A client needs `cert` and `key` only where the nodes ask for a client's certificate.
+    """
+
+    def __init__(
+        self, *, ca: Path | None = None, cert: Path | None = None, key: Path | None = None
+    ) -> None:
+        """Prepare; nothing is read yet."""
+        if (cert is None) != (key is None):
+            raise NeedsOperator(
+                "a certificate and its key belong together", hint="give both of them, or neither"
+            )
+        self._ca, self._cert, self._key = ca, cert, key
+        self._lock = threading.Lock()
+        self._good: _Pem | None = None
+        self._good_stamp: object = None
+        self._bad_stamp: object = None
+
+    def check(self) -> None:
+        """Raise `NeedsOperator` when the files were never usable and are not now."""
+        self._read()
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return a client's credentials for a new channel."""
+        pem = self._read()
+        return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+    def server_credentials(self, *, with_client_certificate: bool) -> grpc.ServerCredentials:
+        """Return a server's credentials that look at the files before each handshake."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_configuration(), self._server_configuration, with_client_certificate
+        )
+
+    def _server_configuration(self) -> Any:
+        pem = self._read()
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca)
+
+    def _read(self) -> _Pem:
+        with self._lock:
+            stamp = self._stamp()
+            if self._good is not None and stamp in (self._good_stamp, self._bad_stamp):
+                return self._good
+            try:
+                pem = self._checked()
+                if self._stamp() != stamp:
+                    raise NeedsOperator(f"{self} changed while read", hint="they are read again")
+            except NeedsOperator as error:
+                if self._good is None:
+                    raise
+                log.error("certificates on disk are not usable, the old ones serve on: %s", error)
+                self._bad_stamp = stamp
+                return self._good
+            if self._good is not None:
+                log.info("new connections use the certificates read anew from %s", self)
+            self._good, self._good_stamp = pem, stamp
+            return pem
+
+    def _stamp(self) -> object:
+        return tuple(_identity(path) for path in (self._ca, self._cert, self._key))
+
+    def _checked(self) -> _Pem:
+        pem = _Pem(_content(self._ca), _content(self._cert), _content(self._key))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if pem.ca is not None:
+            try:
+                context.load_verify_locations(cadata=pem.ca.decode("ascii", "replace"))
+            except (ssl.SSLError, ValueError) as error:
+                raise NeedsOperator(
+                    f"{self._ca} is no PEM file of certificates: {_reason(error)}",
+                    hint="ssl-ca wants the CA's certificate",
+                ) from error
+        if self._cert is not None:
+            assert self._key is not None
+            try:
+                context.load_cert_chain(self._cert, self._key, password=self._refuse_passphrase)
+            except (ssl.SSLError, OSError) as error:
+                raise NeedsOperator(
+                    f"{self._cert} and {self._key} are not a certificate and its key:"
+                    f" {_reason(error)}",
+                    hint="both are PEM files, made for each other; see deploy/README.md",
+                ) from error
+        return pem
+
+    def _refuse_passphrase(self) -> NoReturn:
+        raise NeedsOperator(
+            f"{self._key} is encrypted",
+            hint="keep the key without a passphrase, readable only by who runs this",
+        )
+
+    def __repr__(self) -> str:
+        return ", ".join(str(path) for path in (self._ca, self._cert, self._key) if path)
+
+
+def _identity(path: Path | None) -> object:
+    try:
+        found = path.stat() if path is not None else None
+    except OSError as error:
+        return error.errno
+    # The time of the last change of the inode also moves with a rename and a chmod.
+    return found and (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _content(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path is not None else None
+    except OSError as error:
+        raise NeedsOperator(
+            f"cannot read {path}: {error.strerror}", hint="check ssl-ca, ssl-cert and ssl-key"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
+
+
+def open_channel(address: str, tls: Tls | None, options: Options = ()) -> grpc.Channel:
+    """Return a blocking channel to a node; nothing is sent yet."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=options)
+
+
+def open_aio_channel(address: str, tls: Tls | None, options: Options = ()) -> Any:
+    """Return a `grpc.aio` channel to a node; nothing is sent yet."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+
+
+class Security:
+    """A node's settings come alive: how it lets others in, and `tls`, with which it calls them."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        """Read the files; raise `NeedsOperator` when they cannot be used.
+
+        To be made before anything else uses gRPC, which decides then what it logs.
+        """
+        self.tls: Tls | None = None
+        self._allowed = frozenset(config.cert_allowed_cn)
+        if config.ssl_ca:
+            ca, cert, key = map(Path, (config.ssl_ca, config.ssl_cert, config.ssl_key))
+            self.tls = Tls(ca=ca, cert=cert, key=key)
+            self.tls.check()
+            # Why a handshake failed is logged by gRPC at this level only, and by nobody else.
+            os.environ.setdefault("GRPC_VERBOSITY", "INFO")
+
+    def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        """Return what a `grpc.aio` server must be built with."""
+        return [_OnlyNames(self._allowed)] if self._allowed else []
+
+    def add_port(self, server: Any, address: str) -> int:
+        """Bind `address` and return the port; raises what gRPC raises when that is impossible."""
+        if self.tls is None:
+            return int(server.add_insecure_port(address))
+        credentials = self.tls.server_credentials(with_client_certificate=bool(self._allowed))
+        port = int(server.add_secure_port(address, credentials))
+        names = ", ".join(sorted(self._allowed)) or "nobody in particular"
+        log.info("TLS is on; a certificate is asked of callers: %s", names)
+        return port
+
+
+class _OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses callers whose certificate bears another common name, method by method."""
+
+    def __init__(self, allowed: frozenset[str]) -> None:
+        self._allowed = allowed
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Return the method's handler behind the check; None for an unknown method."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        kind = ("stream" if handler.request_streaming else "unary") + "_"
+        kind += "stream" if handler.response_streaming else "unary"
+        checked = self._checked(getattr(handler, kind))
+        make: Callable[..., Any] = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(checked, handler.request_deserializer, handler.response_serializer)
+
+    def _checked(self, method: Any) -> Any:
+        if inspect.isasyncgenfunction(method):
+
+            async def streaming(request: Any, context: Any) -> Any:
+                await self._check(context)
+                async with aclosing(method(request, context)) as responses:
+                    async for response in responses:
+                        yield response
+
+            return streaming
+
+        async def calling(request: Any, context: Any) -> Any:
+            await self._check(context)
+            response = method(request, context)
+            # Generated services answer UNIMPLEMENTED without being coroutines.
+            return await response if inspect.isawaitable(response) else response
+
+        return calling
+
+    async def _check(self, context: Any) -> None:
+        found = context.auth_context().get("x509_common_name", ())
+        names = [name.decode("utf-8", "replace") for name in found]
+        if self._allowed.isdisjoint(names):
+            told = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
+            allowed = ", ".join(sorted(self._allowed))
+            log.warning("refused %s: %s; allowed are: %s", context.peer(), told, allowed)
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, f"{told}, which cert-allowed-cn does not list"
+            )
