@@ -30,6 +30,11 @@ class ClusterClock:
         self._last_ts = 0
         self._last_s = 0.0
 
+    @property
+    def is_set(self) -> bool:
+        """True once `next_ts` has succeeded."""
+        return self._last_ts > 0
+
     async def next_ts(self) -> int:
         """Return a new timestamp; `Retryable` when the Oracle does not answer in time."""
         ts = await asyncio.get_running_loop().run_in_executor(self._thread, self._oracle.get_ts)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.http_status import OFF
 from penstock.labels import parse_labels
+from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
 from pump.resolvers import ResolverConfig
 from pump.storage import StorageConfig
@@ -19,6 +21,10 @@ class PumpConfig:
 
     addr: str = setting("127.0.0.1:8250", "host:port to listen on; port 0 takes a free one")
     advertise_addr: str = setting("", "host:port that others reach this Pump at; default: addr")
+    status_addr: str = setting(
+        "",
+        "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
+    )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
     data_dir: Path = field(
@@ -53,11 +59,14 @@ class PumpConfig:
     log_file: str = setting("", "log to this file instead of stderr")
     storage: StorageConfig = field(default_factory=StorageConfig)
     resolver: ResolverConfig = field(default_factory=ResolverConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
         for name in ("addr", "advertise_addr", "pd_address"):
             check_address(name, getattr(self, name))
+        if self.status_addr != OFF:
+            check_address("status_addr", self.status_addr)
         for name, value in vars(self).items():
             may_be_zero = name in ("pause_grace_s", "gc_force_after_days")
             if name.endswith(("_s", "_days", "_bytes")) and value <= 0 and not may_be_zero:

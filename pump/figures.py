@@ -51,7 +51,7 @@ class Figures:
     """All that one Pump counts since it started."""
 
     def __init__(self) -> None:
-        self.calls: defaultdict[tuple[str, str], Distribution] = defaultdict(
+        self.calls: defaultdict[tuple[str, ...], Distribution] = defaultdict(
             lambda: Distribution(SECONDS)
         )
         """Seconds of a call, by method and `succ` or `fail`."""
@@ -69,6 +69,11 @@ class Figures:
         """Count a binlog that was not taken."""
         self.refused[reason_of(error)] += 1
 
+    def refused_text(self) -> str:
+        """Return the refusals by reason on one line."""
+        by_reason = sorted(list(self.refused.items()))
+        return ", ".join(f"{count} {reason}" for reason, count in by_reason) or "0"
+
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (OutOfSpace, "no_space"),
@@ -82,5 +87,5 @@ def reason_of(error: BaseException) -> str:
     """Return one word for why a binlog was not taken."""
     code = getattr(error, "code", None)
     if isinstance(code, int):
-        return penstock_pb2.Refusal.Code.Name(code).lower()  # type: ignore[arg-type]
+        return penstock_pb2.Refusal.Code.Name(code).lower()
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "other")

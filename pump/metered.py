@@ -1,10 +1,11 @@
-"""Measures what the log asks of the disk: bytes and seconds of each write and of each sync."""
+"""Measures what the log asks of the disk, and how long calls take."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from penstock.files import File, Files
 from pump.figures import Figures
@@ -66,3 +67,27 @@ class MeteredFiles:
         """Open an existing file."""
         file = self._files.open(path, writable=writable)
         return MeteredFile(file, self._figures) if writable else file
+
+
+def timed(methods: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
+    """Return gRPC handlers that note how long each call took; streams are left as they are."""
+    return {name: _timed(name, handler, figures) for name, handler in methods.items()}
+
+
+def _timed(name: str, handler: Any, figures: Figures) -> Any:
+    handle = handler.unary_unary
+    if handle is None:
+        return handler
+    succeeded, failed = figures.calls[name, "succ"], figures.calls[name, "fail"]
+
+    async def measured(data: bytes, context: Any) -> bytes:
+        begin_s = time.perf_counter()
+        try:
+            reply: bytes = await handle(data, context)
+        except BaseException:
+            failed.note(time.perf_counter() - begin_s)
+            raise
+        succeeded.note(time.perf_counter() - begin_s)
+        return reply
+
+    return handler._replace(unary_unary=measured)

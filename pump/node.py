@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from penstock.errors import Retryable
 from penstock.etcd import EtcdClient, connect
+from penstock.files import OsFiles
 from penstock.history import History
+from penstock.http_status import HttpStatus
 from penstock.labels import parse_labels
 from penstock.registry import NodeState, Registry
+from penstock.security import Security
 from penstock.timestamp import open_oracle
 from penstock.timestamp_server import OracleServer
 from pump.admission import Admission
@@ -25,8 +27,12 @@ from pump.batch_server import BatchService
 from pump.clock import ClusterClock
 from pump.config import PumpConfig
 from pump.fake import Faker
+from pump.figures import Figures
+from pump.health import add_health
 from pump.identity import Identity, kept_node_id
 from pump.membership import Membership
+from pump.metered import MeteredFiles, timed
+from pump.observed import Observed
 from pump.operator import Operator
 from pump.pulls import Pulls
 from pump.resolver import DdlResolver, Resolving, TimeoutResolver
@@ -34,6 +40,7 @@ from pump.resolvers import open_resolver
 from pump.retention import Retention
 from pump.score import score_now
 from pump.server import CompatibleService, add_service, build_server, listen
+from pump.status_http import Pages
 from pump.storage import Storage
 from pump.writer import Writer
 
@@ -47,8 +54,13 @@ _SERVER_GRACE_S = 0.5
 
 async def run(config: PumpConfig, stop: asyncio.Event) -> None:
     """Live until `stop` is set or an operator's verb ends it; raise what no retry can cure."""
+    security = Security(config.security)
     async with AsyncExitStack() as stack:
-        storage = await asyncio.to_thread(Storage.open, config.data_dir, config.storage)
+        figures = Figures()
+        files = MeteredFiles(OsFiles(), figures)
+        storage = await asyncio.to_thread(
+            Storage.open, config.data_dir, config.storage, files=files
+        )
         stack.push_async_callback(asyncio.to_thread, storage.close)
         etcd = connect(config.etcd_urls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
@@ -56,7 +68,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         if cluster_id is None:
             return
         log.info("cluster %d, greatest commit_ts %d", cluster_id, storage.max_commit_ts)
-        await _Node(config, storage, etcd, cluster_id).live(stop)
+        await _Node(config, storage, etcd, cluster_id, figures, security).live(stop)
 
 
 async def _first_answer(
@@ -88,23 +100,31 @@ class _Node:
     """The parts of a Pump, wired together."""
 
     def __init__(
-        self, config: PumpConfig, storage: Storage, etcd: EtcdClient, cluster_id: int
+        self,
+        config: PumpConfig,
+        storage: Storage,
+        etcd: EtcdClient,
+        cluster_id: int,
+        figures: Figures,
+        security: Security,
     ) -> None:
         self._config = config
         self._storage = storage
-        self._server = build_server(config)
-        address = _address(config, listen(self._server, config))
+        self._figures = figures
+        self._server = build_server(config, security)
+        self._port = listen(self._server, config, security)
+        address = _address(config, self._port)
         node_id = kept_node_id(config.data_dir, config.node_id, address)
         self._identity = Identity(node_id, address, parse_labels(config.labels))
         self._oracle = None if config.pd_address else OracleServer(etcd, address)
-        self._clock = ClusterClock(open_oracle(etcd, config.pd_address or None))
+        self._clock = ClusterClock(open_oracle(etcd, config.pd_address or None, security.tls))
         self._membership = Membership(
             Registry(etcd),
             storage,
             self._clock,
             identity=self._identity,
             score=lambda: score_now(storage, self._writer, config.data_dir),
-            heartbeat_interval_s=config.heartbeat_interval_s,
+            tls=security.tls,
         )
         self._pulls = Pulls(storage, batch_bytes_max=config.pull_batch_bytes)
         self._writer = Writer(
@@ -112,6 +132,7 @@ class _Node:
             on_indexed=self._pulls.wake,
             group_bytes_max=config.write_group_bytes,
             queue_bytes_max=config.write_queue_bytes,
+            figures=figures,
         )
         self._admission = Admission(
             cluster_id=cluster_id,
@@ -120,16 +141,18 @@ class _Node:
             payload_bytes_max=config.max_message_bytes,
         )
         self._build_tasks(History(etcd))
+        observed = self._observed()
         self._operator = Operator(
             node_id=node_id,
             storage=storage,
             membership=self._membership,
             faker=self._faker,
             retention=self._retention,
-            details=self._details,
+            details=lambda: {"status_pages": self._pages.url or "none", **observed.details()},
         )
-        self._began_s = time.monotonic()
         self._add_services()
+        self._pages = HttpStatus(f"Pump {node_id} at {address}")
+        Pages(Registry(etcd), self._operator, observed).add_to(self._pages)
         log.info("pump %s serves at %s, Prewrites once it is online", node_id, address)
 
     def _build_tasks(self, history: History) -> None:
@@ -158,16 +181,33 @@ class _Node:
 
     def _add_services(self) -> None:
         compatible = CompatibleService(self._writer, self._pulls, self._admission)
-        add_service(self._server, "binlog.Pump", compatible.methods())
+        add_service(self._server, "binlog.Pump", timed(compatible.methods(), self._figures))
         batches = BatchService(self._writer, self._pulls, self._admission, self._operator)
         add_service(self._server, "penstock.Pump", batches.methods())
         if self._oracle is not None:
             self._oracle.add_to_server(self._server)
+        add_health(self._server, lambda: self._membership.state, ("binlog.Pump", "penstock.Pump"))
+
+    def _observed(self) -> Observed:
+        return Observed(
+            figures=self._figures,
+            storage=self._storage,
+            writer=self._writer,
+            pulls=self._pulls,
+            membership=self._membership,
+            clock=self._clock,
+            faker=self._faker,
+            resolving=self._resolving,
+            oracle=self._oracle,
+            data_dir=self._config.data_dir,
+            queue_bytes_max=self._config.write_queue_bytes,
+        )
 
     async def live(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, or until an operator's verb has done its work."""
         await self._server.start()
         try:
+            await self._pages.start(self._config.status_addr, self._port)
             async with asyncio.TaskGroup() as group:
                 duties = group.create_task(self._duties())
                 reasons = [group.create_task(e.wait()) for e in (stop, self._operator.ended)]
@@ -188,25 +228,7 @@ class _Node:
             group.create_task(self._resolving.run())
             group.create_task(self._retention.run())
             await self._membership.join()
-            group.create_task(self._membership.heartbeats())
-
-    def _details(self) -> dict[str, str]:
-        """Return what an operator wants to read about the parts, one line each."""
-        open_pulls = self._pulls.open.values()
-        return {
-            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
-            "binlogs_written": str(self._writer.records_written),
-            "groups_written": str(self._writer.groups_written),
-            "append_ms_average": f"{self._writer.append_s_average * 1000:.2f}",
-            "appends_run_in": "event loop" if self._writer.appends_inline else "thread",
-            "binlogs_refused": str(self._admission.refused),
-            "fake_binlogs_written": str(self._faker.written),
-            "transactions_resolved": str(self._resolving.resolved),
-            "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
-            "etcd": "away" if self._membership.etcd_is_away else "reachable",
-            "leads_oracle": str(self._oracle is not None and self._oracle.is_leader),
-            **{f"storage_{name}": str(value) for name, value in self._storage.stats().items()},
-        }
+            group.create_task(self._membership.heartbeats(self._config.heartbeat_interval_s))
 
     async def _pause(self) -> None:
         """Leave `online`, and give open transactions a moment for their Commits."""
@@ -229,6 +251,7 @@ class _Node:
         self._pulls.close()
         await self._server.stop(_SERVER_GRACE_S)
         await self._writer.close()
+        await self._pages.close()
         if self._membership.state is not NodeState.PAUSED:
             offline = self._operator.drained
             await self._membership.enter(NodeState.OFFLINE if offline else NodeState.PAUSED)

@@ -1,0 +1,125 @@
+"""A Pump's pages: the original's paths and fields, and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from penstock.binlog_text import describe
+from penstock.codec import decode_binlog
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.http_status import JSON, Answer, BadRequest, HttpStatus
+from penstock.registry import NodeKind
+from pump.metrics import PumpMetrics
+
+if TYPE_CHECKING:
+    from penstock.registry import NodeRegistry
+    from pump.observed import Observed
+    from pump.operator import Operator
+
+_OK, _WRONG = 200, 3
+"""The original's codes, within answers that are always 200 for HTTP."""
+
+
+class Pages:
+    """What the pages of one Pump say."""
+
+    def __init__(self, registry: NodeRegistry, operator: Operator, observed: Observed) -> None:
+        self._registry = registry
+        self._operator = operator
+        self._observed = observed
+        self._metrics = PumpMetrics(observed)
+
+    def add_to(self, server: HttpStatus) -> None:
+        """Add all pages to a server."""
+        add = server.add
+        add("GET", "/status", self.status, "all Pumps as etcd knows them, and this one in detail")
+        add("GET", "/drainers", self.drainers, "all Drainers as etcd knows them")
+        add("GET", "/metrics", self.metrics, "for Prometheus")
+        about = "the binlog at a commit_ts, or the Prewrite at a start_ts"
+        add("GET", "/debug/binlog/{ts}", self.binlog, about, local_only=True)
+        add("POST", "/debug/gc/trigger", self.trigger_gc, "purge now what may be purged")
+        about = "pause or close this Pump, as binlogctl pause-pump and offline-pump do"
+        add("PUT", "/state/{node_id}/{action}", self.change_state, about)
+
+    async def status(self, names: Mapping[str, str]) -> Answer:
+        """Answer with all Pumps; without etcd, say so, and at least tell of this one."""
+        own = self._operator.status()
+        problem, pumps = "", []
+        try:
+            pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
+        except PenstockError as error:
+            problem = str(error)
+        page = {
+            "status": {pump.node_id: json.loads(pump.to_json()) for pump in pumps},
+            "CommitTS": self._observed.now_ts(),
+            "Checkpoint": {},
+            "ErrMsg": problem,
+            "self": {
+                "nodeId": own.node_id,
+                "state": own.state,
+                "maxCommitTS": own.max_commit_ts,
+                **dict(sorted(own.details.items())),
+            },
+        }
+        return _json(page)
+
+    async def drainers(self, names: Mapping[str, str]) -> Answer:
+        """Answer with all Drainers, those that have left too."""
+        drainers = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
+        return _json([json.loads(drainer.to_json()) for drainer in drainers])
+
+    async def metrics(self, names: Mapping[str, str]) -> Answer:
+        """Answer a scrape."""
+        return Answer(await asyncio.to_thread(self._metrics.text), CONTENT_TYPE_LATEST)
+
+    async def binlog(self, names: Mapping[str, str]) -> Answer:
+        """Answer with a stored binlog as text."""
+        if not names["ts"].isdecimal() or len(names["ts"]) > 19 or int(names["ts"]) >> 63:
+            raise BadRequest(HTTPStatus.BAD_REQUEST, f"{names['ts']!r} is not a timestamp")
+        ts, storage = int(names["ts"]), self._observed.storage
+        parts = []
+        for title, read in (("binlog in the stream", storage.get), ("Prewrite", storage.prewrite)):
+            payload = await asyncio.to_thread(read, ts)
+            if payload is not None:
+                text = await asyncio.to_thread(_described, payload)
+                parts.append(f"{title}, {len(payload)} bytes\n{text}\n")
+        if not parts:
+            text = f"nothing at {ts}; purged up to {storage.purged_ts}"
+            raise BadRequest(HTTPStatus.NOT_FOUND, text)
+        return Answer("\n".join(parts))
+
+    async def trigger_gc(self, names: Mapping[str, str]) -> Answer:
+        """Purge, and answer as the original does, with a sentence about what happened behind it."""
+        told = await self._operator.trigger_gc()
+        word = "gc is working" if "under way" in told else "trigger gc success"
+        return Answer(f"{word}\n{told}\n")
+
+    async def change_state(self, names: Mapping[str, str]) -> Answer:
+        """Pause or close this Pump."""
+        action = names["action"]
+        verbs = {"pause": self._operator.pause, "close": self._operator.close}
+        if action not in verbs:
+            return _told(f"invalid action {action}", _WRONG)
+        try:
+            await verbs[action](names["node_id"])
+        except NeedsOperator as error:
+            return _told(str(error), _WRONG)
+        return _told(f"apply action {action} success!", _OK)
+
+
+def _described(payload: bytes) -> str:
+    return describe(decode_binlog(payload))
+
+
+def _told(message: str, code: int) -> Answer:
+    return _json({"message": message, "code": code, "data": None})
+
+
+def _json(page: Any) -> Answer:
+    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON)

@@ -1,0 +1,260 @@
+"""What an operator sees of a real Pump: pages, metrics, health and reflection."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.local.etcd import EtcdServer
+from penstock.codec import encode_binlog, encode_prewrite_value
+from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.timestamp import OracleClient
+from penstock.ts import compose
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.wait import eventually
+
+Factory = Callable[..., PumpProcess]
+
+
+def asked(url: str, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(url, method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def pages_of(pump: PumpProcess) -> str:
+    return pump.wait_for(r"status pages at (\S+)")[1]
+
+
+def metrics_of(pump: PumpProcess) -> dict[str, float]:
+    """Return all samples of a scrape, labels as in the text."""
+    found = {}
+    code, text = asked(pages_of(pump) + "metrics")
+    assert code == 200
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+class Writes:
+    """Writes through `penstock.Pump`, one batch after the other."""
+
+    def __init__(self, etcd: Any, pump: PumpProcess) -> None:
+        self.cluster_id = Registry(etcd).cluster_id()
+        self.oracle = OracleClient(etcd)
+        self.channel = pump.channel()
+        self.stub: Any = penstock_pb2_grpc.PumpStub(self.channel)  # type: ignore[no-untyped-call]
+
+    def batch(self, *binlogs: Binlog) -> list[Any]:
+        payloads = [encode_binlog(binlog) for binlog in binlogs]
+        batch = penstock_pb2.WriteBatch(cluster_id=self.cluster_id, seq=1, payloads=payloads)
+        return list(next(iter(self.stub.Write(iter([batch]), timeout=10))).refusals)
+
+    def prewrite(self) -> Binlog:
+        mutation = TableMutation(
+            table_id=7, inserted_rows=(b"\x08\x02",), sequence=(MutationType.INSERT,)
+        )
+        value = encode_prewrite_value(PrewriteValue(schema_version=3, mutations=(mutation,)))
+        start_ts = self.oracle.get_ts()
+        return Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=value)
+
+    def commit(self, prewrite: Binlog) -> Binlog:
+        commit_ts = self.oracle.get_ts()
+        return Binlog(tp=BinlogType.COMMIT, start_ts=prewrite.start_ts, commit_ts=commit_ts)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.oracle.close()
+
+
+@pytest.fixture
+def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Factory) -> PumpProcess:
+    return pump_factory(etcd_server.url)
+
+
+@pytest.fixture
+def writes(etcd: Any, pump: PumpProcess) -> Any:
+    writes = Writes(etcd, pump)
+    yield writes
+    writes.close()
+
+
+def test_a_scrape_tells_what_was_written_refused_left_open_and_pulled(
+    pump: PumpProcess, writes: Writes
+) -> None:
+    done, left_open = writes.prewrite(), writes.prewrite()
+    assert writes.batch(done, left_open) == []
+    commit = writes.commit(done)
+    assert writes.batch(commit) == []
+    stray = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=writes.oracle.get_ts())
+    assert len(writes.batch(stray)) == 1
+    request = penstock_pb2.PullRequest(cluster_id=writes.cluster_id, drainer_id="drainer-9")
+    pull = writes.stub.Pull(request, timeout=30)
+    next(iter(pull))
+    found = metrics_of(pump)
+    pull.cancel()
+    assert found["penstock_pump_state{state=online}"] == 1
+    assert found["penstock_pump_state{state=paused}"] == 0
+    assert found["penstock_pump_etcd_reachable"] == 1
+    assert found["penstock_pump_binlogs_written_total"] >= 3
+    assert found["penstock_pump_binlogs_refused_total{reason=no_prewrite}"] == 1
+    assert found["penstock_pump_open_prewrites"] == 1
+    assert 0 < found["penstock_pump_oldest_open_prewrite_seconds"] < 60
+    assert found["penstock_pump_queue_bytes"] == 0
+    assert found["penstock_pump_pullers"] == 1
+    assert "penstock_pump_puller_lag_seconds{puller=drainer-9}" in found
+    groups = found["penstock_pump_groups_written_total"]
+    assert found["penstock_pump_group_binlogs_count"] == groups
+    assert found["penstock_pump_append_seconds_count"] == groups
+    assert found["penstock_pump_fdatasync_seconds_count"] >= groups
+    assert found["penstock_pump_fdatasync_seconds_bucket{le=+Inf}"] >= groups
+    assert 0 < found["penstock_pump_fdatasync_seconds_sum"] < 60
+    assert found["process_resident_memory_bytes"] > 1 << 20
+    assert found["penstock_pump_storage_log_bytes"] > 32
+
+
+def test_the_originals_metrics_have_their_names(pump: PumpProcess, writes: Writes) -> None:
+    prewrite = writes.prewrite()
+    writes.batch(prewrite)
+    writes.batch(writes.commit(prewrite))
+    found = metrics_of(pump)
+    names = {name.partition("{")[0] for name in found}
+    for name in ("storage_max_commit_ts", "storage_gc_ts", "storage_done_gc_ts"):
+        assert f"binlog_pump_{name}" in names
+    assert found["binlog_pump_storage_max_commit_ts"] < 1 << 45  # Milliseconds.
+    assert found["binlog_pump_loss_binlog_count"] == 0
+    assert found["binlog_pump_storage_error_count{type=write_binlog_batch}"] == 0
+    capacity = found["binlog_pump_storage_storage_size_bytes{type=capacity}"]
+    assert capacity > found["binlog_pump_storage_storage_size_bytes{type=available}"] > 0
+    for step in ("single", "batch", "fsync", "to_disk"):
+        name = "binlog_pump_storage_write_binlog_duration_time_count"
+        assert found[f"{name}{{type={step}}}"] > 0
+    assert found["binlog_pump_storage_write_binlog_size_count{type=batch}"] > 0
+    name = "binlog_pump_rpc_duration_seconds_count"
+    assert found[f"{name}{{label=succ,method=WriteBinlog}}"] == 0
+
+
+def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
+    etcd: Any, pump: PumpProcess, writes: Writes
+) -> None:
+    drainer = NodeStatus(
+        node_id="d", host="h:1", state=NodeState.ONLINE, update_ts=compose(1, 0), max_commit_ts=3
+    )
+    Registry(etcd).put(NodeKind.DRAINER, drainer)
+    url = pages_of(pump)
+    code, text = asked(url + "status")
+    page = json.loads(text)
+    assert (code, page["ErrMsg"], page["Checkpoint"]) == (200, "", {})
+    assert page["status"][pump.node_id]["state"] == "online"
+    assert page["CommitTS"] > compose(1, 0)
+    assert page["self"]["status_pages"] == url
+    assert json.loads(asked(url + "drainers")[1]) == [json.loads(drainer.to_json())]
+
+    prewrite = writes.prewrite()
+    writes.batch(prewrite)
+    commit = writes.commit(prewrite)
+    writes.batch(commit)
+    for ts, title in ((prewrite.start_ts, "Prewrite"), (commit.commit_ts, "binlog in the stream")):
+        place = f"{url}debug/binlog/{ts}"
+        eventually(lambda place=place: asked(place)[0] == 200)
+        text = asked(place)[1]
+        assert text.startswith(title)
+        assert "table 7: 1 insert\n    insert  0802" in text
+    assert asked(url + "debug/binlog/12")[0] == 404
+    assert asked(url + "debug/binlog/twelve")[0] == 400
+
+
+def test_a_purge_and_a_pause_can_be_asked_for_as_with_the_original(pump: PumpProcess) -> None:
+    url = pages_of(pump)
+    code, text = asked(url + "debug/gc/trigger", "POST")
+    assert (code, text.splitlines()[0]) == (200, "trigger gc success")
+    assert "0 segments went" in text
+    for path, problem in (
+        ("state/ghost/pause", f"this is pump {pump.node_id}, not ghost"),
+        (f"state/{pump.node_id}/dance", "invalid action dance"),
+    ):
+        code, text = asked(url + path, "PUT")
+        told = json.loads(text)
+        assert (code, told["code"], problem in told["message"]) == (200, 3, True)
+    code, text = asked(f"{url}state/{pump.node_id}/pause", "PUT")
+    assert json.loads(text) == {
+        "message": "apply action pause success!",
+        "code": 200,
+        "data": None,
+    }
+    assert pump.wait() == 0
+
+
+def test_pages_can_be_switched_off_and_a_taken_address_is_an_error(
+    etcd_server: EtcdServer, pump: PumpProcess, pump_factory: Factory
+) -> None:
+    off = pump_factory(etcd_server.url, status_addr="off")
+    assert off.status().details["status_pages"] == "none"
+    address = pages_of(pump)[7:-1]
+    refused = pump_factory(etcd_server.url, waiting=False, status_addr=address)
+    assert refused.wait() == 2
+    assert "choose another --status-addr, or off" in refused.log_text()
+
+
+def test_health_follows_the_state_and_reflection_knows_the_services(
+    etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    pump = pump_factory(etcd_server.url)
+    serving = health_pb2.HealthCheckResponse.SERVING
+    with pump.channel() as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "binlog.Pump", "penstock.Pump"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            assert health.Check(request, timeout=10).status == serving
+        with pytest.raises(grpc.RpcError) as caught:
+            health.Check(health_pb2.HealthCheckRequest(service="what"), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(iter(watch)).status == serving
+        watch.cancel()
+
+        reflect = reflection_pb2_grpc.ServerReflectionStub(channel)
+        requests = [
+            reflection_pb2.ServerReflectionRequest(list_services=""),
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol="penstock.Pump"),
+        ]
+        listed, described = reflect.ServerReflectionInfo(iter(requests), timeout=10)
+        names = {service.name for service in listed.list_services_response.service}
+        assert {"binlog.Pump", "penstock.Pump", "grpc.health.v1.Health"} <= names
+        files = described.file_descriptor_response.file_descriptor_proto
+        methods = FileDescriptorProto.FromString(files[0]).service[0].method
+        assert "TriggerGc" in {method.name for method in methods}
+
+
+def test_a_pump_that_is_not_online_yet_is_not_serving(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    # Alive by its heartbeat and deaf: no Pump comes online before it took notice.
+    now_ts = compose(4_000_000_000_000, 0)
+    deaf = NodeStatus(node_id="deaf", host="127.0.0.1:1", state=NodeState.ONLINE, update_ts=now_ts)
+    Registry(etcd).put(NodeKind.DRAINER, deaf)
+    pump = pump_factory(etcd_server.url, online=False)
+    with pump.channel() as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert metrics_of(pump)["penstock_pump_state{state=paused}"] == 1

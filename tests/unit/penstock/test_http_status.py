@@ -1,0 +1,175 @@
+"""The pages of a node, asked over real sockets by well-behaved and other clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+
+import pytest
+
+from penstock import http_status
+from penstock.errors import NeedsOperator, Retryable
+from penstock.http_status import Answer, BadRequest, HttpStatus
+
+
+async def hello(names: Mapping[str, str]) -> Answer:
+    return Answer(f"hello {names.get('name', 'all')}\n")
+
+
+async def away(names: Mapping[str, str]) -> Answer:
+    raise Retryable("etcd is away")
+
+
+async def broken(names: Mapping[str, str]) -> Answer:
+    raise RuntimeError("a defect")
+
+
+def pages() -> HttpStatus:
+    server = HttpStatus("Pump p at 127.0.0.1:1")
+    server.add("GET", "/hello", hello, "greets")
+    server.add("GET", "/hello/{name}", hello, "greets one", local_only=True)
+    server.add("PUT", "/state/{name}/{action}", hello, "changes something")
+    server.add("GET", "/away", away, "is away")
+    server.add("GET", "/broken", broken, "is broken")
+    return server
+
+
+async def sent(server: HttpStatus, request: bytes) -> tuple[int, str]:
+    """Send bytes and return the status and body of the answer; the connection must end."""
+    host, _, port = server.url[7:-1].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    try:
+        answer = await asyncio.wait_for(reader.read(), 5)
+    except ConnectionResetError:
+        answer = b""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    writer.close()
+    if not head:
+        return 0, ""
+    assert f"Content-Length: {len(body)}".encode() in head or b"HEAD" in request[:4]
+    return int(head.split()[1]), body.decode()
+
+
+def served(test: Callable[[HttpStatus], Awaitable[None]]) -> None:
+    async def run() -> None:
+        server = pages()
+        await server.start("127.0.0.1:0", 0)
+        try:
+            await test(server)
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+def test_a_page_is_found_by_its_path_and_an_unknown_one_gets_the_list() -> None:
+    async def test(server: HttpStatus) -> None:
+        assert await sent(server, b"GET /hello HTTP/1.1\r\n\r\n") == (200, "hello all\n")
+        asked = b"GET /hello/a%20b?x=1 HTTP/1.1\r\nHost: h\r\n\r\n"
+        assert await sent(server, asked) == (200, "hello a b\n")
+        code, text = await sent(server, b"GET /nothing HTTP/1.1\r\n\r\n")
+        assert (code, "GET  /hello " in text) == (404, True)
+        code, text = await sent(server, b"GET / HTTP/1.0\r\n\r\n")
+        assert (code, text.splitlines()[0]) == (200, "Pump p at 127.0.0.1:1")
+        assert await sent(server, b"HEAD /hello HTTP/1.1\r\n\r\n") == (200, "")
+        put = b"PUT /state/p/pause HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+        assert await sent(server, put) == (200, "hello p\n")
+        code, text = await sent(server, b"GET /state/p/pause HTTP/1.1\r\n\r\n")
+        assert (code, text) == (405, "this page takes PUT\n")
+
+    served(test)
+
+
+def test_a_failing_page_is_an_answer_and_not_the_end() -> None:
+    async def test(server: HttpStatus) -> None:
+        assert await sent(server, b"GET /away HTTP/1.1\r\n\r\n") == (503, "etcd is away\n")
+        assert (await sent(server, b"GET /broken HTTP/1.1\r\n\r\n"))[0] == 500
+        assert (await sent(server, b"GET /hello HTTP/1.1\r\n\r\n"))[0] == 200
+
+    served(test)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "code"),
+    [
+        (b"\x16\x03\x01 what is this\r\n\r\n", 400),
+        (b"GET nothing HTTP/1.1\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\n", 400),
+        (b"GET /hello HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n", 431),
+        (b"PUT /state/p/pause HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"PUT /state/p/pause HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
+        (b"GET /hello HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 413),
+    ],
+)
+def test_a_request_that_is_none_gets_a_short_answer(request_bytes: bytes, code: int) -> None:
+    async def test(server: HttpStatus) -> None:
+        assert (await sent(server, request_bytes))[0] == code
+
+    served(test)
+
+
+def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_status, "_REQUEST_S", 0.05)
+
+    async def test(server: HttpStatus) -> None:
+        assert await sent(server, b"GET /hello HTTP/1.1\r\n") == (0, "")
+
+    served(test)
+
+
+def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_status, "_CONNECTIONS_MAX", 3)
+
+    async def test(server: HttpStatus) -> None:
+        host, _, port = server.url[7:-1].rpartition(":")
+        open_ones = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        assert await sent(server, b"GET /hello HTTP/1.1\r\n\r\n") == (0, "")
+        for _, writer in open_ones[:2]:
+            writer.close()
+        await asyncio.sleep(0.01)
+        assert (await sent(server, b"GET /hello HTTP/1.1\r\n\r\n"))[0] == 200
+        open_ones[2][1].close()
+
+    served(test)
+
+
+def test_what_changes_or_shows_data_is_for_this_machine_and_not_for_web_pages() -> None:
+    async def ask(method: str, path: str, is_local: bool, **headers: str) -> HTTPStatus:
+        try:
+            return (await pages().answer(method, path, headers, is_local=is_local)).status
+        except BadRequest as refused:
+            return refused.answer.status
+
+    async def test() -> None:
+        assert await ask("GET", "/hello", False) == 200
+        for method, path in (("GET", "/hello/a"), ("PUT", "/state/p/pause")):
+            assert await ask(method, path, True) == 200
+            assert await ask(method, path, False) == 403
+            assert await ask(method, path, True, origin="http://evil") == 403
+
+    asyncio.run(test())
+
+
+def test_the_default_port_lies_above_grpcs_and_gives_way_when_it_is_taken() -> None:
+    async def test() -> None:
+        first, second, third = pages(), pages(), pages()
+        taken = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        try:
+            await first.start("", port - http_status.PORT_ABOVE)
+            assert first.url.startswith("http://127.0.0.1:")
+            assert not first.url.endswith(f":{port}/")
+            with pytest.raises(NeedsOperator, match="choose another --status-addr"):
+                await second.start(f"127.0.0.1:{port}", 1)
+            await second.start("off", 1)
+            assert second.url == ""
+            await third.start("", 65_000)  # 66,000 is no port.
+            assert third.url.startswith("http://127.0.0.1:")
+        finally:
+            for server in (first, second, third):
+                await server.close()
+            taken.close()
+
+    asyncio.run(test())
