@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
 
 
@@ -50,6 +51,7 @@ class DrainerConfig:
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting("", "log to this file instead of stderr")
     spark: SparkConfig = field(default_factory=SparkConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""

@@ -21,6 +21,7 @@ from penstock.registry import (
     Statuses,
     is_live,
 )
+from penstock.security import Tls, open_aio_channel
 from penstock.timestamp import Oracle
 from penstock.ts import LOGICAL_BITS, compose, seconds_between
 
@@ -42,6 +43,7 @@ class Membership:
         node_id: str,
         host: str,
         checkpoint_ts: Callable[[], int],
+        tls: Tls | None = None,
     ) -> None:
         """Prepare; nothing is published before the first `publish`."""
         self.node_id = node_id
@@ -50,6 +52,7 @@ class Membership:
         self._registry = registry
         self._oracle = oracle
         self._checkpoint_ts = checkpoint_ts
+        self._tls = tls
         self._known: tuple[int, float] | None = None
 
     def now_ts(self) -> int:
@@ -93,7 +96,7 @@ class Membership:
             return  # The downstream's checkpoint has the last word on who may write.
         if other is None or other.host == self.host or not is_live(other, self.now_ts()):
             return
-        async with grpc.aio.insecure_channel(other.host) as channel:
+        async with open_aio_channel(other.host, self._tls) as channel:
             stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
             try:
                 found = await stub.Status(penstock_pb2.StatusRequest(), timeout=_NAMESAKE_WITHIN_S)

@@ -69,8 +69,8 @@ class _Node:
         self._ended = asyncio.Event()
         self._final = NodeState.PAUSED
         self._began_s = time.monotonic()
-        self._server = build_server()
-        address = _address(config, listen(self._server, config.addr))
+        self._server = build_server(parts.security)
+        address = _address(config, listen(self._server, config.addr, parts.security))
         node_id = parts.home.node_id(config.node_id, address)
         merger = Merger(checkpoint.commit_ts)
         self._membership = Membership(
@@ -79,8 +79,9 @@ class _Node:
             node_id=node_id,
             host=address,
             checkpoint_ts=lambda: self._pipeline.progress.checkpoint.commit_ts,
+            tls=parts.security.tls,
         )
-        who = Who(parts.cluster_id, node_id)
+        who = Who(parts.cluster_id, node_id, tls=parts.security.tls)
         room_bytes = config.buffer_bytes
         self._pumps = Pumps(merger, self._membership.publish_and_list, who, room_bytes)
         planner = Planner(

@@ -20,6 +20,7 @@ from drainer.spark import SparkJob, SparkSettings
 from penstock.errors import Retryable
 from penstock.etcd import EtcdClient, connect
 from penstock.registry import Registry
+from penstock.security import Security
 from penstock.timestamp import Oracle, open_oracle
 
 log = logging.getLogger(__name__)
@@ -46,15 +47,17 @@ class Parts:
     thread: SinkThread
     sink: Sink
     cluster_id: int
+    security: Security
 
 
 async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event) -> Parts:
     """Open everything; the stack closes it, the last opened first."""
+    security = Security(config.security)
     home = stack.enter_context(Home(config.data_dir))
     coordinator, task_count = await _start_spark(config, home, stack)
     etcd = connect(config.etcd_urls)
     stack.push_async_callback(asyncio.to_thread, etcd.close)
-    oracle = open_oracle(etcd, config.pd_address or None)
+    oracle = open_oracle(etcd, config.pd_address or None, security.tls)
     stack.push_async_callback(asyncio.to_thread, oracle.close)
     cluster_id = await insist(stop, "the cluster id", Registry(etcd).cluster_id)
     thread = SinkThread()
@@ -75,6 +78,7 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
         thread=thread,
         sink=sink,
         cluster_id=cluster_id,
+        security=security,
     )
 
 

@@ -22,6 +22,7 @@ import grpc
 
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
+from penstock.security import Tls, open_aio_channel
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,12 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What a puller tells a Pump about itself, and how much it wants per message."""
+    """What a puller tells a Pump about itself, how much it wants per message, and its TLS."""
 
     cluster_id: int
     drainer_id: str
     batch_bytes_max: int = 1 << 20
+    tls: Tls | None = None
 
 
 class Puller:
@@ -133,7 +135,7 @@ class Puller:
 
     async def _stream(self) -> AsyncGenerator[Run]:
         after_ts = self._receiver.received_ts(self.pump)
-        async with grpc.aio.insecure_channel(self.address, options=_OPTIONS) as channel:
+        async with open_aio_channel(self.address, self._who.tls, _OPTIONS) as channel:
             if self._batched:
                 runs = _pull_batches(channel, self._who, after_ts)
             else:

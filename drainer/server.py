@@ -9,6 +9,7 @@ import grpc
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, penstock_pb2
+from penstock.security import Security
 
 Verb = Callable[[str], None]
 
@@ -97,21 +98,20 @@ class Services:
         return penstock_pb2.CloseReply()
 
 
-def build_server() -> Any:
+def build_server(security: Security) -> Any:
     """Return a `grpc.aio` server, not bound and not started."""
     # Two Drainers on one port would share the calls silently.
-    return grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    return grpc.aio.server(interceptors=security.interceptors(), options=[("grpc.so_reuseport", 0)])
 
 
-def listen(server: Any, address: str) -> int:
+def listen(server: Any, address: str, security: Security) -> int:
     """Bind `address` and return the port; `NeedsOperator` when that is impossible."""
     try:
-        port: int = server.add_insecure_port(address)
+        return security.add_port(server, address)
     except RuntimeError as error:
         raise NeedsOperator(
             f"cannot listen on {address}: {error}", hint="choose another --addr"
         ) from error
-    return port
 
 
 def _unary(method: Any, request: Any, response: Any) -> Any:

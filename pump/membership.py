@@ -22,6 +22,7 @@ from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.labels import published, text_of
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, is_live
+from penstock.security import Tls, open_aio_channel
 
 if TYPE_CHECKING:
     from penstock.registry import NodeRegistry
@@ -47,7 +48,7 @@ class Membership:
         *,
         identity: Identity,
         score: Callable[[], int],
-        heartbeat_interval_s: float = 2.0,
+        tls: Tls | None = None,
     ) -> None:
         self._registry = registry
         self._storage = storage
@@ -56,7 +57,7 @@ class Membership:
         self._node_id = identity.node_id
         self._host = identity.host
         self._score = score
-        self._heartbeat_interval_s = heartbeat_interval_s
+        self._tls = tls
         self.state = NodeState.PAUSED
         self.etcd_is_away = False
 
@@ -83,10 +84,10 @@ class Membership:
         log.info("pump %s is %s", self._node_id, state)
         await self._beat()
 
-    async def heartbeats(self) -> None:
+    async def heartbeats(self, interval_s: float) -> None:
         """Renew the status, for ever; `NeedsOperator` when another Pump has taken our name."""
         while True:
-            await asyncio.sleep(self._heartbeat_interval_s)
+            await asyncio.sleep(interval_s)
             with suppress(Retryable, Malformed):
                 await self._check_name()
             await self._beat()
@@ -141,7 +142,7 @@ class Membership:
         other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
         if other is None or other.host == self._host or not self.is_live(other):
             return
-        async with grpc.aio.insecure_channel(other.host) as channel:
+        async with open_aio_channel(other.host, self._tls) as channel:
             stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
             try:
                 status = await stub.Status(
@@ -169,14 +170,14 @@ class Membership:
                 live.append(drainer)
             else:
                 log.info("drainer %s is not running, not notified", drainer.node_id)
-        await asyncio.gather(*(_notify(drainer) for drainer in live))
+        await asyncio.gather(*(_notify(drainer, self._tls) for drainer in live))
 
 
-async def _notify(drainer: NodeStatus) -> None:
+async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
     """Return once the Drainer has this Pump in its merge; `Retryable` after ten seconds without."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + NOTIFY_WITHIN_S
-    async with grpc.aio.insecure_channel(drainer.host) as channel:
+    async with open_aio_channel(drainer.host, tls) as channel:
         stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
         while True:
             left_s = deadline_s - loop.time()

@@ -32,6 +32,7 @@ from pump.admission import Refused
 from pump.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
 
 if TYPE_CHECKING:
+    from penstock.security import Security
     from pump.admission import Admission
     from pump.config import PumpConfig
     from pump.pulls import Pulls
@@ -91,9 +92,10 @@ async def undecodable(
     raise AssertionError("abort returned")
 
 
-def build_server(config: PumpConfig) -> Any:
+def build_server(config: PumpConfig, security: Security) -> Any:
     """Return a `grpc.aio` server; without services, not bound, not started."""
     return grpc.aio.server(
+        interceptors=security.interceptors(),
         options=[
             ("grpc.max_receive_message_length", config.max_message_bytes + _ENVELOPE_BYTES),
             ("grpc.max_send_message_length", -1),
@@ -112,10 +114,10 @@ def add_service(server: Any, name: str, methods: Mapping[str, Any]) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
 
 
-def listen(server: Any, config: PumpConfig) -> int:
+def listen(server: Any, config: PumpConfig, security: Security) -> int:
     """Bind the configured address and return the port; `NeedsOperator` when that is impossible."""
     try:
-        return int(server.add_insecure_port(config.addr))
+        return security.add_port(server, config.addr)
     except (RuntimeError, OSError) as error:
         raise NeedsOperator(
             f"cannot listen on {config.addr}: {error}",
