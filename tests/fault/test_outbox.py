@@ -209,6 +209,7 @@ def test_a_database_lost_during_its_commit_leaves_a_doubt_that_ends(make_shop: M
     assert shop.orders() == [1]
 
 
+@pytest.mark.slow
 def test_a_commit_that_the_database_refuses_did_not_happen_and_says_so(
     make_shop: MakeShop,
 ) -> None:
@@ -232,6 +233,7 @@ def test_a_commit_that_the_database_refuses_did_not_happen_and_says_so(
     refusing.close()
 
 
+@pytest.mark.slow
 def test_a_block_that_ends_its_database_transaction_itself_is_refused(make_shop: MakeShop) -> None:
     shop = make_shop()
     txn = example.OUTBOX.transaction(shop.client, shop.connection, "shop").__enter__()
@@ -295,6 +297,7 @@ def test_a_database_that_is_away_holds_up_its_own_transactions_and_no_writes(
     assert shop.orders() == [1]
 
 
+@pytest.mark.slow
 def test_orders_of_many_threads_and_a_killed_pump_are_on_both_sides_once(
     make_shop: MakeShop,
 ) -> None:

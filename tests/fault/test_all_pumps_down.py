@@ -1,0 +1,65 @@
+"""Row 45 of the fault matrix: every Pump is gone, and comes back."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.codec import decode_binlog
+from penstock.registry import Registry
+from pumpclient import NoPump, PumpClient, Retryable
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.ledger import pull_until
+
+pytestmark = pytest.mark.fault
+
+Factory = Callable[..., PumpProcess]
+
+
+def test_row_45_writers_recover_within_a_second_when_all_pumps_are_back(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
+    with PumpClient.connect(etcd_server.url, write_timeout_s=1) as client:
+        client.execute_ddl("CREATE DATABASE row45")
+        client.execute_ddl("CREATE TABLE row45.t (id INT PRIMARY KEY)")
+        tried = itertools.count(1)
+
+        def write() -> int:
+            with client.begin("row45") as txn:
+                txn.insert("t", [next(tried)])
+            return txn.start_ts
+
+        committed = [write()]
+        for pump in pumps:
+            pump.kill()
+        client._session.oracle._timeout_s = 2  # type: ignore[attr-defined]
+        # Neither a Pump nor the oracle, which is one of them; and no doubt about what happened.
+        with pytest.raises((Retryable, NoPump)):
+            write()
+        for pump in pumps:
+            pump.spawn()
+        for pump in pumps:
+            pump.wait_for("is online at")
+        back_s = time.monotonic()
+        while True:
+            try:
+                committed.append(write())
+                break
+            except (Retryable, NoPump):
+                assert time.monotonic() - back_s < 10
+        recovered_s = time.monotonic() - back_s
+        committed += [write() for _ in range(4)]
+    cluster_id = Registry(etcd).cluster_id()
+    found = []
+    for pump in pumps:
+        end_ts = pump.status().max_commit_ts
+        for _, payload in pull_until(pump.addr, cluster_id, end_ts):
+            found += [b for b in [decode_binlog(payload)] if not b.is_fake and not b.is_ddl]
+    assert sorted(b.start_ts for b in found) == committed
+    assert recovered_s < 1

@@ -1,0 +1,333 @@
+"""Rows 27 to 35 of the fault matrix: transactions that do not go as they should.
+
+Each against real Pumps; what is emitted is what the Drainer's merge makes of their streams.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from drainer.merger import Merger
+from penstock import outbox
+from penstock.codec import decode_binlog
+from penstock.etcd import connect
+from penstock.model import Binlog, BinlogType
+from penstock.pb.etcd import rpc_pb2
+from penstock.ts import compose
+from pumpclient import Options, PumpClient
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.ledger import pull_until, pulls
+from tests.kit.session import Session
+
+pytestmark = pytest.mark.fault
+
+TXN_TIMEOUT_S = 2
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("outbox") / "shop.db"
+    with sqlite3.connect(path) as connection:
+        outbox.create_table(connection)
+    connection.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def both(
+    etcd_server: EtcdServer, database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Session]]:
+    """Two Pumps for all tests here that leave them well; the second one leads no oracle."""
+    client = connect(etcd_server.url)
+    client.kvstub.DeleteRange(rpc_pb2.DeleteRangeRequest(key=b"\0", range_end=b"\0"), 5)
+    settings = {
+        "etcd_urls": etcd_server.url,
+        "txn_timeout_s": TXN_TIMEOUT_S,
+        "resolver_kind": "sql",
+        "resolver_url": f"sqlite:///{database}",
+    }
+    folder = tmp_path_factory.mktemp("pumps")
+    pumps = [PumpProcess(folder / name, name, settings) for name in ("pump-1", "pump-2")]
+    sessions = [Session(client, pump.start()) for pump in pumps]
+    yield sessions
+    for session in sessions:
+        session.close()
+    for pump in pumps:
+        pump.kill()
+    client.close()
+
+
+@pytest.fixture
+def session(both: list[Session]) -> Session:
+    return both[0]
+
+
+def emitted(sessions: list[Session], after_ts: int = 0) -> list[Binlog]:
+    """Return what the merge of all Pumps' streams emits up to now, without fake binlogs."""
+    until_ts = sessions[0].oracle.get_ts()
+    merger, found = Merger(after_ts), []
+    for session in sessions:
+        merger.add(session.pump.node_id)
+    for session in sessions:
+        pulled = pull_until(session.pump.addr, session.cluster_id, until_ts, after_ts)
+        stamps, payloads = zip(*pulled, strict=True)
+        merger.push(session.pump.node_id, stamps, payloads)
+    while (merged := merger.take()) is not None:
+        found += [b for b in map(decode_binlog, merged.payloads) if not b.is_fake]
+    assert all(a.commit_ts < b.commit_ts for a, b in itertools.pairwise(found))
+    return found
+
+
+def rollback(prewrite: Binlog) -> Binlog:
+    return Binlog(tp=BinlogType.ROLLBACK, start_ts=prewrite.start_ts)
+
+
+def starts(binlogs: list[Binlog]) -> list[int]:
+    return [binlog.start_ts for binlog in binlogs]
+
+
+def test_row_27_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
+    both: list[Session], etcd_server: EtcdServer
+) -> None:
+    begin_ts = both[0].oracle.get_ts()
+    # The writer dies when its Prewrite is durable: just before it would send its Commit.
+    script = f"""
+        import os, signal
+        from pumpclient import PumpClient
+        from pumpclient.session import Session
+        client = PumpClient.connect({etcd_server.url!r})
+        client.execute_ddl("CREATE DATABASE row27")
+        client.execute_ddl("CREATE TABLE row27.t (id INT PRIMARY KEY)")
+        Session.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        with client.begin("row27") as txn:
+            txn.insert("t", [1])
+        """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    after = [session.transaction() for session in both]
+    begin_s = time.monotonic()
+    found = emitted(both, begin_ts)
+    assert time.monotonic() - begin_s < TXN_TIMEOUT_S + 4
+    assert starts([b for b in found if not b.is_ddl]) == starts(after)
+    assert any("is rolled back, says the resolver" in s.pump.log_text() for s in both)
+
+
+def test_row_28_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
+    both: list[Session],
+) -> None:
+    session = both[0]
+    before = int(session.pump.status().details["storage_refused_records"])
+    stray = session.commit(session.prewrite())
+    code, text = session.refusal(stray)
+    assert (code, "is not here" in text) == (grpc.StatusCode.NOT_FOUND, True)
+    assert int(session.pump.status().details["storage_refused_records"]) == before + 1
+    later = session.transaction()
+    assert starts(emitted(both, stray.start_ts)) == [later.start_ts]
+
+
+def test_row_29_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
+    both: list[Session],
+) -> None:
+    session = both[0]
+    prewrite = session.prewrite()
+    # A writer that follows the protocol cannot do this: the commit_ts it would take is too early.
+    early = session.commit(prewrite)
+    assert session.refusal(early)[0] is grpc.StatusCode.NOT_FOUND
+    session.write(prewrite)
+    commit = session.commit(prewrite)
+    session.write(commit)
+    session.write(commit)
+    assert starts(emitted(both, prewrite.start_ts)) == [prewrite.start_ts]
+
+
+def test_row_30_what_was_rolled_back_is_never_emitted(both: list[Session]) -> None:
+    session = both[0]
+    prewrite, early = session.prewrite(), session.prewrite()
+    session.write(prewrite)
+    session.write(rollback(prewrite))
+    session.write(rollback(prewrite))
+    session.write(rollback(early))  # It overtakes its Prewrite, which is then stored for nothing.
+    session.write(early)
+    for over in (prewrite, early):
+        code, text = session.refusal(session.commit(over))
+        assert (code, "rolled back" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    later = session.transaction()
+    assert starts(emitted(both, prewrite.start_ts)) == [later.start_ts]
+    assert session.refusal(rollback(later))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_row_31_repeated_binlogs_are_emitted_once(both: list[Session]) -> None:
+    session = both[0]
+    prewrite = session.prewrite()
+    for _ in range(3):
+        session.write(prewrite)
+    commit = session.commit(prewrite)
+    for _ in range(3):
+        session.write(commit)
+    session.write(prewrite)
+    for contradiction in (
+        session.commit(prewrite),
+        Binlog(tp=BinlogType.PREWRITE, start_ts=prewrite.start_ts, prewrite_value=b"other rows"),
+    ):
+        assert session.refusal(contradiction)[0] is grpc.StatusCode.INVALID_ARGUMENT
+    found = emitted(both, prewrite.start_ts)
+    assert [(b.start_ts, b.prewrite_value) for b in found] == [(prewrite.start_ts, b"rows")]
+
+
+def test_row_31_a_transaction_on_two_pumps_is_emitted_once(both: list[Session]) -> None:
+    first, second = both
+    twice, once = first.prewrite(), first.prewrite()
+    for session in both:
+        session.write(twice)
+        session.write(once)
+    commit = first.commit(twice)
+    for session in both:
+        session.write(commit)
+    second.write(second.commit(once))  # The copy on the first is resolved by its age.
+    assert starts(emitted(both, twice.start_ts)) == starts([twice, once])
+
+
+def test_row_31_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
+    both: list[Session], database: Path
+) -> None:
+    first, second = both
+    prewrite = Binlog(
+        tp=BinlogType.PREWRITE,
+        start_ts=first.oracle.get_ts(),
+        prewrite_key=outbox.new_key("shop"),
+        prewrite_value=b"rows",
+    )
+    second.write(prewrite)
+    commit = second.commit(prewrite)
+    with sqlite3.connect(database) as connection:
+        row = (prewrite.prewrite_key, commit.start_ts, commit.commit_ts)
+        outbox.put(connection, outbox.TABLE, *row)
+    connection.close()
+    # The writer is dead now. A copy was stuck on its way to the first Pump, which went on.
+    later = first.transaction()
+    first.write(prewrite)
+    assert starts(emitted(both, prewrite.start_ts)) == [commit.start_ts, later.start_ts]
+    first.pump.wait_for(f"transaction {commit.start_ts} is rolled back here, as another Pump has")
+    second.pump.wait_for(f"transaction {commit.start_ts} is committed, says the resolver")
+
+
+def test_row_31_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
+    both: list[Session], etcd_server: EtcdServer
+) -> None:
+    begin_ts = both[0].oracle.get_ts()
+    stalled = both[1].pump
+    options = Options(attempt_timeout_s=0.5, probe_interval_s=0.3)
+    with PumpClient.connect(etcd_server.url, options=options) as client:
+        client.execute_ddl("CREATE DATABASE row31")
+        client.execute_ddl("CREATE TABLE row31.t (id INT PRIMARY KEY)")
+        stalled.freeze()
+        try:
+            written = []
+            for i in range(4):
+                with client.begin("row31") as txn:
+                    txn.insert("t", [i])
+                written.append(txn.start_ts)
+        finally:
+            stalled.thaw()
+        found = emitted(both, begin_ts)
+    assert starts([b for b in found if not b.is_ddl]) == written
+
+
+def test_row_32_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
+    both: list[Session],
+) -> None:
+    chance = random.Random(32)
+    prewrites = [both[0].prewrite(b"%d" % i) for i in range(40)]
+    homes = [chance.choice(both) for _ in prewrites]
+    for home, prewrite in zip(homes, prewrites, strict=True):
+        home.write(prewrite)
+    commits = [(home, home.commit(p)) for home, p in zip(homes, prewrites, strict=True)]
+    in_order = [commit.commit_ts for _, commit in commits]
+    chance.shuffle(commits)
+    for home, commit in commits[:-1]:
+        home.write(commit)
+    home, last = commits[-1]
+    # Until the last one is there, nobody may see what would come after it.
+    assert home.pump.status().max_commit_ts < last.commit_ts
+    home.write(last)
+    assert [b.commit_ts for b in emitted(both, prewrites[0].start_ts)] == in_order
+
+
+def test_row_33_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
+    both: list[Session],
+) -> None:
+    session = both[0]
+    prewrite = session.prewrite()
+    too_early = session.commit(prewrite)  # The mistake: asked for before the Prewrite is durable.
+    streamed = session.transaction()
+    session.write(prewrite)
+    code, text = session.refusal(too_early)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "the commit_ts was asked for before the Prewrite was stored" in text
+    later = session.transaction()
+    assert starts(emitted(both, prewrite.start_ts)) == [streamed.start_ts, later.start_ts]
+    assert session.pump.status().state == "online"
+
+
+def test_row_34_a_pump_without_traffic_holds_up_nobody(both: list[Session]) -> None:
+    busy, idle = both
+    for _ in range(5):
+        commit = busy.transaction()
+        begin_s = time.monotonic()
+        for session in (busy, idle):
+            pull_until(session.pump.addr, session.cluster_id, commit.commit_ts, commit.start_ts)
+        assert time.monotonic() - begin_s < 1.5
+
+
+def test_row_35_without_the_oracle_the_stream_waits_and_then_goes_on_in_order(
+    both: list[Session],
+) -> None:
+    leader = next(s.pump for s in both if s.pump.status().details["leads_oracle"] == "True")
+    other = next(s for s in both if s.pump is not leader)
+    arrivals: list[tuple[float, int]] = []
+    stop = threading.Event()
+    begin_ts = other.oracle.get_ts()
+
+    def follow() -> None:
+        for commit_ts, _ in pulls(other.pump.addr, other.cluster_id, begin_ts):
+            arrivals.append((time.monotonic(), commit_ts))
+            if stop.is_set():
+                return
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        time.sleep(0.5)
+        leader.freeze()
+        frozen_s = time.monotonic()
+        time.sleep(1.5)
+        assert [s for s, _ in arrivals if s > frozen_s + 0.5] == []
+        prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=begin_ts - compose(1, 0))
+        other.write(prewrite)  # Only time stands still, the Pump does not.
+        other.write(rollback(prewrite))
+    finally:
+        leader.thaw()
+    thawed_s = time.monotonic()
+    deadline_s = thawed_s + 15
+    while arrivals[-1][0] < thawed_s:
+        assert time.monotonic() < deadline_s, "time does not go on"
+        time.sleep(0.02)
+    stop.set()
+    thread.join(15)
+    stamps = [commit_ts for _, commit_ts in arrivals]
+    assert stamps == sorted(set(stamps))
+    assert max(b - a for (a, _), (b, _) in itertools.pairwise(arrivals)) >= 1
