@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock import __version__
 from penstock.errors import NeedsOperator, PenstockError
@@ -51,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT,…",
         help="where etcd listens (default: %(default)s)",
     )
+    for flag, what in (
+        ("--ssl-ca", "the CA of the nodes' certificates; turns TLS on"),
+        ("--ssl-cert", "a certificate to show, where nodes have cert-allowed-cn"),
+        ("--ssl-key", "its private key"),
+    ):
+        shared.add_argument(flag, type=Path, metavar="FILE", help=f"PEM file of {what}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
     dump.add_commands(commands)

@@ -16,7 +16,7 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.ts import compose, physical_ms
-from pumpclient.options import open_channel
+from pumpclient.options import Tls, open_channel
 
 KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
 _CALL_S: Final = 10.0
@@ -100,7 +100,8 @@ def _steer(arguments: argparse.Namespace) -> int:
             registry.put(kind, replace(status, state=NodeState(arguments.state)))
             print(f"{status.node_id}: {status.state} -> {arguments.state}")
             return 0
-    _tell(kind, status, verb, getattr(arguments, "skip_drainer", []))
+    method, request = _ending(status, verb, getattr(arguments, "skip_drainer", []))
+    _call(kind, status.host, method, request, _CALL_S, _tls(arguments))
     goal = "pausing" if verb == "pause" else "closing"
     print(f"{status.node_id}: {goal}; see `binlogctl status {status.node_id}` for how it goes")
     return 0
@@ -108,14 +109,15 @@ def _steer(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, list(KINDS.values()))
+    tls = _tls(arguments)
     try:
-        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S)
+        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S, tls)
     except NeedsOperator:
         if not arguments.addr:
             raise
         # Somebody is there, but no Pump: an address says nothing about the kind of node.
         kind = NodeKind.DRAINER
-        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S)
+        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S, tls)
     facts = {
         "node_id": reply.node_id,
         "state": reply.state,
@@ -130,7 +132,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _trigger_gc(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, [NodeKind.PUMP])
-    print(_call(kind, address, "TriggerGc", penstock_pb2.TriggerGcRequest(), _GC_S).message)
+    request, tls = penstock_pb2.TriggerGcRequest(), _tls(arguments)
+    print(_call(kind, address, "TriggerGc", request, _GC_S, tls).message)
     return 0
 
 
@@ -158,8 +161,8 @@ def _known(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
     return status
 
 
-def _tell(kind: NodeKind, status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> None:
-    """Ask the node itself to stop; only it knows what it still has to finish."""
+def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
+    """Return the call that makes a node stop; only it knows what it still has to finish."""
     # A Pump that is closing can still be told whom not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
     if status.state is not NodeState.ONLINE and not again:
@@ -167,19 +170,23 @@ def _tell(kind: NodeKind, status: NodeStatus, verb: str, skip_drainers: Sequence
             f"{status.node_id} is {status.state}",
             hint="only a node that is online can be stopped; update its state if it is dead",
         )
-    requests: dict[str, tuple[str, Any]] = {
-        "pause": ("Pause", penstock_pb2.PauseRequest(node_id=status.node_id)),
-        "offline": (
-            "Close",
-            penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers),
-        ),
-    }
-    method, request = requests[verb]
-    _call(kind, status.host, method, request, _CALL_S)
+    if verb == "pause":
+        return "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
+    request = penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers)
+    return "Close", request
 
 
-def _call(kind: NodeKind, address: str, method: str, request: Any, within_s: float) -> Any:
-    with open_channel(address, None) as channel:
+def _tls(arguments: argparse.Namespace) -> Tls | None:
+    ca, cert, key = arguments.ssl_ca, arguments.ssl_cert, arguments.ssl_key
+    if ca is None and (cert or key):
+        raise NeedsOperator("there is --ssl-cert or --ssl-key", hint="give --ssl-ca too")
+    return Tls(ca=ca, cert=cert, key=key) if ca else None
+
+
+def _call(
+    kind: NodeKind, address: str, method: str, request: Any, within_s: float, tls: Tls | None
+) -> Any:
+    with open_channel(address, tls) as channel:
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
         except grpc.RpcError as error:
@@ -188,6 +195,10 @@ def _call(kind: NodeKind, address: str, method: str, request: Any, within_s: flo
 
 def _refusal(address: str, error: Any) -> PenstockError:
     what = f"{address}: {error.code().name}: {error.details()}"
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED or "handshake failed" in error.details():
+        return NeedsOperator(what, hint="check --ssl-ca, --ssl-cert and --ssl-key")
+    if "Socket closed" in error.details():
+        what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Retryable(f"{what}; if it is dead for good, update its state")
     return NeedsOperator(what, hint="look at the node's log")
