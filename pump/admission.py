@@ -18,6 +18,7 @@ from penstock.errors import PenstockError
 from penstock.model import BinlogType
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeState
+from pump.figures import Figures
 from pump.record import Record
 
 _Code = penstock_pb2.Refusal
@@ -45,22 +46,24 @@ class Admission:
         state: Callable[[], NodeState],
         check_space: Callable[[], None],
         payload_bytes_max: int,
+        figures: Figures | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._check_space = check_space
         self._payload_bytes_max = payload_bytes_max
-        self.refused = 0
+        self._figures = figures or Figures()
 
     def check_cluster(self, cluster_id: int) -> None:
         """Raise `Refused` unless the caller belongs to this Pump's cluster."""
         if cluster_id != self._cluster_id:
-            self.refused += 1
-            raise Refused(
+            mismatch = Refused(
                 _Code.CLUSTER_MISMATCH,
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}",
             )
+            self._figures.refuse(mismatch)
+            raise mismatch
 
     def admit(self, payload: bytes) -> Record | None:
         """Return the record to store, None for a probe.
@@ -69,8 +72,8 @@ class Admission:
         """
         try:
             return self._record(payload)
-        except PenstockError:
-            self.refused += 1
+        except PenstockError as error:
+            self._figures.refuse(error)
             raise
 
     def _record(self, payload: bytes) -> Record | None:

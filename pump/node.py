@@ -139,6 +139,7 @@ class _Node:
             state=lambda: self._membership.state,
             check_space=storage.check_space,
             payload_bytes_max=config.max_message_bytes,
+            figures=figures,
         )
         self._build_tasks(History(etcd))
         observed = self._observed()

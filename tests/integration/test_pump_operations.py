@@ -107,6 +107,10 @@ def test_a_scrape_tells_what_was_written_refused_left_open_and_pulled(
     assert writes.batch(commit) == []
     stray = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=writes.oracle.get_ts())
     assert len(writes.batch(stray)) == 1
+    assert len(writes.batch(Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=4))) == 1
+    writes.cluster_id += 1
+    assert len(writes.batch(done, left_open)) == 2
+    writes.cluster_id -= 1
     request = penstock_pb2.PullRequest(cluster_id=writes.cluster_id, drainer_id="drainer-9")
     pull = writes.stub.Pull(request, timeout=30)
     next(iter(pull))
@@ -117,6 +121,9 @@ def test_a_scrape_tells_what_was_written_refused_left_open_and_pulled(
     assert found["penstock_pump_etcd_reachable"] == 1
     assert found["penstock_pump_binlogs_written_total"] >= 3
     assert found["penstock_pump_binlogs_refused_total{reason=no_prewrite}"] == 1
+    assert found["penstock_pump_binlogs_refused_total{reason=invalid}"] == 1
+    assert found["penstock_pump_binlogs_refused_total{reason=cluster_mismatch}"] == 1
+    assert found["binlog_pump_loss_binlog_count"] == 2
     assert found["penstock_pump_open_prewrites"] == 1
     assert 0 < found["penstock_pump_oldest_open_prewrite_seconds"] < 60
     assert found["penstock_pump_queue_bytes"] == 0

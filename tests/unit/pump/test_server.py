@@ -18,6 +18,7 @@ from penstock.model import Binlog, BinlogType, fake_binlog
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState
 from pump.admission import Admission, Refused
+from pump.figures import Figures
 from pump.batch_server import BatchService
 from pump.pulls import Pulls
 from pump.record import OutOfSpace
@@ -277,15 +278,17 @@ def test_every_failure_has_a_status(error: Exception, code: grpc.StatusCode) -> 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_admission_fail_otherwise_than_by_refusing(payload: bytes) -> None:
+    figures = Figures()
     admission = Admission(
         cluster_id=1,
         state=lambda: NodeState.ONLINE,
         check_space=lambda: None,
         payload_bytes_max=150,
+        figures=figures,
     )
     try:
         record = admission.admit(payload)
     except Refused:
-        assert admission.refused == 1
+        assert figures.refused == {"invalid": 1}
     else:
         assert record is None or record.payload is payload
