@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 NOTIFY_WITHIN_S = 10.0
 _RETRY_S = 1.0
+_LAST_WORD_TRIES = 60
 _SAME_NAME_WITHIN_S = 2.0
 
 
@@ -79,10 +80,15 @@ class Membership:
                 return
 
     async def enter(self, state: NodeState) -> None:
-        """Take a state at once, and publish it; without etcd the next heartbeat will."""
+        """Take a state at once, and publish it; without etcd the next heartbeat will.
+
+        After offline there is no next one: then this tries for a minute.
+        """
         self.state = state
         log.info("pump %s is %s", self._node_id, state)
         await self._beat()
+        if state is NodeState.OFFLINE and self.etcd_is_away:
+            await self._insist()
 
     async def heartbeats(self, interval_s: float) -> None:
         """Renew the status, for ever; `NeedsOperator` when another Pump has taken our name."""
@@ -108,6 +114,19 @@ class Membership:
     def is_live(self, drainer: NodeStatus) -> bool:
         """Tell whether a Drainer's heartbeat is fresh."""
         return is_live(drainer, self._clock.now_ts())
+
+    async def _insist(self) -> None:
+        """Publish the last state there will be: Drainers would wait for this Pump for ever."""
+        for _ in range(_LAST_WORD_TRIES):
+            await asyncio.sleep(_RETRY_S)
+            await self._beat()
+            if not self.etcd_is_away:
+                return
+        log.error(
+            "etcd never heard that pump %s is %s (tell it: binlogctl update-pump --node-id %s"
+            " --state %s)",
+            *(self._node_id, self.state, self._node_id, self.state),
+        )
 
     async def _beat(self) -> None:
         try:
