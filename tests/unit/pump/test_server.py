@@ -18,8 +18,8 @@ from penstock.model import Binlog, BinlogType, fake_binlog
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState
 from pump.admission import Admission, Refused
-from pump.figures import Figures
 from pump.batch_server import BatchService
+from pump.figures import Figures
 from pump.pulls import Pulls
 from pump.record import OutOfSpace
 from pump.server import CompatibleService, status_of
