@@ -70,6 +70,10 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
             command.add_argument("--state", required=True, choices=states)
 
 
+class _OtherKind(NeedsOperator):
+    """Somebody is there who does not know the method."""
+
+
 class _Cluster:
     """The registry, for as long as a `with` lasts."""
 
@@ -112,10 +116,10 @@ def _status(arguments: argparse.Namespace) -> int:
     tls = _tls(arguments)
     try:
         reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S, tls)
-    except NeedsOperator:
+    except _OtherKind:
         if not arguments.addr:
             raise
-        # Somebody is there, but no Pump: an address says nothing about the kind of node.
+        # No Pump: an address says nothing about the kind of node.
         kind = NodeKind.DRAINER
         reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S, tls)
     facts = {
@@ -201,6 +205,8 @@ def _refusal(address: str, error: Any) -> PenstockError:
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Retryable(f"{what}; if it is dead for good, update its state")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return _OtherKind(what, hint="is it another kind of node, or another version?")
     return NeedsOperator(what, hint="look at the node's log")
 
 

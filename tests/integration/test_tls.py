@@ -1,0 +1,199 @@
+"""TLS and mutual TLS between real processes: who gets in, who does not, and why, and for how long.
+
+Refusals are judged by what the refused one, or the Pump's log, is told.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.errors import NeedsOperator
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.security import Tls, open_channel
+from penstock.timestamp import OracleClient
+from pumpclient import PumpClient
+from pumpclient.binlogctl import main
+from tests.kit.authority import Authority, Pair
+from tests.kit.fix_drainer import DrainerFactory
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.node import NodeProcess
+from tests.kit.shop import Shop, in_sqlite
+
+_NAMES = {"security_cert_allowed_cn": "node, writer"}
+_LOCAL = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def ask(pump: NodeProcess, tls: Tls | None) -> str:
+    """Return the Pump's state on a connection of its own."""
+    with open_channel(pump.addr, tls, _LOCAL) as channel:
+        return state(channel)
+
+
+def state(channel: grpc.Channel) -> str:
+    stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+    return str(stub.Status(penstock_pb2.StatusRequest(), timeout=10).state)
+
+
+def refusal(pump: NodeProcess, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(pump, tls)
+    return caught.value.code(), caught.value.details()
+
+
+def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    authority: Authority,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = {**authority.issue("node").settings, **_NAMES}
+    writer = authority.issue("writer")
+    downstream = tmp_path / "downstream.db"
+    first = pump_factory(etcd_server.url, **settings)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{downstream}", **settings)
+    drainer.wait_for("drainer .* is online|pulling from Pump")
+    # This one must tell the Drainer, the other is the oracle for both.
+    second = pump_factory(etcd_server.url, **settings)
+    second.wait_for("drainer drainer-1 was notified")
+    with PumpClient.connect(etcd_server.url, tls=writer.tls) as client:
+        shop = Shop(client)
+        shop.create()
+        drainer.wait_until(shop.trade(30))
+        assert in_sqlite(downstream) == shop.expected()
+    for node in (first, second, drainer):
+        shown = main(["status", "--addr", node.addr, *writer.flags])
+        assert (shown, node.node_id in capsys.readouterr().out) == (0, True)
+        code, why = refusal(node, None)
+        assert code is grpc.StatusCode.UNAVAILABLE, why
+    keys = [path.read_text().splitlines()[1] for path in tmp_path.glob("*.key")]
+    for node in (first, second, drainer):
+        assert not any(key in node.log.read_text() for key in keys)
+
+
+@pytest.fixture
+def mutual(
+    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
+) -> PumpProcess:
+    """A Pump that wants to see certificates of two names."""
+    pump: PumpProcess = pump_factory(etcd_server.url, **authority.issue("node").settings, **_NAMES)
+    return pump
+
+
+def test_whoever_is_refused_finds_the_reason_in_the_pumps_log(
+    mutual: PumpProcess, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "other")
+    foreign = other.issue("writer", file="foreign")
+    expired = authority.issue("writer", days=-1, file="expired")
+    for tls, reason in (
+        (None, "WRONG_VERSION_NUMBER"),
+        (Tls(ca=authority.file), "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+        (expired.tls, "certificate has expired"),
+        (
+            Tls(ca=authority.file, cert=foreign.cert, key=foreign.key),
+            "unable to get local issuer certificate",
+        ),
+    ):
+        code, _ = refusal(mutual, tls)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        mutual.wait_for(f"Handshake failed.*{reason}")
+    assert ask(mutual, authority.issue("writer").tls) == "online"
+
+
+def test_a_common_name_that_is_not_listed_is_refused_by_its_name(
+    mutual: PumpProcess,
+    authority: Authority,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stranger = authority.issue("stranger")
+    code, why = refusal(mutual, stranger.tls)
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert why == "the certificate's common name is 'stranger', which cert-allowed-cn does not list"
+    mutual.wait_for(r"refused ipv4:\S+: .*'stranger'; allowed are: node, writer")
+    with open_channel(mutual.addr, stranger.tls, _LOCAL) as channel:
+        for method in ("/penstock.Pump/Write", "/pdpb.PD/Tso"):
+            with pytest.raises(grpc.RpcError) as caught:
+                next(channel.stream_stream(method)(iter([b""])))
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
+    assert main(["status", "--addr", mutual.addr, *stranger.flags]) == 2
+    assert "'stranger'" in capsys.readouterr().err
+    oracle = OracleClient(etcd, timeout_s=1, tls=stranger.tls)
+    with pytest.raises(Exception, match="common name is 'stranger'"):
+        oracle.get_ts()
+    oracle.close()
+
+
+def test_a_pump_that_cannot_prove_itself_is_not_trusted(
+    mutual: PumpProcess,
+    authority: Authority,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    good = authority.issue("writer")
+    _, why = refusal(mutual, Tls(ca=Authority(tmp_path, "other").file))
+    assert "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate" in why
+    flags = ("--ssl-ca", str(tmp_path / "other.pem"))
+    assert main(["status", "--addr", mutual.addr, *flags]) == 2
+    assert "check --ssl-ca" in capsys.readouterr().err
+    assert main(["status", "--addr", mutual.addr]) == 1
+    assert "if it wants TLS, give --ssl-ca" in capsys.readouterr().err
+    authority.issue("node", days=-1)
+    _, why = refusal(mutual, good.tls)
+    assert "certificate has expired" in why
+    # The Pump has not ended over this, and a valid certificate makes it trustworthy again.
+    authority.issue("node")
+    assert ask(mutual, good.tls) == "online"
+
+
+def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_live_on(
+    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
+) -> None:
+    pair = authority.issue("node")
+    pump = pump_factory(etcd_server.url, **pair.settings)
+    client = Tls(ca=authority.file)
+    assert shown(pump) == pair.cert.read_text()
+    with open_channel(pump.addr, client, _LOCAL) as channel:
+        assert state(channel) == "online"
+        old = pair.cert.read_text()
+        fresh = authority.issue("node", file="fresh")
+        fresh.cert.replace(pair.cert)
+        assert shown(pump) == old, "the key of the new certificate is not there yet"
+        pump.wait_for("not usable, the old ones serve on: .*key values mismatch")
+        fresh.key.replace(pair.key)
+        assert shown(pump) == pair.cert.read_text() != old
+        pump.wait_for("new connections use the certificates read anew")
+        assert state(channel) == "online"
+        assert ask(pump, client) == "online"
+
+
+def shown(pump: NodeProcess) -> str:
+    """Return the certificate that a Pump shows to a new connection."""
+    host, _, port = pump.addr.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)))
+
+
+def test_a_pump_does_not_start_with_files_that_cannot_be_used(
+    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
+) -> None:
+    pair = authority.issue("node")
+    pair.key.unlink()
+    pump = pump_factory(etcd_server.url, waiting=False, addr="127.0.0.1:1", **pair.settings)
+    pump.wait_for("stopped: cannot read .*node.key: No such file.*check ssl-ca")
+    with pytest.raises(NeedsOperator, match=r"cannot read .*node\.key"):
+        PumpClient.connect(etcd_server.url, tls=Pair(pair.ca, pair.cert, pair.key).tls)
