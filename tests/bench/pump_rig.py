@@ -24,6 +24,9 @@ from tests.bench.pump_write import pump_address
 NODE_ID = "pump-1"
 _TIMESTAMPS_PER_LOAD = 10**9
 _HOUR_MS = 3_600_000
+_POLL_S = 0.01
+# Else a channel waits out the back-off that the one before it has earned.
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +86,13 @@ class Rig:
 
     def details(self) -> dict[str, str]:
         """Return what the Pump says about itself."""
-        with grpc.insecure_channel(self.address) as channel:
+        return dict(self._status().details)
+
+    def _status(self) -> penstock_pb2.StatusReply:
+        with grpc.insecure_channel(self.address, options=_OWN_CONNECTION) as channel:
             stub = penstock_pb2_grpc.PumpStub(channel)
-            reply = stub.Status(penstock_pb2.StatusRequest(), timeout=60, wait_for_ready=True)
-        return dict(reply.details)
+            reply: penstock_pb2.StatusReply = stub.Status(penstock_pb2.StatusRequest(), timeout=60)
+        return reply
 
     def next_ts(self) -> int:
         """Return a timestamp after which nothing was used yet, and reserve what follows it."""
@@ -121,13 +127,23 @@ class Rig:
             records_per_group=records / max(1, groups),
         )
 
-    def restart(self) -> float:
-        """Kill the Pump, start it again and return after how many seconds it answers."""
+    def restart(self) -> tuple[float, float]:
+        """Kill the Pump and start it again; return the seconds until it answers and is online."""
         self.pump.kill()
         begun_s = time.perf_counter()
         self.pump.start()
-        self.details()
-        return time.perf_counter() - begun_s
+        answered_s = 0.0
+        while True:
+            try:
+                state = self._status().state
+            except grpc.RpcError:
+                assert self.pump.is_running, self.pump.log_tail()
+                time.sleep(_POLL_S)
+                continue
+            answered_s = answered_s or time.perf_counter() - begun_s
+            if state == "online":
+                return answered_s, time.perf_counter() - begun_s
+            time.sleep(_POLL_S)
 
     def _cpu_s(self) -> float:
         times = psutil.Process(self.pump.pid).cpu_times()
