@@ -107,6 +107,29 @@ def test_a_flipped_bit_is_named_without_an_index_too(tmp_path: Path, step: int) 
             assert found == EXPECTED, f"{path}, offset {offset}: silently lost"
 
 
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_segment_cut_at_any_byte_is_named_unless_nothing_knows_of_it(
+    tmp_path: Path, step: int, with_index: bool
+) -> None:
+    files = MemoryFiles()
+    storage = filled(tmp_path / "pump", files)
+    copy_index(tmp_path / "pump", tmp_path / "copy")
+    die(storage)
+    for path, node in files.nodes.items():
+        for length in range(0, len(node.data), step):
+            damaged = files.after_crash()
+            del damaged.nodes[path].data[length:]
+            put_index(tmp_path / "pump", tmp_path / "copy" if with_index else None)
+            found = stream_of(tmp_path / "pump", damaged)
+            if isinstance(found, Corrupt):
+                assert found.path == str(path)
+            else:
+                assert not with_index, f"{path}, cut to {length}: silently lost"
+                assert path == max(files.nodes)
+                assert found == EXPECTED[: len(found)]
+
+
 def test_every_flipped_bit_of_a_stopped_log_is_named_or_harmless() -> None:
     files = MemoryFiles()
     segments = Segments.open(Path("/log"), files=files, segment_bytes_max=100)
