@@ -4,6 +4,7 @@ Handlers take and give raw bytes and parse by themselves: an undecodable request
 INVALID_ARGUMENT instead of an internal error, and constant answers are never built.
 
     what went wrong                     status               text
+    a certificate of another name       UNAUTHENTICATED      …   (before anything is read)
     another cluster                     PERMISSION_DENIED    cluster ID are mismatch, …
     not a binlog, or a contradiction    INVALID_ARGUMENT     …
     larger than max-message-bytes       RESOURCE_EXHAUSTED   …   (clients do not try again)

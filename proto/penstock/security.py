@@ -230,8 +230,10 @@ class Security:
             return int(server.add_insecure_port(address))
         credentials = self.tls.server_credentials(with_client_certificate=bool(self._allowed))
         port = int(server.add_secure_port(address, credentials))
-        names = ", ".join(sorted(self._allowed)) or "nobody in particular"
-        log.info("TLS is on; a certificate is asked of callers: %s", names)
+        asked = "need no certificate"
+        if self._allowed:
+            asked = f"must show a certificate of {' or '.join(sorted(self._allowed))}"
+        log.info("TLS is on; callers %s", asked)
         return port
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from deploy.local.etcd import EtcdServer
 from penstock.errors import NeedsOperator
@@ -137,6 +139,24 @@ def test_a_common_name_that_is_not_listed_is_refused_by_its_name(
     with pytest.raises(Exception, match="common name is 'stranger'"):
         oracle.get_ts()
     oracle.close()
+
+
+def test_every_kind_of_method_works_behind_the_check(
+    mutual: PumpProcess, authority: Authority
+) -> None:
+    with open_channel(mutual.addr, authority.issue("writer").tls, _LOCAL) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest()
+        serving = health_pb2.HealthCheckResponse.SERVING
+        assert health.Check(request, timeout=10).status == serving
+        assert next(health.Watch(request, timeout=10)).status == serving
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        listed = reflection_pb2.ServerReflectionRequest(list_services="")
+        answer = next(reflection.ServerReflectionInfo(iter([listed]), timeout=10))
+        assert "penstock.Pump" in str(answer.list_services_response)
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/pdpb.PD/GetRegion")(b"", timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_pump_that_cannot_prove_itself_is_not_trusted(
