@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
 
@@ -27,6 +28,10 @@ class DrainerConfig:
 
     addr: str = setting("127.0.0.1:8249", "host:port to listen on; port 0 takes a free one")
     advertise_addr: str = setting("", "host:port that others reach this Drainer at; default: addr")
+    status_addr: str = setting(
+        "",
+        "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
+    )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
     data_dir: Path = field(
@@ -57,6 +62,8 @@ class DrainerConfig:
         """Raise `NeedsOperator` for a value out of range."""
         for name in ("addr", "advertise_addr", "pd_address"):
             check_address(name, getattr(self, name))
+        if self.status_addr != OFF:
+            check_address("status_addr", self.status_addr)
         for name, value in vars(self).items():
             if name.endswith(("_s", "_bytes", "_max")) and value <= 0:
                 raise out_of_range(name, value, "it must be above zero")

@@ -31,8 +31,10 @@ from drainer.pumps import Pumps
 from drainer.schema import Gone, SchemaTracker
 from drainer.server import Services, build_server, listen
 from drainer.sinks import Checkpoint
+from drainer.status_http import Pages
 from penstock.errors import NeedsOperator
 from penstock.history import History
+from penstock.http_status import HttpStatus
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeState, Registry
 
@@ -70,7 +72,8 @@ class _Node:
         self._final = NodeState.PAUSED
         self._began_s = time.monotonic()
         self._server = build_server(parts.security)
-        address = _address(config, listen(self._server, config.addr, parts.security))
+        self._port = listen(self._server, config.addr, parts.security)
+        address = _address(config, self._port)
         node_id = parts.home.node_id(config.node_id, address)
         merger = Merger(checkpoint.commit_ts)
         self._membership = Membership(
@@ -114,12 +117,25 @@ class _Node:
             close=lambda asked: self._end(asked, NodeState.OFFLINE),
         )
         services.add_to(self._server)
+        self._http = HttpStatus(f"Drainer {node_id} at {address}")
+        self._add_pages()
+
+    def _add_pages(self) -> None:
+        pages = Pages(
+            status=self._status,
+            progress=lambda: self._pipeline.progress,
+            positions=self._pumps.positions,
+            lag_s=self._membership.lag_s,
+            end=self._end,
+        )
+        pages.add_to(self._http)
 
     async def live(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, until an operator's verb, or until something fails."""
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._server.start()
+            await self._http.start(self._config.status_addr, self._port)
             await self._membership.refuse_namesake()
             log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)
             pipeline = asyncio.create_task(self._pipeline.run(), name="pipeline")
@@ -136,6 +152,7 @@ class _Node:
             await _cancelled(tasks)
             await self._pumps.close()
             await self._server.stop(_SERVER_GRACE_S)
+            await self._http.close()
             await self._membership.publish(self._final)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
@@ -169,6 +186,7 @@ class _Node:
         progress = self._pipeline.progress
         details = {
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
+            "status_pages": self._http.url or "none",
             "lag_s": f"{self._membership.lag_s():.3f}",
             "spark_tasks": str(self._parts.coordinator.tasks),
             "spark_tasks_lost": str(self._parts.coordinator.lost_tasks),

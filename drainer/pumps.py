@@ -113,6 +113,10 @@ class Pumps:
         """Note that the merge was taken from: there may be room again."""
         self._freed.set()
 
+    def positions(self) -> dict[str, int]:
+        """Return up to which commit_ts each Pump's stream was received."""
+        return {name: self._merger.received_ts(name) for name in self._pullers}
+
     def describe(self) -> dict[str, str]:
         """Return one line per Pump for an operator."""
         lines = {}

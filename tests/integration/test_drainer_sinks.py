@@ -17,6 +17,7 @@ from penstock.ts import seconds_between
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.pages import asked, scraped
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
 
 
@@ -105,6 +106,18 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
     status = drainer.status()
     assert (status.node_id, status.state) == ("drainer-1", "online")
     assert "online, connected" in status.details["pump pump-1"]
+    url = status.details["status_pages"]
+    page = json.loads(asked(url + "status")[1])
+    assert (page["Synced"], page["self"]["state"]) == (True, "online")
+    assert page["PumpPos"]["pump-1"] >= page["LastTS"] >= seen
+    assert json.loads(asked(url + "commit_ts")[1])["data"]["ts"] >= page["LastTS"]
+    found = scraped(url)
+    assert found["penstock_drainer_state{state=online}"] == 1
+    assert 0 <= found["penstock_drainer_lag_seconds"] < 5
+    assert found["binlog_drainer_checkpoint_tso"] >= page["LastTS"] >> 18
+    assert found["binlog_drainer_pump_position{nodeID=pump-1}"] >= page["LastTS"] >> 18
+    refused = json.loads(asked(url + "state/somebody-else/pause", "PUT")[1])
+    assert (refused["code"], "not somebody-else" in refused["message"]) == (3, True)
     with drainer.channel() as channel:
         stub = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
         with pytest.raises(Exception, match="not somebody-else"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local.etcd import EtcdServer
 from penstock.codec import encode_binlog, encode_prewrite_value
@@ -23,20 +20,10 @@ from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.timestamp import OracleClient
 from penstock.ts import compose
 from tests.kit.fix_pump import PumpProcess
+from tests.kit.pages import asked, scraped
 from tests.kit.wait import eventually
 
 Factory = Callable[..., PumpProcess]
-
-
-def asked(url: str, method: str = "GET") -> tuple[int, str]:
-    request = urllib.request.Request(url, method=method)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.code, refused.read().decode()
 
 
 def pages_of(pump: PumpProcess) -> str:
@@ -44,15 +31,7 @@ def pages_of(pump: PumpProcess) -> str:
 
 
 def metrics_of(pump: PumpProcess) -> dict[str, float]:
-    """Return all samples of a scrape, labels as in the text."""
-    found = {}
-    code, text = asked(pages_of(pump) + "metrics")
-    assert code == 200
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return found
+    return scraped(pages_of(pump))
 
 
 class Writes:

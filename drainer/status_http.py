@@ -1,0 +1,128 @@
+"""A Drainer's pages: the original's paths and fields, and metrics under its names and ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.errors import NeedsOperator
+from penstock.http_status import JSON, Answer, HttpStatus
+from penstock.registry import NodeState
+from penstock.ts import physical_ms
+
+if TYPE_CHECKING:
+    from drainer.pipeline import Progress
+    from penstock.pb import penstock_pb2
+
+_OK, _WRONG = 200, 3
+_SYNCED_BELOW_S = 1.0
+_OWN = "penstock_drainer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """What the pages are about; `end` begins to pause a node by its id, or to take it offline."""
+
+    status: Callable[[], penstock_pb2.StatusReply]
+    progress: Callable[[], Progress]
+    positions: Callable[[], Mapping[str, int]]
+    lag_s: Callable[[], float]
+    end: Callable[[str, NodeState], None]
+
+    def add_to(self, server: HttpStatus) -> None:
+        """Add all pages to a server."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Metrics(self))
+        for process in (ProcessCollector, PlatformCollector):
+            process(registry=registry)
+
+        async def metrics(names: Mapping[str, str]) -> Answer:
+            return Answer(generate_latest(registry), CONTENT_TYPE_LATEST)
+
+        server.add("GET", "/status", self.status_page, "checkpoint, Pumps, and all it knows")
+        server.add("GET", "/commit_ts", self.commit_ts, "the checkpoint")
+        server.add("GET", "/metrics", metrics, "for Prometheus")
+        about = "pause or close this Drainer, as binlogctl does"
+        server.add("PUT", "/state/{node_id}/{action}", self.change_state, about)
+
+    async def status_page(self, names: Mapping[str, str]) -> Answer:
+        """Answer with how far the downstream is, and every Pump's stream."""
+        own = self.status()
+        details = {"nodeId": own.node_id, "state": own.state, **dict(sorted(own.details.items()))}
+        page = {
+            "PumpPos": dict(self.positions()),
+            "Synced": self.lag_s() < _SYNCED_BELOW_S,
+            "LastTS": own.max_commit_ts,
+            "TsMap": "",
+            "self": details,
+        }
+        return _json(page)
+
+    async def commit_ts(self, names: Mapping[str, str]) -> Answer:
+        """Answer with the checkpoint alone."""
+        return _told("get commit_ts success!", _OK, {"ts": self.progress().checkpoint.commit_ts})
+
+    async def change_state(self, names: Mapping[str, str]) -> Answer:
+        """Begin to end."""
+        action = names["action"]
+        goal = {"pause": NodeState.PAUSED, "close": NodeState.OFFLINE}.get(action)
+        if goal is None:
+            return _told(f"invalid action {action}", _WRONG)
+        try:
+            self.end(names["node_id"], goal)
+        except NeedsOperator as error:
+            return _told(str(error), _WRONG)
+        return _told(f"apply action {action} success!", _OK)
+
+
+class _Metrics(Collector):
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric of the Drainer itself."""
+        progress, own = self._pages.progress(), self._pages.status()
+        checkpoint_ms = float(physical_ms(progress.checkpoint.commit_ts))
+        about = "The checkpoint, in milliseconds."
+        yield GaugeMetricFamily("binlog_drainer_checkpoint_tso", about, value=checkpoint_ms)
+        about = "Up to where each Pump's stream was received, in milliseconds."
+        positions = GaugeMetricFamily("binlog_drainer_pump_position", about, labels=["nodeID"])
+        for node_id, ts in sorted(self._pages.positions().items()):
+            positions.add_metric([node_id], float(physical_ms(ts)))
+        yield positions
+        state = GaugeMetricFamily(f"{_OWN}_state", "1 for the state it is in.", labels=["state"])
+        for each in NodeState:
+            state.add_metric([each.value], float(own.state == each))
+        yield state
+        lag_s = self._pages.lag_s()
+        about = "How far the downstream is behind the present."
+        yield GaugeMetricFamily(f"{_OWN}_lag_seconds", about, value=lag_s)
+        for name, about, count in (
+            ("steps", "Batches and DDL committed downstream.", progress.steps),
+            ("transactions", "Transactions committed downstream.", progress.transactions),
+            ("rows", "Rows committed downstream.", progress.rows),
+        ):
+            yield CounterMetricFamily(f"{_OWN}_{name}", about, value=float(count))
+        for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):
+            about = f"What the last batch took to {name}."
+            yield GaugeMetricFamily(f"{_OWN}_last_batch_{name}_seconds", about, value=took_s)
+
+
+def _told(message: str, code: int, data: Any = None) -> Answer:
+    return _json({"message": message, "code": code, "data": data})
+
+
+def _json(page: Any) -> Answer:
+    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON)
