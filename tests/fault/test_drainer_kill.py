@@ -249,7 +249,7 @@ def _write_unknown_ddl(etcd: EtcdClient, client: PumpClient) -> None:
         oracle.close()
 
 
-def _until(condition: Any, timeout_s: float = 30) -> None:
+def _until(condition: Any, timeout_s: float = 120) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not come true"

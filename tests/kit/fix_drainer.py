@@ -17,7 +17,7 @@ from penstock.registry import NodeKind, Registry
 from tests.kit.node import NodeProcess
 
 _SERVES = re.compile(r"drainer (\S+) serves at (\S+)")
-_START_S = 60.0
+_START_S = 120.0
 _STOP_S = 40.0
 
 DrainerFactory = Callable[..., "DrainerProcess"]
@@ -44,7 +44,7 @@ class DrainerProcess(NodeProcess):
         """Ask it to stop, which ends Spark too, and return its exit code."""
         return super().stop(timeout_s)
 
-    def wait_until(self, commit_ts: int, timeout_s: float = 60) -> None:
+    def wait_until(self, commit_ts: int, timeout_s: float = 180) -> None:
         """Return once everything up to `commit_ts` is downstream, as its entry in etcd says."""
         deadline_s = time.monotonic() + timeout_s
         while self.checkpoint_ts() < commit_ts:

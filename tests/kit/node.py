@@ -19,7 +19,7 @@ CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
 ]
-WAIT_S = 30.0
+WAIT_S = 90.0
 _LOG_SHOWN = 5000
 
 
