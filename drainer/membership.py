@@ -108,6 +108,27 @@ class Membership:
                 hint="give this one another --node-id, and remove .node from its data-dir",
             )
 
+    async def refuse_gap(self) -> None:
+        """Raise `NeedsOperator` when a Pump left without us, with binlogs after our checkpoint."""
+        while True:
+            try:
+                gaps = await asyncio.to_thread(self._registry.gaps, self.node_id)
+                break
+            except Retryable as error:
+                log.error("cannot ask etcd which Pumps left without us, trying again: %s", error)
+                await asyncio.sleep(_TIME_RETRY_S)
+        checkpoint_ts = self._checkpoint_ts()
+        missed = [gap for gap in gaps if gap.up_to_ts > checkpoint_ts]
+        if missed:
+            told = ", ".join(
+                f"({max(g.after_ts, checkpoint_ts)}, {g.up_to_ts}] of {g.pump}" for g in missed
+            )
+            raise NeedsOperator(
+                f"this Drainer is at checkpoint {checkpoint_ts} and will never get binlogs in"
+                f" {told}: the Pump went offline with --skip-drainer",
+                hint="restore the downstream from a newer backup and start it at that commit_ts",
+            )
+
     def lag_s(self) -> float:
         """Return how far the checkpoint is behind the present."""
         return max(0.0, seconds_between(self._checkpoint_ts(), self.now_ts()))

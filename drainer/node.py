@@ -137,6 +137,7 @@ class _Node:
             await self._server.start()
             await self._http.start(self._config.status_addr, self._port)
             await self._membership.refuse_namesake()
+            await self._membership.refuse_gap()
             log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)
             pipeline = asyncio.create_task(self._pipeline.run(), name="pipeline")
             pumps = self._pumps.run(self._config.heartbeat_interval_s)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import grpc.aio
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.labels import published, text_of
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
-from penstock.registry import NodeKind, NodeState, NodeStatus, is_live
+from penstock.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
 from penstock.security import Tls, open_aio_channel
 
 if TYPE_CHECKING:
@@ -110,6 +110,17 @@ class Membership:
         """Return the Drainers that still need binlogs: all that are not offline, dead ones too."""
         listed = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
         return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
+
+    async def give_up(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
+        """Leave word for Drainers of what they will miss: they refuse to start with such a gap."""
+        for drainer in drainers:
+            gap = Gap(
+                drainer=drainer.node_id,
+                pump=self._node_id,
+                after_ts=drainer.max_commit_ts,
+                up_to_ts=up_to_ts,
+            )
+            await asyncio.to_thread(self._registry.put_gap, gap)
 
     def is_live(self, drainer: NodeStatus) -> bool:
         """Tell whether a Drainer's heartbeat is fresh."""

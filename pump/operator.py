@@ -147,6 +147,8 @@ class Operator:
                 # Every transaction here commits before this: no Prewrite is taken any more.
                 end_ts = end_ts or await self._faker.write()
                 self._progress, given_up = await self._look(end_ts)
+                if not self._progress:
+                    await self._membership.give_up(given_up, end_ts)
             except (PenstockError, OSError) as error:
                 self._progress = f"trying again: {error}"
             if not self._progress:

@@ -220,7 +220,9 @@ def _coerced(setting: _Setting, value: Any) -> Any:
     if isinstance(value, str) and name.endswith("_s"):
         return kind(duration_s(value))
     number = kind(value)
-    if number != float(value):
+    # Text is not compared with its float: a commit_ts has more digits than that can hold.
+    is_cut = isinstance(value, float) and number != value
+    if is_cut or number != number:
         raise ValueError(f"{value!r} is not a whole number")
     return number
 

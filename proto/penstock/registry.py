@@ -3,6 +3,7 @@
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
 /penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
+/penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 ROOT = "/tidb-binlog/v1"
 CLUSTER_ID_KEY = "/penstock/v1/cluster_id"
+
+GAPS = "/penstock/v1/gaps"
 
 T = TypeVar("T")
 
@@ -97,6 +100,16 @@ class NodeStatus:
             ) from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Binlogs in (after_ts, up_to_ts] of a Pump that left without waiting for a Drainer."""
+
+    drainer: str
+    pump: str
+    after_ts: int
+    up_to_ts: int
+
+
 Statuses = list[NodeStatus]
 
 
@@ -136,6 +149,12 @@ class NodeRegistry(Protocol):
     def list(self, kind: NodeKind) -> Statuses:
         """Return all nodes of a kind, those long gone too, by node id."""
 
+    def put_gap(self, gap: Gap) -> None:
+        """Remember for ever what a Drainer will miss."""
+
+    def gaps(self, drainer: str) -> Sequence[Gap]:
+        """Return all that a Drainer will miss, unless its downstream is restored from elsewhere."""
+
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change."""
 
@@ -171,6 +190,17 @@ class Registry:
         items, _ = read_prefix(self._etcd, _prefix(kind))
         return _statuses(items)
 
+    def put_gap(self, gap: Gap) -> None:
+        """Remember for ever what a Drainer will miss."""
+        with etcd_errors():
+            self._etcd.put(f"{GAPS}/{gap.drainer}/{gap.pump}", json.dumps(asdict(gap)))
+
+    def gaps(self, drainer: str) -> Sequence[Gap]:
+        """Return all that a Drainer will miss; Malformed if that cannot be read."""
+        items, _ = read_prefix(self._etcd, f"{GAPS}/{drainer}/")
+        found = [_gap(key, text) for key, text in sorted(items.items())]
+        return [gap for gap in found if gap.drainer == drainer]
+
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change.
 
@@ -197,6 +227,13 @@ class Registry:
 
 def _statuses(items: Mapping[str, bytes]) -> Statuses:
     return [NodeStatus.from_json(items[key]) for key in sorted(items)]
+
+
+def _gap(key: str, text: bytes) -> Gap:
+    try:
+        return Gap(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"{key} is {text!r}: {error}", hint="correct it in etcd") from error
 
 
 def _prefix(kind: NodeKind) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.registry import NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
+from penstock.registry import Gap, NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
 from tests.kit.registry import MemoryRegistry
 from tests.kit.wait import eventually
 
@@ -30,6 +30,16 @@ def test_a_status_reads_back_as_it_was_put(registry: NodeRegistry) -> None:
     put = status("a:1", NodeState.PAUSING, max_commit_ts=2**60, update_ts=5, score=3)
     registry.put(PUMP, put)
     assert registry.get(PUMP, "a:1") == put
+
+
+def test_what_a_drainer_will_miss_is_kept_for_it_alone(registry: NodeRegistry) -> None:
+    first = Gap(drainer="d", pump="a:1", after_ts=5, up_to_ts=2**60)
+    second = Gap(drainer="d", pump="b:1", after_ts=6, up_to_ts=7)
+    others = Gap(drainer="d/a", pump="a:1", after_ts=1, up_to_ts=2)
+    for gap in (second, others, first):
+        registry.put_gap(gap)
+    assert list(registry.gaps("d")) == [first, second]
+    assert list(registry.gaps("nobody")) == []
 
 
 def test_a_node_never_seen_is_none(registry: NodeRegistry) -> None:

@@ -108,7 +108,9 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     etcd_server: EtcdServer,
     pump_factory: Factory,
     session_of: Callable[[PumpProcess], Session],
+    drainer_factory: DrainerFactory,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     session = session_of(pump_factory(etcd_server.url))
     commit = session.transaction()
@@ -142,6 +144,17 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     assert state_of(session) is NodeState.OFFLINE
     lost = f"drainer dead at checkpoint {dead.max_commit_ts} is given up.*\\({dead.max_commit_ts}, "
     session.pump.wait_for(lost)
+
+    drainer = drainer_factory(
+        etcd_server.url,
+        f"sqlite:///{tmp_path / 'down.db'}",
+        started=False,
+        node_id="dead",
+        initial_commit_ts=dead.max_commit_ts,
+    )
+    assert drainer.spawn().wait(60) == 2
+    assert f"will never get binlogs in ({dead.max_commit_ts}, " in drainer.log_text()
+    assert "restore the downstream from a newer backup" in drainer.log_text()
 
 
 def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from penstock.registry import NodeKind, NodeStatus, Statuses
+from penstock.registry import Gap, NodeKind, NodeStatus, Statuses
 
 
 class MemoryRegistry:
@@ -16,6 +16,7 @@ class MemoryRegistry:
         self._lock = threading.RLock()
         self._cluster_id = secrets.randbits(63) | 1
         self._nodes: dict[tuple[NodeKind, str], NodeStatus] = {}
+        self._gaps: dict[tuple[str, str], Gap] = {}
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
@@ -35,6 +36,14 @@ class MemoryRegistry:
     def list(self, kind: NodeKind) -> Statuses:
         with self._lock:
             return [self._nodes[key] for key in sorted(self._nodes) if key[0] is kind]
+
+    def put_gap(self, gap: Gap) -> None:
+        with self._lock:
+            self._gaps[gap.drainer, gap.pump] = gap
+
+    def gaps(self, drainer: str) -> Sequence[Gap]:
+        with self._lock:
+            return [self._gaps[key] for key in sorted(self._gaps) if key[0] == drainer]
 
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> MemoryWatch:
         with self._lock:

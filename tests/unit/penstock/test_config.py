@@ -66,6 +66,11 @@ def test_sections_lists_sizes_and_durations_are_understood(tmp_path: Path) -> No
     assert load(["-L", "debug"]).log_level == "debug"
 
 
+def test_a_number_as_long_as_a_timestamp_keeps_every_digit(tmp_path: Path) -> None:
+    assert load(["--retries", "470610750794629119"]).retries == 470610750794629119
+    assert load(written(tmp_path, "retries = 470610750794629119\n")).retries == 470610750794629119
+
+
 def test_an_unknown_key_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(NeedsOperator, match=r"unknown key 'retrys' \(did you mean 'retries'\?\)"):
         load(written(tmp_path, "retrys = 3\n"))
