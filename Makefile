@@ -16,11 +16,11 @@ demo: setup  ## The whole main job on real data; SINK=mysql applies into a Maria
 	@$(BIN)/python -m deploy.demo --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark and MariaDB
-	@deploy/setup.sh mariadb
+	@deploy/setup.sh tests
 	$(BIN)/python -m pytest
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
-	@deploy/setup.sh mariadb
+	@deploy/setup.sh tests
 	$(BIN)/python -m pytest -m slow
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks

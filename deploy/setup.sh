@@ -3,6 +3,7 @@
 #
 #   deploy/setup.sh            the virtual environment .venv: packages, etcd, and a JRE if there is no Java 17+
 #   deploy/setup.sh mariadb    also a MariaDB server binary (Debian package, needs root)
+#   deploy/setup.sh tests      also what the fault tests need: a C compiler, for a disk that fails on demand
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,14 +58,23 @@ venv() {
   echo "$wanted" > .venv/installed
 }
 
-mariadb() {
-  if PATH=$PATH:/usr/sbin command -v mariadbd >/dev/null; then return; fi
-  command -v apt-get >/dev/null || die "no mariadbd here: install MariaDB 10.6 or later"
-  [ "$(id -u)" = 0 ] || die "no mariadbd here: as root, apt-get install mariadb-server-core"
-  say "installing the Debian package mariadb-server-core (the server's program; nothing is started)"
+# debian PROGRAM PACKAGE WHY: installs the package unless the program is there.
+debian() {
+  if PATH=$PATH:/usr/sbin command -v "$1" >/dev/null; then return; fi
+  command -v apt-get >/dev/null || die "no $1 here: install it ($3)"
+  [ "$(id -u)" = 0 ] || die "no $1 here: as root, apt-get install $2 ($3)"
+  say "installing the Debian package $2: $3"
   apt-get update -qq >&2
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mariadb-server-core >&2
+  # shellcheck disable=SC2086
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $2 >&2
 }
 
+mariadb() { debian mariadbd mariadb-server-core "the server's program; nothing is started"; }
+
+compiler() { debian cc "gcc libc6-dev" "the tests build a library through which a disk fails on demand"; }
+
 venv
-if [ "${1:-}" = mariadb ]; then mariadb; fi
+case ${1:-} in
+  mariadb) mariadb ;;
+  tests) mariadb; compiler ;;
+esac

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from penstock.errors import Retryable
 from penstock.ts import LOGICAL_BITS
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class ClusterClock:
         return ts
 
     def now_ts(self) -> int:
-        """Return about the present time, without asking; `next_ts` must have succeeded once."""
-        assert self._last_ts, "nobody has asked the Oracle yet"
+        """Return about the present time, without asking; `Retryable` until `next_ts` succeeded."""
+        if not self._last_ts:
+            raise Retryable("this Pump does not know the time yet: the oracle has not answered")
         elapsed_ms = int((self._monotonic_s() - self._last_s) * 1000)
         return self._last_ts + (elapsed_ms << LOGICAL_BITS)
 

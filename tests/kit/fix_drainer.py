@@ -65,8 +65,9 @@ class DrainerProcess(NodeProcess):
         return str(status.state) if status else ""
 
     def children(self) -> list[psutil.Process]:
-        """Return the JVM and the Python processes below it."""
-        return list(psutil.Process(self.pid).children(recursive=True))
+        """Return the JVM and the Python processes below it, those apart that are ending."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
     def status(self) -> penstock_pb2.StatusReply:
         """Return what it says about itself."""
