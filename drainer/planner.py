@@ -74,11 +74,6 @@ class Planner:
         """How many rows the open batch holds."""
         return self._collector.rows
 
-    @property
-    def through_ts(self) -> int:
-        """The timestamp up to which the open batch reaches, 0 when nothing came since the last."""
-        return self._through_ts
-
     def offer(self, merged: Merged) -> None:
         """Take the next run of the merged stream."""
         self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))

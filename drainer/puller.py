@@ -83,11 +83,6 @@ class Puller:
         self._receiver = receiver
         self._batched = True
 
-    @property
-    def is_connected(self) -> bool:
-        """True while binlogs, or at least fake ones, arrive."""
-        return not self.problem
-
     async def run(self) -> None:
         """Pull until cancelled; raise `NeedsOperator` when trying again cannot help."""
         pause_s = RETRY_S_MIN

@@ -49,11 +49,6 @@ class ServerProcess:
         """True while the process lives."""
         return self._process is not None and self._process.poll() is None
 
-    @property
-    def exit_code(self) -> int | None:
-        """The code it ended with; None before that."""
-        return None if self._process is None else self._process.poll()
-
     def start(self) -> Self:
         """Start the process; its output goes to the log file. Starting it twice is a mistake."""
         assert not self.is_running, f"{self.command[0]} runs already"

@@ -176,14 +176,6 @@ class Cursor:
                 depth += {"(": 1, ")": -1}.get(token.text, 0)
         return self.source.text[start : self.last_end - 1].strip()
 
-    def skip_expression(self) -> None:
-        """Move past an expression of words, strings and calls up to a comma or the end."""
-        while not self.at_end() and not self.is_sign(",") and not self.is_sign(")"):
-            if self.is_sign("("):
-                self.parenthesised()
-            else:
-                self.next()
-
     def drop_text(self, start: int) -> None:
         """Leave out downstream what stands from `start` up to the cursor."""
         self.edits.append(Edit(start, self.last_end, ""))
