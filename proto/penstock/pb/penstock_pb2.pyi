@@ -49,25 +49,53 @@ class WriteAck(_message.Message):
     refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
     def __init__(self, seq: _Optional[int] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
+class WritePiece(_message.Message):
+    __slots__ = ("cluster_id", "start_ts", "bytes", "data")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    start_ts: int
+    bytes: int
+    data: bytes
+    def __init__(self, cluster_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class PullRequest(_message.Message):
-    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "drainer_id")
+    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "drainer_id", "pieces")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_TS_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     DRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     after_ts: int
     batch_bytes_max: int
     drainer_id: str
-    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., drainer_id: _Optional[str] = ...) -> None: ...
+    pieces: bool
+    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., drainer_id: _Optional[str] = ..., pieces: _Optional[bool] = ...) -> None: ...
 
 class PullBatch(_message.Message):
-    __slots__ = ("payloads", "commit_ts")
+    __slots__ = ("payloads", "commit_ts", "piece")
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
     commit_ts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., commit_ts: _Optional[_Iterable[int]] = ...) -> None: ...
+    piece: PullPiece
+    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., commit_ts: _Optional[_Iterable[int]] = ..., piece: _Optional[_Union[PullPiece, _Mapping]] = ...) -> None: ...
+
+class PullPiece(_message.Message):
+    __slots__ = ("commit_ts", "bytes", "offset", "data")
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    commit_ts: int
+    bytes: int
+    offset: int
+    data: bytes
+    def __init__(self, commit_ts: _Optional[int] = ..., bytes: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

@@ -39,6 +39,11 @@ class PumpStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.WriteBatch.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.WriteAck.FromString,
                 _registered_method=True)
+        self.WriteLarge = channel.stream_unary(
+                '/penstock.Pump/WriteLarge',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.WritePiece.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.WriteAck.FromString,
+                _registered_method=True)
         self.Pull = channel.unary_stream(
                 '/penstock.Pump/Pull',
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.PullRequest.SerializeToString,
@@ -77,8 +82,17 @@ class PumpServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WriteLarge(self, request_iterator, context):
+        """One Prewrite too large for a batch, piece by piece; other writers' groups go in between. The
+        reply comes after its last byte is durable. A stream that ends early leaves nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Pull(self, request, context):
-        """Committed binlogs with commit_ts > after_ts in commit_ts order, many per message, without end.
+        """Committed binlogs with commit_ts > after_ts in commit_ts order, many per message, without end;
+        one that is too large for a message comes as consecutive messages with a `piece` each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +130,11 @@ def add_PumpServicer_to_server(servicer, server):
             'Write': grpc.stream_stream_rpc_method_handler(
                     servicer.Write,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.WriteBatch.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.WriteAck.SerializeToString,
+            ),
+            'WriteLarge': grpc.stream_unary_rpc_method_handler(
+                    servicer.WriteLarge,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.WritePiece.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.WriteAck.SerializeToString,
             ),
             'Pull': grpc.unary_stream_rpc_method_handler(
@@ -170,6 +189,33 @@ class Pump:
             target,
             '/penstock.Pump/Write',
             penstock_dot_pb_dot_penstock__pb2.WriteBatch.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.WriteAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteLarge(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/penstock.Pump/WriteLarge',
+            penstock_dot_pb_dot_penstock__pb2.WritePiece.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.WriteAck.FromString,
             options,
             channel_credentials,
