@@ -53,10 +53,10 @@ def prewrite(start_ts: int, size: int = 10) -> bytes:
     )
 
 
-def write(writer: PumpWriter, payload: bytes, timeout_s: float = 5) -> Failure | None:
+def write(writer: PumpWriter, payload: bytes) -> Failure | None:
     pending = PendingWrite(payload)
-    writer.submit(pending, timeout_s)
-    return pending.settle(timeout_s)
+    writer.submit(pending, 30)
+    return pending.settle(30)
 
 
 def test_a_write_returns_once_the_pump_has_it(make_pump: MakePump, make_writer: MakeWriter) -> None:
@@ -138,7 +138,10 @@ def test_no_answer_in_time_is_a_failure_in_doubt(
 ) -> None:
     pump = make_pump()
     pump.gate.clear()
-    failure = write(make_writer(pump), prewrite(1), timeout_s=0.2)
+    pending = PendingWrite(prewrite(1))
+    make_writer(pump).submit(pending, 5)
+    assert pump.arrived.acquire(timeout=30)
+    failure = pending.settle(0.2)
     assert failure is not None
     assert (failure.reason, failure.maybe_stored) == (Reason.TIMED_OUT, True)
     pump.gate.set()
