@@ -42,10 +42,16 @@ class Options:
     # The original probes every 30 s; a Pump's restart takes one, and each probe is one small call.
     probe_interval_s: float = 3.0
     errors_in_a_row_max: int = 10
+    # A Pump that is out of space or overloaded gets no new transactions for this long; each refusal
+    # in a row doubles it, up to the second.
+    full_pause_s: float = 1.0
+    full_pause_s_max: float = 30.0
     deliveries_max: int = 100_000
     close_timeout_s: float = 10.0
     # Only Pumps that bear all of these are written to: ("zone=a", "disk=fast").
     labels: tuple[str, ...] = ()
+    # Among those, Pumps that bear all of these come first, the others when none can take it.
+    prefer: tuple[str, ...] = ()
     # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
     pd_address: str | None = None
 
@@ -54,7 +60,12 @@ class Options:
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
                 raise NeedsOperator(f"{name} is {getattr(self, name)}", hint="it must be 1 or more")
+        if not 0 < self.full_pause_s <= self.full_pause_s_max:
+            raise NeedsOperator(
+                f"full_pause_s is {self.full_pause_s:g}", hint="above 0, at most full_pause_s_max"
+            )
         parse_labels(self.labels)
+        parse_labels(self.prefer)
 
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (

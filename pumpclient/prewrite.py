@@ -89,7 +89,7 @@ class Prewriter:
         # Before and not after the write, so that an interrupt within it leaves a suspect, too.
         tries.suspects.add(pump)
         failure = pump.write(payload)
-        self._pumps.report(pump, failure)
+        self._pumps.report_prewrite(pump, failure)
         if failure is None:
             return True
         if not failure.maybe_stored and not was_suspect:

@@ -8,6 +8,8 @@ etcd's list and our own writes decide together:
                                             no answer in time, or more
                                             than 10 errors in a row
 
+A Pump without space is left alone for a while (`rest.py`) but stays available.
+
 Only a Prewrite is offered to whatever Pump is available. Everything else of a transaction goes to
 the Pump of its Prewrite, whatever state that is in: it accepts Commits even while closing.
 """
@@ -26,6 +28,7 @@ from penstock.model import Binlog, BinlogType
 from penstock.registry import NodeState, NodeStatus
 from pumpclient.failures import Failure, NoPump, Reason
 from pumpclient.options import Options, Tls
+from pumpclient.rest import Rest
 from pumpclient.selector import Candidate, Selector
 from pumpclient.write_queue import PendingWrite
 from pumpclient.writer import PumpWriter, Target
@@ -50,6 +53,7 @@ class Pump:
         self.is_online = status.state is NodeState.ONLINE
         self.is_well = True
         self.errors_in_a_row = 0
+        self.rest = Rest(options.full_pause_s, options.full_pause_s_max)
         self._cluster_id = cluster_id
         self._options = options
         self._tls = tls
@@ -126,6 +130,7 @@ class Pumps:
         self._options = options
         self._tls = tls
         self._wanted = parse_labels(options.labels)
+        self._preferred = parse_labels(options.prefer)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._pumps: dict[str, Pump] = {}
@@ -154,17 +159,25 @@ class Pumps:
     def pick(self, start_ts: int, retry: int, but: Collection[Pump] = ()) -> Pump | None:
         """Return the Pump for a try of a Prewrite; None when there is none but those in `but`.
 
-        Only Pumps with our labels are chosen from.
+        Only Pumps with our labels are chosen from, among them first those that we prefer.
         With no Pump available, those that etcd calls online get their chance, well or not.
         """
         with self._lock:
             ours = [p for p in self._pumps.values() if self._is_ours(p)]
             online = [p for p in ours if p.is_online and p not in but]
-            able = [p for p in online if p.is_well] or online
+            well = [p for p in online if p.is_well]
+            able = [p for p in well if not p.rest.is_on] or well or online
+            able = [p for p in able if matches(self._preferred, p.labels)] or able
             if not able:
                 return None
             candidates = [Candidate(p.node_id, p.score) for p in able]
             return able[self._selector.pick(candidates, start_ts, retry)]
+
+    def report_prewrite(self, pump: Pump, failure: Failure | None) -> None:
+        """Note how a Prewrite went; a Pump without space rests from them for a while, too."""
+        if pump.rest.note(failure):
+            log.warning("pump %s gets no new transactions for a while: %s", pump.node_id, failure)
+        self.report(pump, failure)
 
     def report(self, pump: Pump, failure: Failure | None) -> None:
         """Note how a write went; a Pump that is not well gets no more Prewrites for now."""

@@ -8,9 +8,13 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.registry import NodeState, NodeStatus
+from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options
 from pumpclient.pumps import Pumps
+from pumpclient.rest import Rest
 from pumpclient.selector import selector_for
+
+NO_SPACE = Failure(Reason.NO_SPACE, "no available space", maybe_stored=False)
 
 Make = Callable[..., Pumps]
 
@@ -56,6 +60,64 @@ def test_only_pumps_with_all_of_the_labels_are_chosen_from(make: Make) -> None:
     assert picked(make(*statuses), 9) == {"a": 3, "b": 3, "c": 3}
     assert picked(make(*statuses, labels=("zone=a",)), 9) == {"a": 9}
     assert picked(make(*statuses, labels=("zone=b", "disk=fast")), 9) == {}
+
+
+def test_pumps_that_are_preferred_come_first_and_others_stand_in(make: Make) -> None:
+    statuses = (status("a", zone="a"), status("b", zone="b"), status("c", zone="a"))
+    pumps = make(*statuses, prefer=("zone=a",))
+    assert picked(pumps, 8) == {"a": 4, "c": 4}
+    both = [pump for pump in pumps.all if pump.node_id in "ac"]
+    assert pumps.pick(1, 1, both).node_id == "b"  # type: ignore[union-attr]
+    pumps.follow([statuses[1]])
+    assert picked(pumps, 3) == {"b": 3}
+    pumps.follow(statuses)
+    assert picked(pumps, 8) == {"a": 4, "c": 4}
+
+
+def test_preference_is_within_the_labels_that_are_a_must(make: Make) -> None:
+    statuses = (status("a", zone="a", disk="slow"), status("b", zone="b", disk="fast"))
+    pumps = make(*statuses, labels=("disk=fast",), prefer=("zone=a",))
+    assert picked(pumps, 3) == {"b": 3}
+
+
+def test_a_pump_without_space_rests_longer_each_time_and_is_asked_again(make: Make) -> None:
+    now_s = [0.0]
+    pumps = make(status("a"), status("b"), prefer=())
+    full, _ = pumps.all
+    full.rest = Rest(1, 3, monotonic_s=lambda: now_s[0])
+    for length_s in (1, 2, 3, 3):
+        for _ in range(5):  # Transactions that were under way together.
+            pumps.report_prewrite(full, NO_SPACE)
+        assert picked(pumps, 6) == {"b": 6}
+        now_s[0] += length_s - 0.01
+        assert picked(pumps, 6) == {"b": 6}
+        now_s[0] += 0.02
+        assert picked(pumps, 6) == {"a": 3, "b": 3}
+    pumps.report_prewrite(full, None)
+    pumps.report_prewrite(full, NO_SPACE)
+    now_s[0] += 1.01
+    assert picked(pumps, 6) == {"a": 3, "b": 3}
+
+
+def test_a_commit_that_is_taken_ends_no_rest(make: Make) -> None:
+    pumps = make(status("a"), status("b"))
+    full = pumps.all[0]
+    pumps.report_prewrite(full, NO_SPACE)
+    pumps.report(full, None)
+    assert picked(pumps, 4) == {"b": 4}
+
+
+def test_when_all_rest_all_are_asked(make: Make) -> None:
+    pumps = make(status("a"), status("b"))
+    for pump in pumps.all:
+        pumps.report_prewrite(pump, NO_SPACE)
+    assert picked(pumps, 4) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("bounds", [{"full_pause_s": 0.0}, {"full_pause_s_max": 0.5}])
+def test_a_rest_of_no_length_is_refused(bounds: dict[str, float]) -> None:
+    with pytest.raises(NeedsOperator, match="full_pause_s"):
+        Options(**bounds)
 
 
 def test_labels_are_followed_when_a_pump_changes_them(make: Make) -> None:
