@@ -1,4 +1,5 @@
-"""DDL: text into history jobs (`plan_ddl`), and jobs into the schema they leave (`Catalog`).
+"""DDL: text into history jobs (`plan_ddl`), jobs into the schema they leave (`Catalog`), and both
+under other names (`rename_tables`, `route_change`).
 
     sql ── lexer ── parse ──> statements ── plan ──> DdlJob ── Catalog.apply ──> SchemaChange
                               (no catalog)   (tables, types, alter)
@@ -32,5 +33,6 @@ JSON as text and lets CONVERT TO change its character set; MySQL and the catalog
 
 from penstock.ddl.catalog import Catalog, SchemaChange
 from penstock.ddl.plan import plan_ddl
+from penstock.ddl.routing import rename_tables, route_change
 
-__all__ = ["Catalog", "SchemaChange", "plan_ddl"]
+__all__ = ["Catalog", "SchemaChange", "plan_ddl", "rename_tables", "route_change"]

@@ -1,6 +1,7 @@
 """A place in the tokens of a statement, and the questions a parser asks there.
 
-The cursor also gathers `edits`: what must read otherwise downstream, whatever the catalog says.
+The cursor also gathers `edits`: what must read otherwise downstream, whatever the catalog says; and
+`refs`: every name of a table or database, where it stands.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Cursor:
         self.source = source
         self.at = 0
         self.edits: list[Edit] = []
+        self.refs: list[TableRef] = []
 
     @property
     def token(self) -> Token:
@@ -126,9 +128,19 @@ class Cursor:
         """Read a table's name with or without its schema."""
         start = self.token.start
         first = self.name()
-        if not self.take_sign("."):
-            return TableRef(None, first, start, self.last_end)
-        return TableRef(first, self.name(), start, self.last_end)
+        if self.take_sign("."):
+            ref = TableRef(first, self.name(), start, self.last_end)
+        else:
+            ref = TableRef(None, first, start, self.last_end)
+        self.refs.append(ref)
+        return ref
+
+    def schema_name(self) -> str:
+        """Read a database's name."""
+        start = self.token.start
+        name = self.name()
+        self.refs.append(TableRef(name, "", start, self.last_end))
+        return name
 
     def column_name(self) -> str:
         """Read a column's name, which may come with its table's."""

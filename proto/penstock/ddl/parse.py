@@ -69,7 +69,7 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
 
 
 def _statement(cur: Cursor) -> Statement:
-    start, cur.edits = cur.token.start, []
+    start, cur.edits, cur.refs = cur.token.start, [], []
     verb = cur.next().upper
     reader = _READERS.get(verb)
     if reader is None:
@@ -80,7 +80,8 @@ def _statement(cur: Cursor) -> Statement:
     found = reader(cur)
     if not cur.at_end():
         cur.fail("the end of the statement")
-    return replace(found, start=start, end=cur.last_end, edits=tuple(cur.edits))
+    edits, refs = tuple(cur.edits), tuple(cur.refs)
+    return replace(found, start=start, end=cur.last_end, edits=edits, refs=refs)
 
 
 def _create(cur: Cursor) -> Statement:
@@ -93,7 +94,7 @@ def _create(cur: Cursor) -> Statement:
         kept = len(cur.edits)
         absent = cur.if_not_exists()
         del cur.edits[kept:]
-        name = cur.name()
+        name = cur.schema_name()
         return CreateSchema(name=name, if_not_exists=absent, charset=_schema_options(cur))
     if not replaces and (index := _create_index(cur)) is not None:
         return index
@@ -208,7 +209,7 @@ def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
 def _alter(cur: Cursor) -> Statement:
     if cur.take_any("DATABASE", "SCHEMA"):
         starts = cur.is_word("DEFAULT") or cur.is_word("COLLATE") or cur.is_word("CHARSET")
-        name = None if starts or cur.is_word("CHARACTER", "SET") else cur.name()
+        name = None if starts or cur.is_word("CHARACTER", "SET") else cur.schema_name()
         charset = _schema_options(cur)
         if charset == Charset():
             cur.fail("CHARACTER SET or COLLATE")
@@ -226,7 +227,7 @@ def _alter(cur: Cursor) -> Statement:
 def _drop(cur: Cursor) -> Statement:
     if cur.take_any("DATABASE", "SCHEMA"):
         absent = cur.if_exists()
-        return DropSchema(name=cur.name(), if_exists=absent)
+        return DropSchema(name=cur.schema_name(), if_exists=absent)
     if cur.take("INDEX"):
         absent = cur.if_exists()
         name_token = cur.token

@@ -10,11 +10,15 @@ from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What every statement has: its place, and edits that do not depend on the catalog."""
+    """What every statement has: its place, edits that do not depend on the catalog, and names.
+
+    `refs` are all tables and databases named in it, but for those within a view's SELECT.
+    """
 
     start: int = 0
     end: int = 0
     edits: tuple[Edit, ...] = ()
+    refs: tuple[TableRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table's name as written."""
+    """A table's name as written; a database's has no table's `name`."""
 
     schema: str | None
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.schema import DdlJob, TableInfo
@@ -21,6 +21,11 @@ class DdlSession:
 
     def plan(self, sql: str, schema: str | None = "d") -> list[DdlJob]:
         return plan_ddl(sql, schema, self.catalog, lambda: next(self._ids))
+
+    @staticmethod
+    def planned(sql: str, schema: str | None, catalog: Catalog, ids: Iterator[int]) -> list[DdlJob]:
+        """Plan against any catalog."""
+        return plan_ddl(sql, schema, catalog, lambda: next(ids))
 
     def run(self, *statements: str) -> list[DdlJob]:
         jobs: list[DdlJob] = []
