@@ -22,6 +22,27 @@ class SparkConfig:
     conf: tuple[str, ...] = setting((), "more Spark settings, name=value, comma-separated")
 
 
+STRATEGIES = {"merge": ("snapshot",)}
+"""Each strategy with its modes; the first is the default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyConfig:
+    """How batches reach the downstream."""
+
+    strategy: str = setting("merge", "merge: only the last change of each row in a batch")
+    mode: str = setting("snapshot", "snapshot: a batch is one transaction with its checkpoint")
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        if self.strategy not in STRATEGIES:
+            raise out_of_range("apply.strategy", self.strategy, f"use {' or '.join(STRATEGIES)}")
+        modes = STRATEGIES[self.strategy]
+        if self.mode not in modes:
+            hint = f"strategy {self.strategy} has {' or '.join(modes)}"
+            raise out_of_range("apply.mode", self.mode, hint)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrainerConfig:
     """A Drainer merges the streams of all Pumps and applies them downstream, in commit order."""
@@ -55,6 +76,7 @@ class DrainerConfig:
     stop_timeout_s: float = setting(10.0, "how long a stop waits for batches under way")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting("", "log to this file instead of stderr")
+    apply: ApplyConfig = field(default_factory=ApplyConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 

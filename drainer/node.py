@@ -19,7 +19,6 @@ from typing import Any
 
 from drainer.batches import Target
 from drainer.config import DrainerConfig
-from drainer.generation import Generation
 from drainer.jobs import fetch_job
 from drainer.membership import Membership
 from drainer.merger import Merger
@@ -32,6 +31,7 @@ from drainer.schema import Gone, SchemaTracker
 from drainer.server import Services, build_server, listen
 from drainer.sinks import Checkpoint
 from drainer.status_http import Pages
+from drainer.strategies.choice import strategy_of
 from penstock.errors import NeedsOperator
 from penstock.history import History
 from penstock.http_status import HttpStatus
@@ -85,8 +85,21 @@ class _Node:
             tls=parts.security.tls,
         )
         who = Who(parts.cluster_id, node_id, tls=parts.security.tls)
-        room_bytes = config.buffer_bytes
-        self._pumps = Pumps(merger, self._membership.publish_and_list, who, room_bytes)
+        self._pumps = Pumps(merger, self._membership.publish_and_list, who, config.buffer_bytes)
+        self._pipeline = self._wired(merger, schemas, checkpoint)
+        services = Services(
+            refresh=self._pumps.refresh,
+            status=self._status,
+            pause=lambda asked: self._end(asked, NodeState.PAUSED),
+            close=lambda asked: self._end(asked, NodeState.OFFLINE),
+        )
+        services.add_to(self._server)
+        self._http = HttpStatus(f"Drainer {node_id} at {address}")
+        self._add_pages()
+
+    def _wired(self, merger: Merger, schemas: SchemaTracker, checkpoint: Checkpoint) -> Pipeline:
+        """Return the way from the merge to the downstream."""
+        config, parts = self._config, self._parts
         planner = Planner(
             functools.partial(_target, schemas),
             rows_max=config.batch_rows_max,
@@ -100,25 +113,13 @@ class _Node:
             schemas=schemas,
             fetch_job=lambda step: fetch_job(history, step),
         )
-        generation = Generation(
-            parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect
+        downstream = Downstream(
+            strategy=strategy_of(config.apply, parts),
+            sink=parts.sink,
+            thread=parts.thread,
+            checkpoint=checkpoint,
         )
-        downstream = Downstream(sink=parts.sink, thread=parts.thread, checkpoint=checkpoint)
-        self._pipeline = Pipeline(
-            source,
-            generation.statements,
-            downstream,
-            checkpoint_interval_s=config.checkpoint_interval_s,
-        )
-        services = Services(
-            refresh=self._pumps.refresh,
-            status=self._status,
-            pause=lambda asked: self._end(asked, NodeState.PAUSED),
-            close=lambda asked: self._end(asked, NodeState.OFFLINE),
-        )
-        services.add_to(self._server)
-        self._http = HttpStatus(f"Drainer {node_id} at {address}")
-        self._add_pages()
+        return Pipeline(source, downstream, checkpoint_interval_s=config.checkpoint_interval_s)
 
     def _add_pages(self) -> None:
         pages = Pages(

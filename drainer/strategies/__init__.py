@@ -1,0 +1,33 @@
+"""How a batch becomes changes downstream: the `Strategy` promise, one module for each behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from drainer.apply.work import Batch
+from drainer.sinks import Checkpoint
+
+__all__ = ["Prepared", "Strategy"]
+
+
+class Prepared(Protocol):
+    """One batch, ready to be committed; whoever lets go of it has not changed the downstream."""
+
+    async def commit(self, checkpoint: Checkpoint) -> None:
+        """Bring the batch and its `checkpoint` into the downstream; called once.
+
+        Returns when both are there, and lets go of the batch's SQL. Raises what stops the Drainer.
+        """
+        ...
+
+
+class Strategy(Protocol):
+    """The way of all batches of a Drainer's life, one after another.
+
+    `prepare` of a batch may run while the batch before is committed; commits follow one another
+    in commit order, with DDL steps between them that are no strategy's business.
+    """
+
+    async def prepare(self, batch: Batch) -> Prepared:
+        """Turn rows into SQL; touches nothing downstream, so it may be cancelled at any moment."""
+        ...
