@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from penstock.errors import Retryable
 from penstock.pb import penstock_pb2
-from pump.record import Contradiction, NoPrewrite, OutOfSpace
+from pump.record import Contradiction, NoPrewrite, OutOfSpace, TooManyOpen
 
 SECONDS = tuple(5e-5 * 2**n for n in range(18))
 """The original's bounds, 50 µs to 6.6 s."""
@@ -76,6 +76,7 @@ class Figures:
 
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (TooManyOpen, "too_many_open"),
     (OutOfSpace, "no_space"),
     (NoPrewrite, "no_prewrite"),
     (Contradiction, "contradiction"),

@@ -2,7 +2,7 @@
 
     arrives    the transaction is   the Pump
     ─────────  ───────────────────  ────────────────────────────────────────────────────────
-    Prewrite   unknown              stores it
+    Prewrite   unknown              stores it, unless `open_max` others are open
                known                acknowledges it again if the bytes are the same, else refuses
                rolled back already  stores it as rolled back: the Rollback overtook it
     Commit     open                 stores it, if its commit_ts lies above the Prewrite's floor
@@ -33,11 +33,14 @@ from penstock.errors import PenstockError
 from penstock.model import BinlogType
 from penstock.segments import Position
 from pump.index import FAKE, ROLLED_BACK, CommitEntry
-from pump.record import Contradiction, NoPrewrite, Record
+from pump.record import Contradiction, NoPrewrite, Record, TooManyOpen
 from pump.sorter import Sorter
 
 GENERATION_MAX = 32_768
 """Decided transactions per generation; two generations are kept."""
+
+OPEN_MAX = 200_000
+"""Open transactions; each costs some 420 bytes of memory."""
 
 _EARLY_MAX = 65_536
 
@@ -91,6 +94,7 @@ class Ledger:
         early: OrderedDict[int, None] | None = None,
     ) -> None:
         self.sorter = sorter
+        self.open_max = OPEN_MAX
         self.repeated = 0
         self.refused = 0
         self._lookup = lookup
@@ -138,6 +142,8 @@ class Ledger:
             stored = group.prewrites[start_ts][0]
         elif (decided := self._decided(start_ts)) is not None:
             stored = self._read(decided.prewrite)  # None when it is purged: long done with.
+        elif (count := len(self.sorter.open)) + len(group.prewrites) >= self.open_max:
+            raise TooManyOpen(count, next(iter(self.sorter.open), start_ts))
         else:
             group.prewrites[start_ts] = (payload, group.largest_ts)
             return True

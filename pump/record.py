@@ -58,6 +58,17 @@ class OutOfSpace(Retryable):
     """The volume is too full for new binlogs; purging or another Pump may help."""
 
 
+class TooManyOpen(OutOfSpace):
+    """As many transactions are open as may be; once some end, or on another Pump, it may work."""
+
+    def __init__(self, count: int, oldest_start_ts: int) -> None:
+        super().__init__(
+            f"{count} transactions are open, which is all that open-prewrites-max allows; the"
+            f" oldest has the start_ts {oldest_start_ts} (find out why it does not end: is the"
+            " resolver's database away?)"
+        )
+
+
 class PurgedRange(NeedsOperator):
     """A puller asks for binlogs that a garbage collection has removed."""
 

@@ -33,9 +33,10 @@ from penstock.files import Files
 from penstock.model import BinlogType
 from penstock.segment import CutShort
 from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
+from penstock.settings import out_of_range
 from pump.entries import checkpoint_of
 from pump.index import Checkpoint, Index, Purge
-from pump.ledger import Ledger
+from pump.ledger import OPEN_MAX, Ledger
 from pump.progress import Progress
 from pump.purging import Needed, finish_purge
 from pump.replay import Replay
@@ -74,8 +75,16 @@ class StorageConfig:
     segment_bytes_max: int = SEGMENT_BYTES_MAX
     stop_write_at_available_bytes: int = -1
     """Refuse new transactions below this. Negative: by the volume, see space.py."""
+    open_prewrites_max: int = OPEN_MAX
+    """Above so many transactions without an outcome, new ones are refused."""
     index_write_buffer_bytes: int = 16 << 20
     index_cache_bytes: int = 32 << 20
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        if self.open_prewrites_max < 1:
+            name = "storage.open_prewrites_max"
+            raise out_of_range(name, self.open_prewrites_max, "it must be above zero")
 
 
 def recover(
@@ -102,7 +111,9 @@ def recover(
             segments = _open_log(folder, config, files, head)
         _log_opened()
         try:
-            return _replay(folder, index, segments, checkpoint, on_progress, now_ms)
+            found = _replay(folder, index, segments, checkpoint, on_progress, now_ms)
+            found.ledger.open_max = config.open_prewrites_max
+            return found
         except BaseException:
             segments.close()
             raise

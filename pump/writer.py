@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, Retryable
 from pump.figures import Figures
-from pump.record import NotStored
+from pump.record import NotStored, TooManyOpen
 
 if TYPE_CHECKING:
     from pump.record import Record
@@ -229,6 +229,8 @@ class Writer:
             acknowledged.note(now_s - waiting.since_s)
         for error in refused.values():
             self._figures.refuse(error)
+            if isinstance(error, TooManyOpen):
+                log.warning("new transactions are refused: %s", error)
         if appended is not None:
             self._unindexed = appended
             self.groups_written += 1

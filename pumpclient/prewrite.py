@@ -71,7 +71,7 @@ class Prewriter:
         overdue = time.monotonic() > tries.deadline_s
         if pump is None:
             if tries.full:
-                raise _out_of_space(tries.full)
+                raise _out_of_space(tries.full, tries.last)
             if overdue:
                 raise self._pumps.missing()
             time.sleep(self._options.prewrite_retry_s)
@@ -112,9 +112,9 @@ class Prewriter:
         return False
 
 
-def _out_of_space(full: set[Pump]) -> NeedsOperator:
+def _out_of_space(full: set[Pump], last: Failure | None) -> NeedsOperator:
     names = ", ".join(sorted(pump.node_id for pump in full))
     return NeedsOperator(
-        f"every Pump that is online is out of space: {names}",
+        f"every Pump that is online is out of space: {names}; the last one says: {last}",
         hint="free disk space there, shorten gc, or start another Pump",
     )
