@@ -60,10 +60,15 @@ class Figures:
         self.append_s = Distribution(SECONDS)
         self.write_s = Distribution(SECONDS)
         self.sync_s = Distribution(SECONDS)
+        self.rotate_s = Distribution(SECONDS)
+        """From one segment to the next: its header on the disk under its name."""
         self.write_bytes = Distribution(SIZES_BYTES)
         self.group_records = Distribution(COUNTS)
         self.refused: Counter[str] = Counter()
         self.failed_groups = 0
+        self.failed_writes = 0
+        """What was submitted in failed groups."""
+        self.failed_indexing = 0
 
     def refuse(self, error: BaseException) -> None:
         """Count a binlog that was not taken."""

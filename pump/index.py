@@ -136,6 +136,8 @@ class Index:
 
     def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:
         self.path = path
+        self.forgotten = 0
+        """Entries that purges removed, for metrics."""
         is_new = not path.exists()
         if not is_new and not (path / "CURRENT").exists():
             raise Corrupt(str(path), 0, "the index has lost its file CURRENT")
@@ -242,6 +244,7 @@ class Index:
                 deleted += self._delete(keys)
         rows = self._rows(_SEGMENT_KEY.pack(b"s", 0), _SEGMENT_KEY.pack(b"s", before_segment))
         self._delete([key for key, _ in rows])
+        self.forgotten += deleted
         return deleted
 
     def close(self) -> None:

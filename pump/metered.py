@@ -53,14 +53,22 @@ class MeteredFiles:
     def __init__(self, files: Files, figures: Figures) -> None:
         self._files = files
         self._figures = figures
+        self._created_s: float | None = None
         self.names = files.names
         self.rename = files.rename
         self.remove = files.remove
-        self.sync_folder = files.sync_folder
         self.space = files.space
+
+    def sync_folder(self, path: Path) -> None:
+        """Make names durable; after `create` this ends the making of a segment."""
+        self._files.sync_folder(path)
+        created_s, self._created_s = self._created_s, None
+        if created_s is not None:
+            self._figures.rotate_s.note(time.perf_counter() - created_s)
 
     def create(self, path: Path) -> File:
         """Open `path` for reading and writing, empty."""
+        self._created_s = time.perf_counter()
         return MeteredFile(self._files.create(path), self._figures)
 
     def open(self, path: Path, *, writable: bool = False) -> File:

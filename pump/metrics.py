@@ -92,8 +92,13 @@ class PumpMetrics(Collector):
         yield _original("loss_binlog_count", "Writes that failed.", {(): lost})
         yield _original(
             "storage_error_count",
-            "Groups that the disk did not take.",
-            {("write_binlog_batch",): figures.failed_groups},
+            "What the disk did not take or give: writes, their groups, index batches, reads.",
+            {
+                ("write_binlog",): figures.failed_writes,
+                ("write_binlog_batch",): figures.failed_groups,
+                ("batch_write_kv",): figures.failed_indexing,
+                ("read_value",): self._observed.pulls.failed,
+            },
             "type",
         )
         own = {
@@ -122,6 +127,7 @@ class PumpMetrics(Collector):
             ("batch",): figures.append_s,
             ("to_disk",): figures.write_s,
             ("fsync",): figures.sync_s,
+            ("rotate",): figures.rotate_s,
         }
         name = f"{ORIGINAL}_storage_write_binlog_duration_time"
         yield _histogram(name, "Seconds of the steps of a write.", durations, "type")
@@ -146,6 +152,9 @@ class PumpMetrics(Collector):
             ("done_gc_ts", "The same: a purge is one step here.", purged_ms),
         ):
             yield _original(f"storage_{name}", about, {(): ms}, gauge=True)
+        deleted = storage.stats()["purged_entries"]
+        about = "Index entries that purges removed."
+        yield _original("storage_deleted_kv_total", about, {(): deleted})
 
     def _transactions(self) -> Iterator[Metric]:
         unmatched = self._observed.storage.unmatched(older_than_s=0)
@@ -156,6 +165,9 @@ class PumpMetrics(Collector):
         yield _gauge("oldest_open_prewrite_seconds", about, age_s)
         resolved = self._observed.resolving.resolved
         yield _counter("transactions_resolved", "Outcomes found out by the resolver.", resolved)
+        asked = self._observed.resolving.asked
+        about = "Questions to the resolver, which is who knows here what TiKV knew there."
+        yield _original("storage_query_tikv_count", about, {(): asked})
         written = self._observed.faker.written
         yield _counter("fake_binlogs", "Written to keep an idle stream moving.", written)
         late_s = max(0.0, seconds_between(self._observed.storage.max_commit_ts, now_ts))
@@ -175,6 +187,11 @@ class PumpMetrics(Collector):
         for name, after_ts in sorted(pullers.items()):
             lag.add_metric([name], max(0.0, seconds_between(after_ts, max_commit_ts)))
         yield lag
+        late: dict[Labels, float] = {
+            (name,): count for name, count in sorted(self._observed.pulls.late.items())
+        }
+        about = "Pulls that asked for purged binlogs."
+        yield _original("detected_drainer_binlog_purge_count", about, late, "id")
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:

@@ -7,15 +7,20 @@ commit_ts moves. Storage reads run in a few threads, so that a cold disk does no
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.errors import PenstockError
+from pump.record import PurgedRange
+
 if TYPE_CHECKING:
     from pump.storage import Pulled, Storage
 
 _COUNT_MAX = 4096
+_LATE_MAX = 1000
 _THREADS = 4
 
 
@@ -40,6 +45,10 @@ class Pulls:
         self.moved_at_s = float("-inf")
         self.hungry = asyncio.Event()
         self.open: dict[int, Puller] = {}
+        self.failed = 0
+        """Reads that ended with an error, other than for purged binlogs."""
+        self.late: Counter[str] = Counter()
+        """How often each puller asked for purged binlogs; no more than `_LATE_MAX` of them."""
 
     def wake(self) -> None:
         """Wake the waiting pullers when the greatest commit_ts has moved."""
@@ -75,13 +84,23 @@ class Pulls:
                     self.hungry.set()
                     await moved.wait()
                     continue
-                pulled = await self._pull(puller, bytes_max)
+                try:
+                    pulled = await self._pull(puller, bytes_max)
+                except (PenstockError, OSError) as error:
+                    self._note(name, error)
+                    raise
                 assert pulled.last_ts > puller.after_ts, "a pull must move on"
                 if pulled.payloads:
                     yield pulled
                 puller.after_ts = pulled.last_ts
         finally:
             del self.open[id(puller)]
+
+    def _note(self, name: str, error: Exception) -> None:
+        if not isinstance(error, PurgedRange):
+            self.failed += 1
+        elif name in self.late or len(self.late) < _LATE_MAX:
+            self.late[name] += 1
 
     async def _pull(self, puller: Puller, bytes_max: int) -> Pulled:
         def read() -> Pulled:

@@ -154,6 +154,7 @@ class Resolving:
         self._unsaid = 0
         self._failure: BaseException | None = None
         self.resolved = 0
+        self.asked = 0
 
     async def run(self) -> None:
         """Ask and write, for ever; log failures and try again."""
@@ -205,6 +206,7 @@ class Resolving:
             about = case.about
             waited_s = now_s - case.first_s + ASK_AFTER_S
             question = Question(start_ts, about.prewrite_key, about.ddl_job_id, waited_s)
+            self.asked += 1
             resolution = await self._resolver.resolve(question)
             if resolution.outcome is not Outcome.UNKNOWN:
                 await self._write(unmatched, resolution)

@@ -271,6 +271,7 @@ class Storage:
             "repeated_records": ledger.repeated,
             "refused_records": ledger.refused,
             "replayed_records": self._replayed,
+            "purged_entries": self._index.forgotten,
         }
 
     def close(self) -> None:

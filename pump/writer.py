@@ -240,6 +240,7 @@ class Writer:
     def _failed(self, group: Sequence[_Waiting], error: BaseException) -> None:
         log.error("a group of %d writes failed: %s", len(group), error)
         self._figures.failed_groups += 1
+        self._figures.failed_writes += len(group)
         for waiting in group:
             if not waiting.done.done():
                 waiting.done.set_exception(error)
@@ -256,6 +257,7 @@ class Writer:
         try:
             self._storage.index(self._unindexed)
         except Exception:
+            self._figures.failed_indexing += 1
             log.exception("indexing failed; trying again in %.0f s", _INDEX_RETRY_S)
             self._loop.call_later(_INDEX_RETRY_S, self._turn)
             return False
