@@ -68,6 +68,10 @@ class DrainerConfig:
         "where to start on a downstream without checkpoint: after this commit_ts, of which the "
         "downstream holds a copy; 0: at the beginning; -1: now, without what was before",
     )
+    ignore_txn_commit_ts: tuple[str, ...] = setting(
+        (),
+        "commit_ts of transactions that are not applied; a DDL among them is still tracked",
+    )
     batch_rows_max: int = setting(50_000, "a batch is cut at this many rows")
     batch_bytes_max: int = setting(8 << 20, "a batch is cut at this many bytes")
     buffer_bytes: int = setting(16 << 20, "how much of all Pumps may wait for the merge")
@@ -80,6 +84,11 @@ class DrainerConfig:
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
+    @property
+    def ignored_ts(self) -> frozenset[int]:
+        """The commit_ts whose transactions are not applied."""
+        return frozenset(map(int, self.ignore_txn_commit_ts))
+
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
         for name in ("addr", "advertise_addr", "pd_address"):
@@ -89,6 +98,9 @@ class DrainerConfig:
         for name, value in vars(self).items():
             if name.endswith(("_s", "_bytes", "_max")) and value <= 0:
                 raise out_of_range(name, value, "it must be above zero")
+        for text in self.ignore_txn_commit_ts:
+            if not text.isdecimal():
+                raise out_of_range("ignore_txn_commit_ts", text, "give commit_ts, comma-separated")
         if self.initial_commit_ts < -1:
             raise out_of_range(
                 "initial_commit_ts", self.initial_commit_ts, "use -1, 0 or a commit_ts"

@@ -50,6 +50,11 @@ class Home:
         if self._lock is not None:
             os.close(self._lock)
 
+    def known_node_id(self, configured: str, address: str) -> str:
+        """Return the name this directory bears already, or would get; change nothing."""
+        path = self.path / ".node"
+        return path.read_text(encoding="utf-8").strip() if path.exists() else configured or address
+
     def node_id(self, configured: str, address: str) -> str:
         """Return the name this directory bears already, or the configured one, or the address."""
         path = self.path / ".node"

@@ -19,15 +19,17 @@ from typing import Any
 
 from drainer.batches import Target
 from drainer.config import DrainerConfig
+from drainer.follower import DdlFollower
 from drainer.jobs import fetch_job
 from drainer.membership import Membership
 from drainer.merger import Merger
-from drainer.parts import Parts, StoppedEarly, insist, open_parts, starting_point
+from drainer.parts import Parts, StoppedEarly, open_parts, starting_point
 from drainer.pipeline import Downstream, Pipeline, Source
 from drainer.planner import Planner
 from drainer.puller import Who
 from drainer.pumps import Pumps
 from drainer.schema import Gone, SchemaTracker
+from drainer.schema_start import Followed, schema_at
 from drainer.server import Services, build_server, listen
 from drainer.sinks import Checkpoint
 from drainer.status_http import Pages
@@ -49,9 +51,8 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
         async with AsyncExitStack() as stack:
             parts = await open_parts(config, stack, stop)
             checkpoint = await starting_point(config, parts, stop)
-            jobs = await insist(stop, "the DDL history", History(parts.etcd).jobs)
-            schemas = SchemaTracker.from_history(jobs, checkpoint.commit_ts)
-            await _Node(config, parts, checkpoint, schemas).live(stop)
+            followed = await schema_at(config, parts, checkpoint, stop)
+            await _Node(config, parts, checkpoint, followed).live(stop)
     except StoppedEarly:
         log.info("stopped before the Drainer was up")
 
@@ -64,7 +65,7 @@ class _Node:
         config: DrainerConfig,
         parts: Parts,
         checkpoint: Checkpoint,
-        schemas: SchemaTracker,
+        followed: Followed,
     ) -> None:
         self._config = config
         self._parts = parts
@@ -86,7 +87,7 @@ class _Node:
         )
         who = Who(parts.cluster_id, node_id, tls=parts.security.tls)
         self._pumps = Pumps(merger, self._membership.publish_and_list, who, config.buffer_bytes)
-        self._pipeline = self._wired(merger, schemas, checkpoint)
+        self._pipeline = self._wired(merger, followed, checkpoint)
         services = Services(
             refresh=self._pumps.refresh,
             status=self._status,
@@ -97,21 +98,28 @@ class _Node:
         self._http = HttpStatus(f"Drainer {node_id} at {address}")
         self._add_pages()
 
-    def _wired(self, merger: Merger, schemas: SchemaTracker, checkpoint: Checkpoint) -> Pipeline:
+    def _wired(self, merger: Merger, followed: Followed, checkpoint: Checkpoint) -> Pipeline:
         """Return the way from the merge to the downstream."""
-        config, parts = self._config, self._parts
+        config, parts, schemas = self._config, self._parts, followed.tracker
         planner = Planner(
             functools.partial(_target, schemas),
             rows_max=config.batch_rows_max,
             bytes_max=config.batch_bytes_max,
+            ignored_ts=config.ignored_ts,
         )
         history = History(parts.etcd)
+        follower = DdlFollower(
+            schemas,
+            lambda step: fetch_job(history, step),
+            decisions=followed.decisions,
+            ignored_ts=config.ignored_ts,
+        )
         source = Source(
             merger=merger,
             planner=planner,
             pumps=self._pumps,
             schemas=schemas,
-            fetch_job=lambda step: fetch_job(history, step),
+            follow_ddl=follower.follow,
         )
         downstream = Downstream(
             strategy=strategy_of(config.apply, parts),

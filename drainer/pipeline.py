@@ -17,15 +17,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from drainer.apply.work import Batch
+from drainer.follower import with_way_out
 from drainer.merger import Merger
 from drainer.planner import DdlStep, Planner, RowsStep, Step
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
 from drainer.strategies import Prepared, Strategy
-from penstock.schema import DdlJob
+from penstock.errors import NeedsOperator
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +53,16 @@ class Schemas(Protocol):
     def version(self) -> int:
         """The schema version after everything followed so far."""
 
-    def follow(self, job: DdlJob) -> Any:
-        """Take a DDL into account and return the change that the sink runs."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where steps come from; `fetch_job` finds the job that a DDL binlog speaks of."""
+    """Where steps come from; `follow_ddl` returns what to run for a DDL, if anything."""
 
     merger: Merger
     planner: Planner
     pumps: Feed
     schemas: Schemas
-    fetch_job: Callable[[DdlStep], Awaitable[DdlJob]]
+    follow_ddl: Callable[[DdlStep], Awaitable[SchemaChange | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ class _Work:
 
     step: Step
     checkpoint: Checkpoint
-    change: Any = None
+    change: SchemaChange | None = None
     prepared: asyncio.Task[Prepared] | None = None
 
 
@@ -225,7 +226,7 @@ class Pipeline:
         """Begin a step; a DDL changes the schema for all that is planned from here on."""
         change = None
         if isinstance(step, DdlStep):
-            change = self._source.schemas.follow(await self._source.fetch_job(step))
+            change = await self._source.follow_ddl(step)
         self._slots -= 1
         self._last_step_s = time.monotonic()
         # A crash left a DDL half done: its intent stays on record until it has run.
@@ -268,10 +269,14 @@ class Pipeline:
             self._downstream.thread.call,
             work.checkpoint,
         )
-        if isinstance(work.step, DdlStep):
-            maybe_done = self._intent_ts == work.step.commit_ts
-            log.info("DDL at %d: %s", work.step.commit_ts, work.step.query)
-            await call(lambda: sink.run_ddl(work.change, checkpoint, maybe_done=maybe_done))
+        if work.change is not None:
+            change, ddl_ts = work.change, work.step.commit_ts
+            maybe_done = self._intent_ts == ddl_ts
+            log.info("DDL at %d: %s", ddl_ts, change.job.query)
+            try:
+                await call(lambda: sink.run_ddl(change, checkpoint, maybe_done=maybe_done))
+            except NeedsOperator as error:
+                raise with_way_out(error, ddl_ts) from error
         elif work.prepared is None:
             await call(lambda: sink.save_checkpoint(checkpoint))
         else:

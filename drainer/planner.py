@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,11 +55,22 @@ Step = RowsStep | DdlStep
 class Planner:
     """The cutter; pure: it is told what came and asked for the next step."""
 
-    def __init__(self, lookup: Lookup, *, rows_max: int, bytes_max: int) -> None:
-        """Start empty; `lookup` resolves table ids and is asked anew after each DDL."""
+    def __init__(
+        self,
+        lookup: Lookup,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        ignored_ts: Set[int] = frozenset(),
+    ) -> None:
+        """Start empty; `lookup` resolves table ids and is asked anew after each DDL.
+
+        Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log.
+        """
         self._lookup = lookup
         self._rows_max = rows_max
         self._bytes_max = bytes_max
+        self._ignored_ts = ignored_ts
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._targets: dict[tuple[int, int], Target | None] = {}
         self._latest: dict[int, Target | None] = {}
@@ -120,6 +132,11 @@ class Planner:
             self._latest.clear()
             query = binlog.ddl_query.decode("utf-8", "replace")
             return DdlStep(ts, binlog.ddl_job_id, query)
+        if ts in self._ignored_ts:
+            log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+            self._waiting.popleft()
+            self._through_ts = ts
+            return None
         size = len(payload)
         if self._collector.rows and self._collector.bytes + size > self._bytes_max:
             return self.cut()

@@ -9,12 +9,16 @@ table went may still name it; its rows have nowhere to go, and the answer says s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlJob, TableInfo
+
+if TYPE_CHECKING:
+    from drainer.decisions import Decision
 
 VERSIONS_PER_TABLE_MAX = 8
 
@@ -47,12 +51,18 @@ class SchemaTracker:
         self._gone: dict[int, Gone] = {}
 
     @classmethod
-    def from_history(cls, jobs: Iterable[DdlJob], up_to_ts: int) -> SchemaTracker:
-        """Return a tracker that has followed all jobs finished at or before `up_to_ts`."""
+    def from_history(
+        cls, jobs: Iterable[DdlJob], up_to_ts: int, decisions: Mapping[int, Decision] | None = None
+    ) -> SchemaTracker:
+        """Return a tracker that has followed all jobs finished at or before `up_to_ts`.
+
+        `decisions` by commit_ts say which jobs are something else to this Drainer.
+        """
         tracker = cls()
         for job in sorted(jobs, key=lambda j: j.schema_version):
             if job.finished_ts <= up_to_ts:
-                tracker.follow(job)
+                decision = (decisions or {}).get(job.finished_ts)
+                tracker.follow(decision.decided(job, tracker.catalog) if decision else job)
         return tracker
 
     @property

@@ -267,3 +267,13 @@ def test_all_rows_come_out_once_in_order_and_ddls_are_barriers(
     for step in steps(plan):
         collect(step)
     assert got == expected
+
+
+def test_an_ignored_transaction_is_left_out_and_time_still_moves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plan = Planner(lookup, rows_max=1000, bytes_max=1 << 20, ignored_ts={20, 40})
+    offer(plan, c10=inserts(10, 2), c20=inserts(20, 3), c40=ddl(40))
+    found = steps(plan)
+    assert [(s.commit_ts, getattr(s, "rows", None)) for s in found] == [(20, 2), (40, None)]
+    assert "transaction 20 is in ignore-txn-commit-ts" in caplog.text
