@@ -25,7 +25,8 @@ from drainer.apply.rowwise import generate_rows
 from drainer.apply.sql import table_sql
 from drainer.apply.work import Op, WorkUnit, in_order
 from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.sinks.mysql import ROWS_SQL_MODE, MysqlSink
+from drainer.sinks.mysql import MysqlSink
+from drainer.sinks.mysql_session import ROWS_SQL_MODE
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.model import MutationType

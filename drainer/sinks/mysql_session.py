@@ -1,0 +1,169 @@
+"""One connection to a MySQL, MariaDB or TiDB downstream: opened when needed, again when lost.
+
+The session's sql_mode is part of the literals' format (`drainer.apply.literals`):
+NO_BACKSLASH_ESCAPES so that only quotes are special, STRICT_ALL_TABLES so that a value that does
+not fit is an error and not another value, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0
+and '2021-02-31' arrive as they are. FOUND_ROWS makes an UPDATE count the rows that it found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pymysql
+from pymysql.constants import CLIENT, ER
+
+from drainer.sinks.mysql_ddl import ALREADY_CODES
+from drainer.sinks.mysql_url import Target
+from penstock.errors import NeedsOperator, Retryable
+
+log = logging.getLogger(__name__)
+
+ROWS_SQL_MODE = (
+    "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
+    "NO_BACKSLASH_ESCAPES"
+)
+
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
+# Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
+# deadlock. The last block is TiDB's: write conflicts, regions and schemas on the move.
+_PASSING = {
+    0, ER.CON_COUNT_ERROR, ER.DISK_FULL, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT,
+    ER.LOCK_DEADLOCK, ER.ERROR_DURING_COMMIT, ER.OPTION_PREVENTS_STATEMENT,
+    ER.TOO_MANY_USER_CONNECTIONS, ER.NET_READ_ERROR, ER.NET_READ_INTERRUPTED,
+    ER.NET_ERROR_ON_WRITE, ER.NET_WRITE_INTERRUPTED, ER.QUERY_INTERRUPTED, ER.RECORD_FILE_FULL,
+    1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
+    8002, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008,
+}  # fmt: skip
+
+Connection = Any  # PyMySQL's stubs make the connection generic over its cursor.
+T = TypeVar("T")
+
+
+class MysqlSession:
+    """A connection that only one thread at a time uses; `close` may come from another."""
+
+    def __init__(self, target: Target, *, retry_s_max: float, closing: threading.Event) -> None:
+        """Contact nothing yet; `closing` ends the waiting of all sessions that share it."""
+        self._target = target
+        self._retry_s_max = retry_s_max
+        self._closing = closing
+        self._connection: Connection | None = None
+        self._using = threading.Lock()
+        self.packet_bytes_max = 0
+
+    def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
+        """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
+        with self._using:
+            return self._until_it_passes(attempt)
+
+    def close(self) -> None:
+        """Close the connection; a call that waits in another thread ends with `Retryable`."""
+        assert self._closing.is_set(), "whoever waits would only try again"
+        if not self._using.acquire(blocking=False):
+            self._hang_up()
+            self._using.acquire()
+        try:
+            self._disconnect()
+        finally:
+            self._using.release()
+
+    def _until_it_passes(self, attempt: Callable[[Connection, bool], T]) -> T:
+        deadline = time.monotonic() + self._retry_s_max
+        pause_s = _PAUSE_S_MIN
+        retried = False
+        while True:
+            try:
+                return attempt(self._connected(), retried)
+            except (pymysql.err.MySQLError, OSError) as error:
+                # A transaction that was open ends with its connection, whatever happened to it.
+                self._disconnect()
+                if not _passes(error):
+                    raise _refused(error) from error
+                problem = error
+            except BaseException:
+                self._disconnect()
+                raise
+            retried = True
+            if time.monotonic() + pause_s > deadline:
+                raise Retryable(
+                    f"downstream {self._target.name}: {problem}, for {self._retry_s_max:.0f} s"
+                ) from problem
+            log.warning("downstream %s: %s; trying again", self._target.name, problem)
+            if self._closing.wait(pause_s):
+                raise Retryable("the sink was closed while it waited") from problem
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _connected(self) -> Connection:
+        if self._closing.is_set():
+            raise Retryable("the sink is closed")
+        if self._connection is None:
+            self._connection = connection = pymysql.connect(
+                **self._target.options, client_flag=CLIENT.FOUND_ROWS
+            )
+            _keep_alive(connection)
+            connection.query(
+                f"SET SESSION sql_mode = '{ROWS_SQL_MODE}', time_zone = '+00:00',"
+                " foreign_key_checks = 0"
+            )
+            connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            self.packet_bytes_max = int(one(connection, "SELECT @@max_allowed_packet")[0])
+        return self._connection
+
+    def _hang_up(self) -> None:
+        """End a statement that another thread waits for, by ending its connection."""
+        connection = self._connection
+        sock = None if connection is None else connection._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(pymysql.err.MySQLError, OSError):
+                connection.close()
+
+
+def one(connection: Connection, sql: str) -> Any:
+    """Return the first row of a query, None when there is none."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()
+
+
+def _keep_alive(connection: Connection) -> None:
+    """Notice within a minute that the server's machine is gone; statements may take hours."""
+    sock = connection._sock
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def code_of(error: BaseException) -> int:
+    """Return the server's (or the client's) number for an error, 0 without one."""
+    code = error.args[0] if error.args else 0
+    return code if isinstance(code, int) else 0
+
+
+def _passes(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return True
+    return code_of(error) in _PASSING
+
+
+def _refused(error: BaseException) -> NeedsOperator:
+    code = code_of(error)
+    hint = "compare the downstream's schema and data with the upstream's"
+    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR):
+        hint = "check the user, the password and the grants of the downstream's account"
+    elif code in ALREADY_CODES:
+        hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"
+    return NeedsOperator(f"the downstream refused: {error}", hint=hint)
