@@ -47,6 +47,9 @@ class _Column:
     target: Target
     kinds: bytearray = field(default_factory=bytearray)
     rows: list[bytes] = field(default_factory=list)
+    transactions: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """How many rows each of `transactions` has here."""
 
 
 class Collector:
@@ -55,6 +58,7 @@ class Collector:
     def __init__(self) -> None:
         self.rows = 0
         self.bytes = 0
+        self._transactions = 0
         self._columns: dict[int, _Column] = {}
 
     def fits(self, changes: list[Change]) -> bool:
@@ -73,8 +77,11 @@ class Collector:
                 column = self._columns[change.table_id] = _Column(change.target)
             column.kinds += change.kinds
             column.rows += change.rows
+            column.transactions.append(self._transactions)
+            column.counts.append(len(change.rows))
             self.rows += len(change.rows)
         self.bytes += size
+        self._transactions += 1
 
     def tables(self) -> list[TableRows]:
         """Return everything collected as Arrow columns; the collector is spent afterwards."""
@@ -84,7 +91,8 @@ class Collector:
             _, column = self._columns.popitem()
             schema, table = column.target
             rows = _array(column.rows)
-            tables.append(TableRows(schema, table, bytes(column.kinds), rows))
+            numbers = np.repeat(np.array(column.transactions, np.int32), column.counts)
+            tables.append(TableRows(schema, table, bytes(column.kinds), rows, numbers))
         return tables[::-1]
 
 

@@ -7,6 +7,8 @@ one record batch; the header is JSON in the metadata of the stream's schema, und
     op      uint8   0 DELETE   the row's before image names a key that must go
                     1 UPSERT   the row's after image is the key's last value in the batch
                     2 ORDERED  a change of a table without row key, to be done in this order
+                3 EACH     a change that becomes a statement of its own, with causality keys
+                4 SAFE     the same, in the form that may be run again
     kind    uint8   MutationType of `row`: which layout its bytes have
     row     binary  the row bytes as the writer encoded them
 
@@ -43,6 +45,8 @@ class Op(IntEnum):
     DELETE = 0
     UPSERT = 1
     ORDERED = 2
+    EACH = 3
+    SAFE = 4
 
 
 ROWS_SCHEMA = pa.schema([("op", pa.uint8()), ("kind", pa.uint8()), ("row", pa.large_binary())])
@@ -52,13 +56,15 @@ ROWS_SCHEMA = pa.schema([("op", pa.uint8()), ("kind", pa.uint8()), ("row", pa.la
 class TableRows:
     """All changes of one table in a batch, in commit order; `kinds` holds `MutationType` bytes.
 
-    `schema` is the downstream database; `rows` is an Arrow array of (large) binary.
+    `schema` is the downstream database; `rows` is an Arrow array of (large) binary. `transactions`
+    numbers the transaction of each row within the batch, rising; None where nobody asks for it.
     """
 
     schema: str
     table: TableInfo
     kinds: Any
     rows: pa.Array
+    transactions: Any = None
 
     def kind_array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return the kinds as numpy bytes, one for each row."""
