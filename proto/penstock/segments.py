@@ -174,6 +174,10 @@ class Segments:
         self._marked = False
         return positions
 
+    def begin_next(self) -> None:
+        """Seal the live segment, whatever its size; raise `WriteFailed`."""
+        self._succeed()
+
     def sync(self) -> None:
         """Return once everything appended is on the disk.
 
