@@ -1,0 +1,1 @@
+"""A MySQL or MariaDB server as a writer: a replica client, a relay log, and a translation."""
