@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 NOTIFY_WITHIN_S = 10.0
 _RETRY_S = 1.0
+_LATE_S = 1.0
 _LAST_WORD_TRIES = 60
 _SAME_NAME_WITHIN_S = 2.0
 
@@ -140,6 +142,7 @@ class Membership:
         )
 
     async def _beat(self) -> None:
+        begin_s = time.monotonic()
         try:
             await self._put(self.state)
         except PenstockError as error:
@@ -150,6 +153,11 @@ class Membership:
             if self.etcd_is_away:
                 log.info("etcd is back, the status is fresh again")
             self.etcd_is_away = False
+            took_s = time.monotonic() - begin_s
+            if took_s > _LATE_S:
+                log.warning(
+                    "etcd took %.1f s for a heartbeat, writes and pulls do not wait for it", took_s
+                )
 
     async def _put(self, state: NodeState) -> None:
         status = NodeStatus(

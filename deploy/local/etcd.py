@@ -1,4 +1,4 @@
-"""A private etcd: one member, one data folder, loopback only."""
+"""A private etcd, loopback only: one member with its data folder, or several of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -29,36 +30,136 @@ def program() -> str:
     return on_path
 
 
+@dataclass(frozen=True, kw_only=True)
+class EtcdTls:
+    """PEM files of an etcd that takes clients by TLS only, and only with a certificate."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One of several members, as all of them must be told."""
+
+    name: str
+    peer_url: str
+    all: str
+    """`name=peer_url` of every member, comma-separated."""
+
+
 class EtcdServer(ServerProcess):
     """One etcd whose ports and data stay the same over restarts."""
 
-    def __init__(self, home: Path, *, durable: bool = True) -> None:
-        client, peer = free_port(), free_port()
-        self.url = f"127.0.0.1:{client}"
+    def __init__(
+        self,
+        home: Path,
+        *,
+        durable: bool = True,
+        tls: EtcdTls | None = None,
+        member: Member | None = None,
+    ) -> None:
+        client, self._health_url = free_port(), f"http://127.0.0.1:{free_port()}"
+        self.url = f"https://127.0.0.1:{client}" if tls else f"127.0.0.1:{client}"
+        client_url = self.url if tls else f"http://{self.url}"
+        if member is None:
+            peer_url = f"http://127.0.0.1:{free_port()}"
+            member = Member(name="default", peer_url=peer_url, all=f"default={peer_url}")
         super().__init__(
             [
                 program(),
+                f"--name={member.name}",
                 f"--data-dir={home / 'data'}",
-                f"--listen-client-urls=http://{self.url}",
-                f"--advertise-client-urls=http://{self.url}",
-                f"--listen-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-                f"--initial-cluster=default=http://127.0.0.1:{peer}",
+                f"--listen-client-urls={client_url}",
+                f"--advertise-client-urls={client_url}",
+                f"--listen-peer-urls={member.peer_url}",
+                f"--initial-advertise-peer-urls={member.peer_url}",
+                f"--initial-cluster={member.all}",
+                # Health and metrics without TLS.
+                f"--listen-metrics-urls={self._health_url}",
                 "--logger=zap",
                 "--log-level=warn",
                 *([] if durable else ["--unsafe-no-fsync"]),
+                *(_tls_flags(tls) if tls else []),
             ],
             log=home / "etcd.log",
         )
 
     def start(self) -> Self:
         """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
+        return self.spawn().until_healthy()
+
+    def spawn(self) -> Self:
+        """Start it and wait for nothing: one of several answers once others are there."""
         super().start()
+        return self
+
+    def until_healthy(self) -> Self:
+        """Return once it answers."""
         deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline and self.is_running:
             try:
-                with urllib.request.urlopen(f"http://{self.url}/health", timeout=1):
+                with urllib.request.urlopen(f"{self._health_url}/health", timeout=1):
                     return self
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise Retryable(f"etcd does not start: {self.log_tail()}")
+
+    def leads(self) -> bool:
+        """Tell whether it leads its cluster, as far as it knows; False when it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self._health_url}/metrics", timeout=1) as answer:
+                return b"\netcd_server_is_leader 1\n" in answer.read()
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+class EtcdCluster:
+    """Several members on one machine; one of three may fail."""
+
+    def __init__(self, home: Path, *, count: int = 3, durable: bool = True) -> None:
+        urls = [f"http://127.0.0.1:{free_port()}" for _ in range(count)]
+        told = ",".join(f"m{i}={url}" for i, url in enumerate(urls))
+        self.members = [
+            EtcdServer(
+                home / f"m{i}",
+                durable=durable,
+                member=Member(name=f"m{i}", peer_url=url, all=told),
+            )
+            for i, url in enumerate(urls)
+        ]
+        self.url = ",".join(member.url for member in self.members)
+
+    def start(self) -> Self:
+        """Start all members and return once each answers."""
+        for member in self.members:
+            member.log.parent.mkdir(parents=True, exist_ok=True)
+            member.spawn()
+        for member in self.members:
+            member.until_healthy()
+        return self
+
+    def leader(self, *, but: EtcdServer | None = None) -> EtcdServer:
+        """Return the member that leads, other than `but`; wait until there is one."""
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline:
+            for member in self.members:
+                if member is not but and member.is_running and member.leads():
+                    return member
+            time.sleep(0.05)
+        raise Retryable("no member of this etcd leads")
+
+    def stop(self) -> None:
+        """Kill all members; a stopped majority could not end in order anyway."""
+        for member in self.members:
+            member.kill()
+
+
+def _tls_flags(tls: EtcdTls) -> list[str]:
+    return [
+        f"--cert-file={tls.cert}",
+        f"--key-file={tls.key}",
+        f"--trusted-ca-file={tls.ca}",
+        "--client-cert-auth",
+    ]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
+from deploy.local.etcd import EtcdCluster, EtcdServer
 from penstock.etcd import connect
 from penstock.pb.etcd import rpc_pb2
 
-_FIXTURES = {"etcd_server", "etcd", "fresh_etcd"}
+_FIXTURES = {"etcd_server", "etcd", "fresh_etcd", "etcd_cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,3 +50,12 @@ def fresh_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def etcd_cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
+    """Three members of the test's own, to be killed and frozen at will."""
+    cluster = EtcdCluster(tmp_path / "etcd-cluster", durable=False)
+    cluster.start()
+    yield cluster
+    cluster.stop()

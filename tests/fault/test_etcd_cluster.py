@@ -1,0 +1,174 @@
+"""etcd loses its leader, or answers late: Pumps stay online, writes go on, nothing flaps."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdCluster, EtcdServer
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.errors import Retryable
+from penstock.etcd import connect
+from penstock.model import Binlog, BinlogType
+from penstock.pb import pump_pb2, pump_pb2_grpc
+from penstock.registry import NodeKind, NodeState, Registry, is_live
+from penstock.timestamp import OracleClient
+from penstock.timestamp_stream import LEADER_KEY
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.ledger import pull_until
+from tests.kit.slow_proxy import SlowProxy
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.fault
+
+Factory = Callable[..., PumpProcess]
+
+
+class Load:
+    """Transactions one after the other, each with timestamps of the oracle, until told to stop."""
+
+    def __init__(self, pump: PumpProcess, etcd: Any) -> None:
+        self._oracle = OracleClient(etcd, timeout_s=60)
+        self._channel = pump.channel()
+        self._stub: Any = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
+        self.cluster_id = Registry(etcd).cluster_id()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.committed: list[int] = []
+        self.error: BaseException | None = None
+
+    def write(self, binlog: Binlog) -> None:
+        request = pump_pb2.WriteBinlogReq(clusterID=self.cluster_id, payload=encode_binlog(binlog))
+        self._stub.WriteBinlog(request, timeout=60)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                start_ts = self._oracle.get_ts()
+                self.write(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=b"x"))
+                commit_ts = self._oracle.get_ts()
+                self.write(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts))
+                self.committed.append(commit_ts)
+        except BaseException as error:
+            self.error = error
+
+    def more(self, count: int) -> None:
+        """Return once that many more are committed."""
+        wanted = len(self.committed) + count
+        eventually(lambda: len(self.committed) >= wanted or self.error is not None, 90)
+        assert self.error is None, self.error
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        self._oracle.close()
+        self._channel.close()
+
+
+@contextmanager
+def connected(urls: str) -> Iterator[Any]:
+    client = connect(urls)
+    yield client
+    client.close()
+
+
+def answered(ask: Callable[[], Any]) -> Any:
+    """Ask until there is an answer."""
+    deadline_s = time.monotonic() + 90
+    while True:
+        try:
+            return ask()
+        except Retryable:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize("way", ["freeze", "kill"])
+def test_row_38_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
+    etcd_cluster: EtcdCluster, pump_factory: Factory, way: str
+) -> None:
+    pumps = [pump_factory(etcd_cluster.url) for _ in range(2)]
+    with connected(etcd_cluster.url) as etcd, Load(pumps[1], etcd) as load:
+        registry = Registry(etcd)
+        seen: list[list[NodeState]] = []
+        watch = registry.watch(NodeKind.PUMP, lambda all_: seen.append([s.state for s in all_]))
+        oracles: list[bytes | None] = []
+        load.more(20)
+        lost = etcd_cluster.leader()
+        getattr(lost, way)()
+        etcd_cluster.leader(but=lost)
+        begin_ts = load.committed[-1]
+        load.more(100)
+        for pump in pumps:  # Fresh again, by way of the members that are left.
+            eventually(lambda p=pump: _beats_after(registry, p, begin_ts), 90)  # type: ignore[misc]
+        if way == "kill":
+            lost.start()
+        lost.thaw()
+        for _ in range(10):
+            oracles.append(answered(lambda: etcd.get(LEADER_KEY)[0]))
+            load.more(10)
+        watch.cancel()
+    assert all(pump.is_running for pump in pumps)
+    assert {state for states in seen for state in states} == {NodeState.ONLINE}
+    # The oracle kept its lease, or was elected anew; it did not go to and fro.
+    assert len([who for who, _ in itertools.groupby(oracles)]) <= 2
+    told = [pump.log_text().count("is online at") for pump in pumps]
+    assert told == [1, 1]
+    found = pull_until(pumps[1].addr, load.cluster_id, load.committed[-1])
+    assert [ts for ts, p in found if not decode_binlog(p).is_fake] == load.committed
+
+
+def _beats_after(registry: Registry, pump: PumpProcess, ts: int) -> bool:
+    status = answered(lambda: registry.get(NodeKind.PUMP, pump.node_id))
+    return bool(status.update_ts > ts)
+
+
+def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_so(
+    fresh_etcd: EtcdServer, pump_factory: Factory
+) -> None:
+    with SlowProxy(fresh_etcd.url) as proxy, connected(fresh_etcd.url) as etcd:
+        pump = pump_factory(proxy.url)
+        oracle = OracleClient(etcd, timeout_s=60)
+        load = Load(pump, etcd)
+        starts = list(oracle.get_many(200))
+        prewrites = [Binlog(tp=BinlogType.PREWRITE, start_ts=ts) for ts in starts]
+        for prewrite in prewrites[:100]:
+            load.write(prewrite)
+        commits = list(oracle.get_many(100))
+        proxy.delay_s = 2.0
+        slow_from_s = time.monotonic()
+        for start_ts, commit_ts in zip(starts[:100], commits, strict=True):
+            load.write(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts))
+        for prewrite in prewrites[100:]:
+            load.write(prewrite)
+        found = pull_until(pump.addr, load.cluster_id, commits[-1])
+        wrote_s = time.monotonic() - slow_from_s
+        assert [ts for ts, p in found if not decode_binlog(p).is_fake] == commits
+        # 200 calls, each waiting for etcd, would take nearly seven minutes.
+        assert wrote_s < 60
+        pump.wait_for(
+            r"WARNING .* etcd took \d\.\d s for a heartbeat, writes and pulls do not wait"
+        )
+        listed = Registry(etcd).get(NodeKind.PUMP, pump.node_id)
+        assert listed is not None
+        assert listed.state is NodeState.ONLINE
+        proxy.delay_s = 0.0
+        later_ts = answered(oracle.get_ts)  # Its lease of 2 s cannot be held that way, but again.
+        assert later_ts > commits[-1]
+        status = answered(lambda: Registry(etcd).get(NodeKind.PUMP, pump.node_id))
+        assert is_live(status, later_ts, 60)
+        oracle.close()
+        load.close()

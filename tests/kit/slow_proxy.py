@@ -1,0 +1,92 @@
+"""A TCP proxy on loopback that delivers what it is sent some seconds late.
+
+Only the way to the server is slow: an operation of one message takes `delay_s` longer, and many on
+one connection overtake nothing. The delay may be changed while connections are open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Self
+
+_CHUNK_BYTES = 64 << 10
+
+
+class SlowProxy:
+    """Listens at `url` for the server at `target`; a thread of its own does the work."""
+
+    def __init__(self, target: str, *, delay_s: float = 0.0) -> None:
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+        self.delay_s = delay_s
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slow proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.url = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.close()
+            return
+        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        ways = (
+            self._hold(reader, late),
+            self._deliver(late, up_writer),
+            self._copy(up_reader, writer),
+        )
+        tasks = [self._loop.create_task(way) for way in ways]
+        try:
+            with contextlib.suppress(asyncio.CancelledError):  # The proxy ends.
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writer.close()
+            up_writer.close()
+
+    async def _hold(
+        self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
+        while data := await reader.read(_CHUNK_BYTES):
+            late.put_nowait((self._loop.time() + self.delay_s, data))
+
+    async def _deliver(
+        self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            due_s, data = await late.get()
+            await asyncio.sleep(due_s - self._loop.time())
+            writer.write(data)
+            await writer.drain()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(_CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
