@@ -5,6 +5,9 @@ It is one row, the cluster's id and JSON, in the shape of the original:
     {"consistent": false, "commitTS": 414529105591271429, "ts-map": {}, "schema-version": 7,
      "ddl-intent": 0, "writer": "5f1c9a0e22d94b11"}
 
+The first three fields are the original's, the others are ours, and it does not mind them; of a row
+that the original wrote only `commitTS` and `consistent` are read. `consistent` is false while a
+Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
 `ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `writer` names the
 run of the Drainer that wrote the row. It is what makes two Drainers on one downstream visible:
 every transaction first locks the row and compares its text with what this run last knew. Equal:
@@ -18,6 +21,7 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from penstock.errors import Malformed, NeedsOperator
 
@@ -48,18 +52,39 @@ class Checkpoint:
     def from_json(cls, text: str) -> Checkpoint:
         """Return the checkpoint in `text`, the original's included; raise `Malformed`."""
         try:
-            stored = json.loads(text)
-            return cls(
-                commit_ts=int(stored["commitTS"]),
-                schema_version=int(stored.get("schema-version", 0)),
-                consistent=bool(stored.get("consistent", False)),
-                ddl_intent_ts=int(stored.get("ddl-intent", 0)),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Malformed(
-                f"the downstream's checkpoint is unreadable: {text!r}",
-                hint="repair or delete the cluster's row in the checkpoint table",
-            ) from error
+            return cls.from_fields(json.loads(text))
+        except ValueError as error:
+            raise _unreadable(text, "it is not JSON") from error
+
+    @classmethod
+    def from_fields(cls, stored: Any) -> Checkpoint:
+        """Return the checkpoint in decoded fields; raise `Malformed`, and never guess."""
+        if not isinstance(stored, dict) or "commitTS" not in stored:
+            raise _unreadable(stored, "it has no commitTS")
+        consistent = stored.get("consistent", False)
+        if not isinstance(consistent, bool):
+            raise _unreadable(stored, "consistent is neither true nor false")
+        return cls(
+            commit_ts=_number(stored, "commitTS"),
+            schema_version=_number(stored, "schema-version"),
+            consistent=consistent,
+            ddl_intent_ts=_number(stored, "ddl-intent"),
+        )
+
+
+def _number(stored: dict[str, Any], name: str) -> int:
+    value = stored.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
+        raise _unreadable(stored, f"{name} is {value!r}")
+    return value
+
+
+def _unreadable(stored: object, why: str) -> Malformed:
+    return Malformed(
+        f"the checkpoint {stored!r} is damaged: {why}",
+        hint="put back the commitTS up to which the downstream has everything; or, for a "
+        "downstream restored from a copy, remove the checkpoint and give its initial-commit-ts",
+    )
 
 
 class Standing(Enum):

@@ -136,7 +136,7 @@ class MysqlSink:
     def _stored(self, connection: Connection, lock: str) -> str | None:
         where = f"WHERE clusterID = {self._cluster_id}{lock}"
         row = one(connection, f"SELECT checkPoint FROM {self._table} {where}")  # noqa: S608
-        return row[0] if row else None
+        return (row[0] or "") if row else None  # A row without text is no checkpoint.
 
     def _store(self, connection: Connection, text: str) -> None:
         value = "'" + text.replace("'", "''") + "'"

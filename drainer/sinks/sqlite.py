@@ -133,7 +133,7 @@ class SqliteSink:
     def _stored(self, connection: sqlite3.Connection) -> str | None:
         sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608
         row = connection.execute(sql, (self._cluster,)).fetchone()
-        return row[0] if row else None
+        return (row[0] or "") if row else None  # A row without text is no checkpoint.
 
     def _retrying(self, attempt: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `attempt` returns; wait while another process holds the file's lock."""

@@ -163,19 +163,46 @@ def test_clusters_do_not_see_each_other(downstream: Downstream) -> None:
     assert downstream.open().load_checkpoint() == Checkpoint(6, 1)
 
 
-def test_an_unreadable_checkpoint_is_never_taken_for_none(downstream: Downstream) -> None:
+DAMAGES = [
+    None, "", "x", "[]", "null", "{}", '{"consistent":true}', '{"commitTS":null}',
+    '{"commitTS":-1}', '{"commitTS":"5"}', '{"commitTS":1.5}', '{"commitTS":18446744073709551616}',
+    '{"commitTS":5,"consistent":"no"}', '{"commitTS":5,"ddl-intent":-7}', '{"commitTS":5',
+]  # fmt: skip
+
+
+def test_row_65_a_damaged_checkpoint_is_refused_and_never_taken_for_none(
+    downstream: Downstream,
+) -> None:
     sink = downstream.open()
     sink.load_checkpoint()
     sink.save_checkpoint(Checkpoint(5, 1))
-    table = "`tidb_binlog`.`checkpoint`" if downstream.dialect == "mysql" else None
-    update = f"UPDATE {table or '`tidb_binlog.checkpoint`'} SET checkPoint = 'x'"
+    for damage in DAMAGES:
+        put_checkpoint(downstream, damage)
+        with pytest.raises(Malformed, match="damaged"):
+            downstream.open().load_checkpoint()
+
+
+def test_a_checkpoint_of_the_original_is_continued(downstream: Downstream) -> None:
+    sink = downstream.open()
+    sink.load_checkpoint()
+    sink.save_checkpoint(Checkpoint(5, 1))
+    put_checkpoint(
+        downstream,
+        '{"consistent":false,"commitTS":414529105591271429,"ts-map":{"primary-ts":1,"x":2}}',
+    )
+    continued = downstream.open()
+    assert continued.load_checkpoint() == Checkpoint(414529105591271429, 0)
+    continued.save_checkpoint(Checkpoint(414529105591271430, 1, consistent=True))
+    assert downstream.open().load_checkpoint() == Checkpoint(414529105591271430, 1, consistent=True)
+
+
+def put_checkpoint(downstream: Downstream, text: str | None) -> None:
+    value = "NULL" if text is None else f"'{text}'"
     if downstream.dialect == "mysql":
-        downstream.query(update)
-    else:
-        with closing(sqlite3.connect(downstream._file or "")) as connection, connection:
-            connection.execute(update)
-    with pytest.raises(Malformed):
-        downstream.open().load_checkpoint()
+        downstream.query(f"UPDATE `tidb_binlog`.`checkpoint` SET checkPoint = {value}")
+        return
+    with closing(sqlite3.connect(downstream._file or "")) as connection, connection:
+        connection.execute(f"UPDATE `tidb_binlog.checkpoint` SET checkPoint = {value}")
 
 
 def test_a_ddl_moves_the_checkpoint_and_leaves_no_intent(shop: tuple[Downstream, Sink]) -> None:
