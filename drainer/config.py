@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.config import size_bytes
 from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
@@ -41,6 +42,31 @@ class ApplyConfig:
         if self.mode not in modes:
             hint = f"strategy {self.strategy} has {' or '.join(modes)}"
             raise out_of_range("apply.mode", self.mode, hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayConfig:
+    """The relay log: merged binlogs on a local disk before they change the downstream."""
+
+    log_dir: str = setting("", "directory of the relay log; empty: no relay log")
+    max_file_size: int = field(
+        default=10 << 20,
+        metadata={
+            "help": "the next file begins at the end of the transaction that reaches this size",
+            "parse": lambda value: size_bytes(value) if isinstance(value, str) else int(value),
+        },
+    )
+    upstream_timeout_s: float = setting(
+        30.0,
+        "how long a start tries to reach etcd, before it makes an inconsistent downstream "
+        "consistent from the relay log and ends",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        for name, value in vars(self).items():
+            if name != "log_dir" and value <= 0:
+                raise out_of_range(f"relay.{name}", value, "it must be above zero")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +107,7 @@ class DrainerConfig:
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting("", "log to this file instead of stderr")
     apply: ApplyConfig = field(default_factory=ApplyConfig)
+    relay: RelayConfig = field(default_factory=RelayConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
