@@ -82,8 +82,9 @@ class Schemas:
             info = catalog.table(schema, name)
         if info is None:
             raise _unknown(catalog, schema, name)
-        if info.is_view:
-            raise NeedsOperator(f"{schema}.{name} is a view", hint="write to its tables")
+        if info.kind != "TABLE":
+            problem = f"{schema}.{name} is a {info.kind.lower()}"
+            raise NeedsOperator(problem, hint="write to a table")
         table = self.table_by_id(info.id)
         if table is None:  # It was dropped a moment ago.
             raise _unknown(catalog, schema, name)

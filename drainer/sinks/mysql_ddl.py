@@ -9,27 +9,42 @@ themselves, a swap of table names or of column names, which only a human can dec
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pymysql.constants import ER
 
 from penstock.errors import NeedsOperator
-from penstock.schema import PUBLIC, TableInfo
+from penstock.schema import PUBLIC, DdlType, TableInfo
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 Thing = tuple[str, ...]  # ("schema", s), ("table", s, t), ("column", s, t, c), ("index", s, t, i)
 
-_MARIADB_UNKNOWN_VIEW = 4092
+_MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE = 4092, 4091
+_SAME_NAME_CONSTRAINT = 1826
+# Not partitioned, bounds do not rise, no such partition, the last one, a name twice.
+_PARTITION_CODES = (1505, 1493, 1507, 1508, 1517)
+_TELLS_NO_TWICE = re.compile(
+    r"\b(COALESCE\s+PARTITION|EXCHANGE\s+PARTITION|ADD\s+PARTITION\s+PARTITIONS)\b", re.IGNORECASE
+)
 ALREADY_CODES = {
     ER.DB_CREATE_EXISTS, ER.DB_DROP_EXISTS, ER.BAD_DB_ERROR, ER.TABLE_EXISTS_ERROR,
     ER.BAD_TABLE_ERROR, ER.BAD_FIELD_ERROR, ER.DUP_FIELDNAME, ER.DUP_KEYNAME,
     ER.MULTIPLE_PRI_KEY, ER.CANT_DROP_FIELD_OR_KEY, ER.NO_SUCH_TABLE, ER.KEY_DOES_NOT_EXITS,
-    _MARIADB_UNKNOWN_VIEW,
+    _MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE,
+    *_PARTITION_CODES, _SAME_NAME_CONSTRAINT,
 }  # fmt: skip
 """What MySQL answers to a DDL that it has already done."""
+
+
+_BY_PARTITION = (
+    DdlType.ADD_PARTITION,
+    DdlType.REORGANIZE_PARTITION,
+    DdlType.EXCHANGE_PARTITION,
+)
 
 
 class Progress(Enum):
@@ -64,6 +79,8 @@ def ensure_repeatable(change: SchemaChange) -> None:
         for c in after.columns:
             was = ids.get(c.name.lower(), c.id)
             swapped = swapped or (was != c.id and was in kept)
+    if change.job.type in _BY_PARTITION and _TELLS_NO_TWICE.search(change.job.query):
+        swapped = True
     if swapped:
         raise NeedsOperator(
             f"it cannot be told whether the downstream already did: {change.job.query}",
@@ -93,7 +110,7 @@ def things(change: SchemaChange) -> tuple[set[Thing], set[Thing]]:
 def _of_table(schema: str, table: TableInfo) -> set[Thing]:
     place = (schema.lower(), table.name.lower())
     found: set[Thing] = {("table", *place)}
-    if table.is_view:
+    if table.kind != "TABLE":
         return found
     found |= {("column", *place, c.name.lower()) for c in table.columns if c.state == PUBLIC}
     found |= {

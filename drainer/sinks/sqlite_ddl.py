@@ -9,7 +9,8 @@
 
 One integer column as the key is the row id; any other key makes the table WITHOUT ROWID. Generated
 columns are left out: their values are not all in the row bytes, and MySQL's expressions mean
-something else here. Views hold no rows and are left out too. An index is named by ids, which last
+something else here. Views and sequences hold no rows and are left out too; so are partitions, but
+what drops, empties or exchanges one is refused. An index is named by ids, which last
 as long as it does, whatever it and its table are called.
 
 A column whose stored form changes is converted row by row, and a table whose change ALTER cannot
@@ -28,12 +29,26 @@ from drainer.apply.keys import apply_key, is_written
 from drainer.apply.literals import SQLITE, Family, family, literal
 from drainer.apply.sql import quote, table_name
 from drainer.sinks.sqlite_convert import converter, default_value, form
-from penstock.schema import PUBLIC, ColumnFlag, ColumnInfo, IndexInfo, MysqlType, TableInfo
+from penstock.errors import NeedsOperator
+from penstock.schema import (
+    PUBLIC,
+    ColumnFlag,
+    ColumnInfo,
+    DdlType,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 _BUILDING = "penstock.building"
+_ROWS_BY_PARTITION = (
+    DdlType.DROP_PARTITION,
+    DdlType.TRUNCATE_PARTITION,
+    DdlType.EXCHANGE_PARTITION,
+)
 
 Converter = Callable[[Any], Any]
 
@@ -47,17 +62,25 @@ class Plan:
 
 
 def plan(change: SchemaChange) -> Plan:
-    """Return how to bring SQLite from before `change` to after it; raise `Malformed`."""
+    """Return how to bring SQLite from before `change` to after it; raise `Malformed`.
+
+    What moves or loses rows by partitions, which SQLite has not, raises `NeedsOperator`.
+    """
     made = Plan()
+    if change.job.type in _ROWS_BY_PARTITION:
+        raise NeedsOperator(
+            f"SQLite has no partitions, so it cannot run: {change.job.query}",
+            hint="delete or move the partition's rows in the SQLite file by hand",
+        )
     for schema, table in change.dropped:
-        if not table.is_view:
+        if table.kind == "TABLE":
             made.statements.append(f"DROP TABLE {table_name(SQLITE, schema, table.name)}")
     _rename(made, change)
     for schema, before, after in change.altered:
-        if not before.is_view:
+        if before.kind == "TABLE":
             _alter(made, table_name(SQLITE, schema, after.name), before, after)
     for schema, table in change.created:
-        if not table.is_view:
+        if table.kind == "TABLE":
             name = table_name(SQLITE, schema, table.name)
             made.statements += [create_table(name, table), *create_indexes(name, table)]
     return made
@@ -65,7 +88,7 @@ def plan(change: SchemaChange) -> Plan:
 
 def _rename(made: Plan, change: SchemaChange) -> None:
     """Rename tables, by way of names that nobody has, because upstream names may swap."""
-    renamed = [r for r in change.renamed if not r[1].is_view]
+    renamed = [r for r in change.renamed if r[1].kind == "TABLE"]
     for schema, before, _, after in renamed:
         old = table_name(SQLITE, schema, before.name)
         made.statements.append(f"ALTER TABLE {old} RENAME TO {_aside(after)}")

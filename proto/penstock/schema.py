@@ -150,6 +150,12 @@ class TableInfo:
     max_index_id: int = 0
     comment: str = ""
     is_view: bool = False
+    is_sequence: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What SQL calls it: TABLE, VIEW or SEQUENCE."""
+        return "VIEW" if self.is_view else "SEQUENCE" if self.is_sequence else "TABLE"
 
     def column(self, name: str) -> ColumnInfo | None:
         """Return the column of that name, letter case aside."""
@@ -215,14 +221,24 @@ class DdlType(IntEnum):
     SET_DEFAULT = 15
     TABLE_COMMENT = 17
     RENAME_INDEX = 18
+    ADD_PARTITION = 19
+    DROP_PARTITION = 20
     CREATE_VIEW = 21
     MODIFY_TABLE_CHARSET = 22
+    TRUNCATE_PARTITION = 23
     DROP_VIEW = 24
     MODIFY_SCHEMA_CHARSET = 26
     ADD_PRIMARY_KEY = 32
     DROP_PRIMARY_KEY = 33
+    CREATE_SEQUENCE = 34
+    ALTER_SEQUENCE = 35
+    DROP_SEQUENCE = 36
+    EXCHANGE_PARTITION = 42
     RENAME_TABLES = 47
     MULTI_SCHEMA_CHANGE = 61
+    REORGANIZE_PARTITION = 64
+    ALTER_PARTITIONING = 71
+    REMOVE_PARTITIONING = 72
 
 
 JOB_SYNCED = 6

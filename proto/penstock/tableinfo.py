@@ -41,6 +41,7 @@ _NOTHING_LEFT = {
     DdlType.DROP_COLUMN,
     DdlType.DROP_INDEX,
     DdlType.DROP_VIEW,
+    DdlType.DROP_SEQUENCE,
     DdlType.DROP_PRIMARY_KEY,
 }
 
@@ -61,6 +62,7 @@ def table_to_json(table: TableInfo) -> Json:
         "max_col_id": table.max_column_id,
         "max_idx_id": table.max_index_id,
         "view": {"view_select": ""} if table.is_view else None,
+        "sequence": {} if table.is_sequence else None,
     }
 
 
@@ -230,6 +232,7 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         max_index_id=_number(fields, "max_idx_id", max((i.id for i in indexes), default=0)),
         comment=_text(fields, "comment"),
         is_view=fields.get("view") is not None,
+        is_sequence=fields.get("sequence") is not None,
     )
 
 

@@ -82,6 +82,8 @@ def default_text(c: ColumnInfo) -> str | None:
     """The default as MariaDB spells it in information_schema."""
     if c.default is None:
         return None if c.is_not_null else "NULL"
+    if c.default_is_expr and c.default.startswith("NEXT VALUE FOR "):
+        return f"nextval(`d`.`{c.default.rpartition(' ')[2]}`)"
     if c.default.startswith("CURRENT_TIMESTAMP"):
         fsp = str(c.decimal) if c.decimal else ""
         return f"current_timestamp({fsp})"
@@ -180,7 +182,7 @@ def differences(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> l
 
 
 def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str) -> list[str]:
-    base = [(s, t) for s, t in tables if not t.is_view]
+    base = [(s, t) for s, t in tables if t.kind == "TABLE"]
     columns = [row for s, t in base for row in tracked_columns(s, t)]
     indexes = [row for s, t in base for row in tracked_indexes(s, t)]
     out = differences(columns, server_columns(connection, where))
@@ -190,7 +192,8 @@ def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str
 SESSION = "SET SESSION foreign_key_checks = 0, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
 EVERYTHING = (
     "table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys')"
-    " AND table_name NOT IN (SELECT table_name FROM information_schema.views)"
+    " AND table_name NOT IN (SELECT table_name FROM information_schema.tables"
+    " WHERE table_type IN ('VIEW', 'SEQUENCE'))"
 )
 
 
@@ -219,7 +222,7 @@ class ServerSession(DdlSession):
                 cursor.execute(job.query)
             change = self.catalog.apply(job)
             for schema, table in left_by(change):
-                if not table.is_view:
+                if table.kind == "TABLE":
                     name = table.name.replace("'", "''")
                     where = f"table_schema = '{schema}' AND table_name = '{name}'"
                     assert not compare(self.connection, [(schema, table)], where), job.query

@@ -8,21 +8,23 @@ Followed, in MySQL's grammar with MariaDB's IF [NOT] EXISTS, several statements 
 
     CREATE | ALTER | DROP DATABASE     CREATE TABLE (…) | LIKE        DROP TABLE, TRUNCATE
     RENAME TABLE, several at once      CREATE | DROP INDEX            CREATE | ALTER | DROP VIEW
+    CREATE | ALTER | DROP SEQUENCE     (MariaDB's)
     ALTER TABLE  ADD, DROP, MODIFY, CHANGE, RENAME COLUMN; FIRST, AFTER; ADD (a, b)
                  ADD, DROP, RENAME INDEX; UNIQUE, PRIMARY KEY, FULLTEXT; DROP CONSTRAINT
                  SET | DROP DEFAULT, COMMENT, CHARSET, CONVERT TO, RENAME TO
+                 ADD, DROP, TRUNCATE, EXCHANGE, REORGANIZE, COALESCE PARTITION
 
 Passed on downstream untracked, because no row image depends on it: CHECK, foreign keys (their
-index is tracked and written out), storage and engine options, PARTITION BY and the partition
-operations that keep all rows, ORDER BY, FORCE. Left out downstream for the same reason: ALGORITHM
+index is tracked and written out), storage and engine options, partitions, ORDER BY, FORCE. What a
+DROP, TRUNCATE or EXCHANGE PARTITION does to rows has no binlog; it happens downstream because the
+statement runs there, at its place in the order. Left out downstream for the same reason: ALGORITHM
 and LOCK, visibility of indexes, parsers of FULLTEXT, inline REFERENCES, COLUMN_FORMAT, NOT NULL on
 generated columns, TiDB's own options.
 
-Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, DROP, TRUNCATE and
-EXCHANGE PARTITION, tablespaces, ALTER IGNORE, triggers, events), a new column whose older values
+Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, CONVERT PARTITION,
+tablespaces, ALTER IGNORE, triggers, events), a new column whose older values
 cannot be known (AUTO_INCREMENT, an expression as default), types without a row encoding (geometry,
-VECTOR, UUID, INET), keys over expressions, NOT ENFORCED, routines, accounts, sequences, temporary
-tables.
+VECTOR, UUID, INET), keys over expressions, NOT ENFORCED, routines, accounts, temporary tables.
 
 Where servers differ: a character set without a collation means the one in `charsets`, written into
 the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in UTC. A

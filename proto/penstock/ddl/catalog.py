@@ -6,8 +6,8 @@ and reads no SQL, so that a history written by a real TiDB is followed in the sa
 
     job                                     effect
     CREATE_SCHEMA, DROP, MODIFY CHARSET     by name; a dropped schema takes its tables along
-    CREATE TABLE, VIEW, CREATE TABLES (60)  adds; a view may take the place of a view
-    DROP TABLE, VIEW                        removes by id
+    CREATE TABLE, VIEW, SEQUENCE, … (60)    adds; a view may take the place of a view
+    DROP TABLE, VIEW, SEQUENCE                        removes by id
     TRUNCATE                                removes `table_id`, adds `table`
     RENAME, RENAME TABLES                   moves by id, under the name and schema of the job
     anything else that carries a table      replaces it by id; its name and schema may change too
@@ -25,12 +25,12 @@ from penstock.errors import NeedsOperator
 from penstock.schema import ColumnInfo, DdlJob, DdlType, SchemaInfo, TableInfo
 from penstock.ts import physical_ms
 
-_CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, 25, 34)
-_DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, 36)
+_CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, DdlType.CREATE_SEQUENCE, 25)
+_DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
+_PARTITIONS = (DdlType.ALTER_PARTITIONING, DdlType.REMOVE_PARTITIONING)
 _CREATE_TABLES = 60
 _NOTHING = frozenset({27, 28, 30, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 68, 69, 70})
 _UNFOLLOWABLE = {
-    42: "EXCHANGE PARTITION moves rows between tables without a binlog",
     62: "FLASHBACK CLUSTER changes rows without a binlog",
     63: "RECOVER SCHEMA brings back rows without a binlog",
 }
@@ -165,7 +165,8 @@ class Catalog:
         dropped: list[tuple[str, TableInfo]] = []
         for schema, table in pairs:
             old_id = self._tables.get(schema, {}).get(table.name)
-            if old_id is not None and table.is_view and self._by_id[old_id][1].is_view:
+            same = old_id is not None and self._by_id[old_id][1].kind == table.kind
+            if old_id is not None and same and table.kind != "TABLE":
                 dropped.append(self._remove(job, old_id))
             created.append(self._add(job, schema, table))
         return SchemaChange(job=job, created=tuple(created), dropped=tuple(dropped))
@@ -179,6 +180,14 @@ class Catalog:
         schema, before = self._remove(job, job.table_id)
         created = self._add(job, schema, job.table)
         return SchemaChange(job=job, dropped=((schema, before),), created=(created,))
+
+    def _partitioning(self, job: DdlJob) -> SchemaChange:
+        """Replace a table that TiDB gives a new id when it becomes partitioned or stops to be."""
+        if job.table is None or job.table.id == job.table_id:
+            return self._replace(job)
+        schema, before = self._remove(job, job.table_id)
+        _, after = self._add(job, schema, _settled(job, before, job.table))
+        return SchemaChange(job=job, altered=((schema, before, after),))
 
     def _replace(self, job: DdlJob) -> SchemaChange:
         """Replace tables by id, all at once, so that names may swap."""
@@ -274,4 +283,5 @@ _STEPS: dict[int, Callable[[Catalog, DdlJob], SchemaChange]] = {
     **dict.fromkeys(_CREATES, Catalog._create_tables),
     **dict.fromkeys(_DROPS, Catalog._drop_table),
     **dict.fromkeys(_NOTHING, Catalog._nothing),
+    **dict.fromkeys(_PARTITIONS, Catalog._partitioning),
 }

@@ -222,7 +222,7 @@ class Cursor:
         """Read what may stand after DEFAULT."""
         if self.is_sign("("):
             return self._in_parentheses()
-        found = self.literal() or self.now()
+        found = self.literal() or self.now() or self._next_value()
         if found is None:
             self.fail("a literal, CURRENT_TIMESTAMP or an expression in parentheses")
         return found
@@ -235,6 +235,19 @@ class Cursor:
             return inner
         self.at = start
         return Value(ValueKind.EXPRESSION, self.parenthesised())
+
+    def _next_value(self) -> Value | None:
+        """Read the next number of a sequence, as MariaDB spells it."""
+        start = self.token.start
+        if self.take("NEXT", "VALUE", "FOR"):
+            self.table_ref()
+        elif self.is_word("NEXTVAL") and self.peek().text == "(":
+            self.at += 2
+            self.table_ref()
+            self.expect_sign(")")
+        else:
+            return None
+        return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
 
     def literal(self) -> Value | None:
         """Read a literal if one stands here."""

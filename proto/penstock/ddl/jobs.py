@@ -69,11 +69,12 @@ class Jobs:
         return schema, table
 
     def base_table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
-        """Return the table, which must not be a view, and its schema, or raise NeedsOperator."""
+        """Return the table, which must hold rows, and its schema, or raise NeedsOperator."""
         schema, table = self.table(ref)
-        if table.is_view:
+        if table.kind != "TABLE":
+            kind = table.kind.lower()
             raise NeedsOperator(
-                f"{schema.name}.{table.name} is a view", hint="name a table, or use DROP VIEW"
+                f"{schema.name}.{table.name} is a {kind}", hint=f"name a table, or a {kind} verb"
             )
         return schema, table
 

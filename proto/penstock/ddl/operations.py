@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.ddl.syntax import Charset, ColumnDef, KeyDef, TableOptions, TableRef, Value
+from penstock.schema import DdlType
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,14 @@ class Untracked:
     tuning: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """An operation on partitions, by the job's type; EXCHANGE names the table that `swaps`."""
+
+    type: DdlType
+    swaps: TableRef | None = None
+
+
 Operation: TypeAlias = (
     AddColumns
     | DropColumn
@@ -121,6 +130,7 @@ Operation: TypeAlias = (
     | SetOptions
     | Convert
     | Untracked
+    | Partitions
 )
 
 

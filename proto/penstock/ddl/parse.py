@@ -8,6 +8,7 @@ and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY 
     CREATE TABLE … (…) | LIKE …      DROP TABLE a, b      TRUNCATE [TABLE]     RENAME TABLE …
     ALTER TABLE …                    CREATE | DROP INDEX … ON …
     CREATE [OR REPLACE] VIEW …       ALTER VIEW …         DROP VIEW a, b
+    CREATE [OR REPLACE] SEQUENCE …   ALTER SEQUENCE …     DROP SEQUENCE a, b
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from penstock.ddl.lexer import Source, read
 from penstock.ddl.operations import AddKey, DropKey, DropPrimary
 from penstock.ddl.parse_columns import read_charset, read_column, read_option
 from penstock.ddl.parse_keys import at_key, index_options, key_parts, read_key
+from penstock.ddl.parse_partitions import partition_by
+from penstock.ddl.parse_sequences import alter_sequence, create_sequence
 from penstock.ddl.statements import (
     AlterSchema,
     CreateLike,
@@ -44,7 +47,6 @@ _NOT_REPLICATED = {
     "EVENT": "events would change rows a second time downstream",
     "USER": "accounts belong to one server: manage them there",
     "ROLE": "accounts belong to one server: manage them there",
-    "SEQUENCE": "use an AUTO_INCREMENT column",
     "SERVER": "it belongs to one server: create it there",
     "TABLESPACE": "it belongs to one server: create it there",
     "TEMPORARY": "temporary tables live in one session and are not replicated",
@@ -96,6 +98,8 @@ def _create(cur: Cursor) -> Statement:
         del cur.edits[kept:]
         name = cur.schema_name()
         return CreateSchema(name=name, if_not_exists=absent, charset=_schema_options(cur))
+    if cur.take("SEQUENCE"):
+        return create_sequence(cur, replaces=replaces)
     if not replaces and (index := _create_index(cur)) is not None:
         return index
     return _create_view(cur, replaces=replaces, must_exist=False)
@@ -103,9 +107,19 @@ def _create(cur: Cursor) -> Statement:
 
 def _schema_options(cur: Cursor) -> Charset:
     charset = Charset()
-    while (more := read_charset(cur, charset)) is not None:
-        charset = more
-    return charset
+    while True:
+        if (more := read_charset(cur, charset)) is not None:
+            charset = more
+        elif cur.is_word("DEFAULT", "ENCRYPTION") or cur.is_word("ENCRYPTION"):
+            # How one server stores a database, and what it notes about it, is its own affair.
+            _ = (cur.take("DEFAULT") and cur.take("ENCRYPTION")) or cur.take("ENCRYPTION")
+            cur.take_sign("=")
+            cur.string()
+        elif cur.take("COMMENT"):
+            cur.take_sign("=")
+            cur.string()
+        else:
+            return charset
 
 
 def _create_index(cur: Cursor) -> Statement | None:
@@ -146,7 +160,7 @@ def _create_table(cur: Cursor) -> Statement:
         options = more
         cur.take_sign(",")
     if cur.is_word("PARTITION", "BY"):
-        parse_alter.partition_by(cur)
+        partition_by(cur)
     if cur.token.upper in ("AS", "SELECT", "IGNORE", "REPLACE"):
         cur.refuse("CREATE TABLE … SELECT", "create the table first, then insert the rows")
     return CreateTable(ref=ref, if_not_exists=absent, columns=columns, keys=keys, options=options)
@@ -210,8 +224,9 @@ def _alter(cur: Cursor) -> Statement:
     if cur.take_any("DATABASE", "SCHEMA"):
         starts = cur.is_word("DEFAULT") or cur.is_word("COLLATE") or cur.is_word("CHARSET")
         name = None if starts or cur.is_word("CHARACTER", "SET") else cur.schema_name()
+        before = cur.at
         charset = _schema_options(cur)
-        if charset == Charset():
+        if cur.at == before:
             cur.fail("CHARACTER SET or COLLATE")
         return AlterSchema(name=name, charset=charset)
     if cur.is_word("IGNORE"):
@@ -221,6 +236,8 @@ def _alter(cur: Cursor) -> Statement:
         cur.drop_text(start)
     if cur.take("TABLE"):
         return parse_alter.alter_table(cur)
+    if cur.take("SEQUENCE"):
+        return alter_sequence(cur)
     return _create_view(cur, replaces=True, must_exist=True)
 
 
@@ -238,8 +255,8 @@ def _drop(cur: Cursor) -> Statement:
         if name_token.text.upper() == "PRIMARY":
             return IndexStatement(ref=ref, operation=DropPrimary())
         return IndexStatement(ref=ref, operation=DropKey(name, if_exists=absent))
-    views = cur.is_word("VIEW")
-    if not cur.take_any("TABLE", "TABLES", "VIEW"):
+    kind = cur.take_any("TABLE", "TABLES", "VIEW", "SEQUENCE").removesuffix("S")
+    if not kind:
         what = cur.token.text.upper()
         cur.refuse(f"DROP {what}", _NOT_REPLICATED.get(what, "it changes no table"))
     absent = cur.if_exists()
@@ -247,7 +264,7 @@ def _drop(cur: Cursor) -> Statement:
     while cur.take_sign(","):
         refs.append(cur.table_ref())
     cur.take_any("RESTRICT", "CASCADE")
-    return DropTables(refs=tuple(refs), if_exists=absent, views=views)
+    return DropTables(refs=tuple(refs), if_exists=absent, kind=kind)
 
 
 def _truncate(cur: Cursor) -> Statement:

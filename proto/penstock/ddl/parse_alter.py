@@ -1,9 +1,9 @@
 """The operations of ALTER TABLE.
 
 Followed: every operation on columns, keys, defaults, names, comments and character sets. Passed on
-but not tracked: foreign keys, CHECKs, storage options, ENABLE/DISABLE KEYS, FORCE, ORDER BY,
-PARTITION BY and those partition operations that keep all rows. Refused: partition operations and
-tablespace operations that make rows come or go without a row change in the stream.
+but not tracked: foreign keys, CHECKs, storage options, ENABLE/DISABLE KEYS, FORCE, ORDER BY, and
+all about partitions (`parse_partitions`). Refused: tablespace operations, which make rows come or
+go without a row change in the stream.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.ddl.operations import (
     DropPrimary,
     Operation,
     Part,
+    Partitions,
     RenameColumn,
     RenameKey,
     RenameTo,
@@ -35,11 +36,13 @@ from penstock.ddl.parse_columns import (
     take_charset,
 )
 from penstock.ddl.parse_keys import at_key, read_key
+from penstock.ddl.parse_partitions import (
+    is_partition_operation,
+    partition_by,
+    partition_operation,
+)
 from penstock.ddl.statements import AlterTable
 from penstock.ddl.syntax import Charset, ColumnDef, Edit, TableOptions
-
-_KEEPS_ROWS = ("ADD", "REORGANIZE", "COALESCE", "REMOVE", "ANALYZE", "OPTIMIZE", "CHECK", "REPAIR",
-               "REBUILD")  # fmt: skip
 
 
 def alter_table(cur: Cursor) -> AlterTable:
@@ -56,12 +59,15 @@ def alter_table(cur: Cursor) -> AlterTable:
         start = cur.token.start
         operation = _operation(cur)
         parts.append(Part(operation, start, cur.last_end))
-        if not cur.take_sign(",") and not cur.is_word("PARTITION", "BY"):
-            # Table options may follow each other without commas.
-            if not isinstance(operation, SetOptions):
+        if not cur.take_sign(","):
+            # Table options and what is about partitioning may follow without commas.
+            last = cur.is_word("PARTITION", "BY") or cur.is_word("REMOVE", "PARTITIONING")
+            if not last and not isinstance(operation, SetOptions):
                 break
         elif cur.at_end():
             cur.fail("an operation")
+    if len(parts) > 1 and any(isinstance(p.operation, Partitions) for p in parts):
+        cur.refuse("partition operations among others", "use two statements, as MySQL wants it")
     return AlterTable(ref=ref, parts=tuple(parts))
 
 
@@ -75,8 +81,8 @@ def _operation(cur: Cursor) -> Operation:
         "ALTER": _alter,
         "CONVERT": _convert,
     }
-    if _is_partition_operation(cur):
-        return _partition_operation(cur)
+    if is_partition_operation(cur):
+        return partition_operation(cur)
     reader = readers.get(cur.token.upper)
     if reader is not None:
         cur.next()
@@ -243,35 +249,3 @@ def tuning_options(cur: Cursor) -> None:
     """Move past ALGORITHM and LOCK after CREATE INDEX and DROP INDEX."""
     while _tuning(cur):
         pass
-
-
-def _is_partition_operation(cur: Cursor) -> bool:
-    return cur.peek().upper in ("PARTITION", "PARTITIONING") and bool(cur.token.upper)
-
-
-def _partition_operation(cur: Cursor) -> Operation:
-    verb = cur.next().upper
-    if verb not in _KEEPS_ROWS:
-        cur.refuse(
-            f"{verb} PARTITION", "rows would come or go without a binlog: delete or insert them"
-        )
-    _skip_rest(cur)
-    return Untracked()
-
-
-def partition_by(cur: Cursor) -> None:
-    """Move past PARTITION BY and all that belongs to it: rows do not depend on it."""
-    cur.expect("PARTITION", "BY")
-    if cur.token.upper not in ("RANGE", "LIST", "HASH", "KEY", "LINEAR"):
-        cur.refuse(f"PARTITION BY {cur.token.text}", "use RANGE, LIST, HASH or KEY")
-    _skip_rest(cur)
-
-
-def _skip_rest(cur: Cursor) -> None:
-    while not cur.at_end():
-        if cur.token.upper in ("SELECT", "AS"):
-            return
-        if cur.is_sign("("):
-            cur.parenthesised()
-        else:
-            cur.next()

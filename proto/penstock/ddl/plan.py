@@ -11,8 +11,8 @@ for CREATE, DROP and ALTER DATABASE). It is the text as written, but for this:
     clauses             that MySQL and MariaDB spell differently and that change no row: left out
 
 ALTER TABLE is one job, whatever it holds, and of type MULTI_SCHEMA_CHANGE if it holds several
-operations. Triggers, routines, accounts and rows made by DDL (CREATE TABLE … SELECT, partition
-exchange) raise NeedsOperator.
+operations. Triggers, routines, accounts and rows made by DDL (CREATE TABLE … SELECT) raise
+NeedsOperator.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from penstock.ddl.jobs import Jobs, named, qualified
 from penstock.ddl.lexer import quote_name
 from penstock.ddl.operations import Part
 from penstock.ddl.parse import parse
-from penstock.ddl.plan_alter import AlterPlan, plan_alter
+from penstock.ddl.plan_alter import AlterPlan, check_alike, plan_alter
+from penstock.ddl.plan_sequences import plan_sequence
 from penstock.ddl.spelling import column_edits, implied_edits, option_edits
 from penstock.ddl.statements import (
     AlterSchema,
+    AlterSequence,
     AlterTable,
     CreateLike,
     CreateSchema,
+    CreateSequence,
     CreateTable,
     CreateView,
     DropSchema,
@@ -82,6 +85,8 @@ class _Plan(Jobs):
                 self._create_like(statement)
             case CreateView():
                 self._create_view(statement)
+            case CreateSequence() | AlterSequence():
+                plan_sequence(self, statement)
             case _:
                 self._change_tables(statement)
 
@@ -180,18 +185,18 @@ class _Plan(Jobs):
         self.emit_table(DdlType.CREATE_VIEW, schema, view, query)
 
     def _drop_tables(self, statement: DropTables) -> None:
-        kind = "VIEW" if statement.views else "TABLE"
+        kind = statement.kind
         for ref in statement.refs:
             schema = self.catalog.schema(self.schema_name(ref.schema))
             found = schema and self.catalog.table(schema.name, ref.name)
-            if not schema or not found or found.is_view != statement.views:
+            if not schema or not found or found.kind != kind:
                 if statement.if_exists:
                     continue
                 raise NeedsOperator(
                     f"{kind.lower()} {ref.name!r} does not exist", hint="check the name"
                 )
             self.emit(
-                DdlType.DROP_VIEW if statement.views else DdlType.DROP_TABLE,
+                _DROPS[kind],
                 schema,
                 f"DROP {kind} {quote_name(found.name)}",
                 table_id=found.id,
@@ -253,6 +258,10 @@ class _Plan(Jobs):
             self.check_free(target, plan.rename.name, unless_id=before.id)
             table = table.renamed(plan.rename.name)
         edits = [*plan.edits, named(ref, schema, before.name, target)]
+        if plan.swaps is not None:
+            other_schema, other = self.base_table(plan.swaps)
+            check_alike(before, other)
+            edits.append(named(plan.swaps, other_schema, other.name, target))
         if plan.rename is not None:
             edits.append(named(plan.rename, target, table.name, target))
         if isinstance(statement, AlterTable):
@@ -261,6 +270,13 @@ class _Plan(Jobs):
         else:
             query = self.text(statement, *edits)
         self.emit_table(plan.type, target, table, query)
+
+
+_DROPS = {
+    "TABLE": DdlType.DROP_TABLE,
+    "VIEW": DdlType.DROP_VIEW,
+    "SEQUENCE": DdlType.DROP_SEQUENCE,
+}
 
 
 def _charset_clause(schema: SchemaInfo) -> str:

@@ -16,6 +16,7 @@ from penstock.ddl.operations import (
     DropPrimary,
     Operation,
     Part,
+    Partitions,
     RenameColumn,
     RenameKey,
     RenameTo,
@@ -50,6 +51,7 @@ class AlterPlan:
     rename: TableRef | None
     parts: tuple[Part, ...]
     edits: tuple[Edit, ...]
+    swaps: TableRef | None = None
 
     def text(self, source: str, edits: Sequence[Edit]) -> str:
         """Return the operations that stay, as SQL."""
@@ -57,7 +59,7 @@ class AlterPlan:
         for part in self.parts:
             piece = edited(source, part.start, part.end, edits)
             if piece:
-                partition = piece.upper().startswith("PARTITION")
+                partition = piece.upper().startswith(("PARTITION", "REMOVE"))
                 text += (" " if partition else ", ") * bool(text) + piece
         return text
 
@@ -80,6 +82,7 @@ def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> 
         rename=renames[0] if renames else None,
         parts=live,
         edits=tuple(edits),
+        swaps=next((o.swaps for o in operations if isinstance(o, Partitions)), None),
     )
 
 
@@ -119,9 +122,21 @@ def _job_type(operations: Sequence[Operation]) -> DdlType:
             return DdlType.MULTI_SCHEMA_CHANGE if column.keys else DdlType.MODIFY_COLUMN
         case AddKey(key):
             return DdlType.ADD_PRIMARY_KEY if key.primary else DdlType.ADD_INDEX
+        case Partitions(type_):
+            return type_
         case SetOptions(options):
             charset = options.charset.charset or options.charset.collate
             if options.comment is None:
                 return DdlType.MODIFY_TABLE_CHARSET if charset else DdlType.MULTI_SCHEMA_CHANGE
             return DdlType.MULTI_SCHEMA_CHANGE if charset else DdlType.TABLE_COMMENT
     return _TYPES.get(type(real[0]), DdlType.MULTI_SCHEMA_CHANGE)
+
+
+def check_alike(table: TableInfo, other: TableInfo) -> None:
+    """Raise NeedsOperator unless the two tables may exchange rows."""
+    ours, theirs = ([(c.name.lower(), c.tp, c.flen) for c in t.columns] for t in (table, other))
+    if table.id == other.id or ours != theirs:
+        raise NeedsOperator(
+            f"tables {table.name!r} and {other.name!r} have different columns",
+            hint="EXCHANGE PARTITION needs two tables of the same definition",
+        )

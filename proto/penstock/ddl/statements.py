@@ -68,11 +68,11 @@ class CreateLike(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropTables(Statement):
-    """DROP TABLE or DROP VIEW."""
+    """DROP TABLE, DROP VIEW or DROP SEQUENCE; `kind` is the word."""
 
     refs: tuple[TableRef, ...]
     if_exists: bool
-    views: bool
+    kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,23 @@ class IndexStatement(Statement):
 
     ref: TableRef
     operation: Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSequence(Statement):
+    """CREATE SEQUENCE."""
+
+    ref: TableRef
+    or_replace: bool
+    if_not_exists: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterSequence(Statement):
+    """ALTER SEQUENCE."""
+
+    ref: TableRef
+    if_exists: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

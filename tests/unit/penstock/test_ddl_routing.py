@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, rename_tables, route_change
 from penstock.ddl.parse import parse
-from penstock.ddl.syntax import TableRef
+from penstock.ddl.syntax import TableRef, Value, ValueKind
 from penstock.errors import NeedsOperator
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
@@ -37,6 +37,8 @@ def shape(value: Any) -> Any:
     """What a statement says, apart from names and places."""
     if isinstance(value, TableRef):
         return "a table"
+    if isinstance(value, Value) and value.kind is ValueKind.EXPRESSION:
+        return "an expression, which may name a sequence"
     if isinstance(value, tuple):
         return tuple(shape(v) for v in value)
     if is_dataclass(value) and not isinstance(value, type):
