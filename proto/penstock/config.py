@@ -6,6 +6,9 @@ A field `data_dir` is the key `data-dir`, the flag `--data-dir`, the variable `<
 a nested dataclass is a TOML section, its flags and variables carry the section's name. Settings
 whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h" (a last `_max` aside). A key
 that no field has is an error that names the nearest one: a typo must not become a silent default.
+
+A `tuple[Rule, ...]` of a dataclass is an array of tables, a `dict[str, Rule]` tables by name; both
+are set in the file alone (`penstock.config_tables`).
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from penstock import __version__
+from penstock.config_tables import read_tables, row_type
 from penstock.errors import NeedsOperator
 
 T = TypeVar("T")
@@ -73,6 +77,8 @@ def load(
     if path:
         values.update(_from_file(Path(path), settings))
     for setting in settings:
+        if row_type(setting.kind) is not None:
+            continue
         name = setting.variable(env_prefix)
         if name in environment:
             values[setting.path] = _parsed(setting, environment[name], name)
@@ -135,6 +141,8 @@ def _parser(
     parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
     parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
     for setting in settings:
+        if row_type(setting.kind) is not None:
+            continue
         default = _default(setting.field)
         text = setting.field.metadata.get("help", "")
         names = [*filter(None, [setting.field.metadata.get("flag")]), setting.flag]
@@ -169,7 +177,8 @@ def _from_file(path: Path, settings: Sequence[_Setting]) -> dict[tuple[str, ...]
         raise NeedsOperator(f"{path} is not TOML: {error}", hint="see deploy/conf/") from error
     by_key = {setting.key: setting for setting in settings}
     values = {}
-    for key, value in _flatten(document):
+    named = {s.key for s in settings if typing.get_origin(s.kind) is dict}
+    for key, value in _flatten(document, named):
         setting = by_key.get(key)
         if setting is None:
             near = difflib.get_close_matches(key, by_key, 1)
@@ -179,20 +188,29 @@ def _from_file(path: Path, settings: Sequence[_Setting]) -> dict[tuple[str, ...]
     return values
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(
+    table: Mapping[str, Any], whole: Collection[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Return keys with their sections before them; those in `whole` keep their tables."""
     for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and prefix + key not in whole:
+            yield from _flatten(value, whole, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 
 
 def _parsed(setting: _Setting, value: Any, source: str) -> Any:
     parse = setting.field.metadata.get("parse")
+    if row_type(setting.kind) is not None:
+        return read_tables(setting.kind, value, source, _table_value)
     try:
         return parse(value) if parse else _coerced(setting, value)
     except (ValueError, TypeError) as error:
         raise NeedsOperator(f"{source}: {error}", hint=_wanted(setting)) from error
+
+
+def _table_value(field: dataclasses.Field[Any], kind: Any, value: Any, source: str) -> Any:
+    return _parsed(_Setting((field.name,), kind, field), value, source)
 
 
 def _wanted(setting: _Setting) -> str:

@@ -110,3 +110,53 @@ def test_version_and_help_go_to_stdout_and_end_well(capsys: pytest.CaptureFixtur
             load([flag])
         assert stopped.value.code == 0
     assert "node 0." in capsys.readouterr().out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    table_pattern: str = ""
+    events: tuple[str, ...] = ()
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    rule: tuple[Rule, ...] = ()
+    named: dict[str, Rule] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ruled:
+    """A node with rules."""
+
+    addr: str = "a:1"
+    filter: Rules = field(default_factory=Rules)
+
+
+def ruled(tmp_path: Path, text: str) -> Ruled:
+    return config.load(Ruled, written(tmp_path, text), prog="node", env_prefix="NODE", env={})
+
+
+def test_tables_in_arrays_and_by_name_become_rules(tmp_path: Path) -> None:
+    text = '[[filter.rule]]\ntable-pattern = "t*"\n[[filter.rule]]\nevents = ["all ddl"]\n'
+    text += '[filter.named.strict]\nis-strict = true\n[filter.named."a b"]\n'
+    assert ruled(tmp_path, text).filter == Rules(
+        rule=(Rule(table_pattern="t*"), Rule(events=("all ddl",))),
+        named={"strict": Rule(is_strict=True), "a b": Rule()},
+    )
+    assert ruled(tmp_path, "[filter]\nrule = []\nnamed = {}\n") == Ruled()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[[filter.rule]]\ntable-patern = "t"\n', r"rule\[1\]: unknown key 'table-patern' \(did"),
+        ("[[filter.rule]]\nis-strict = 5\n", r"filter\.rule\[1\]: is-strict: 5 is neither"),
+        ('[filter.rule]\ntable-pattern = "t"\n', "unknown key 'filter.rule.table-pattern'"),
+        ('[filter]\nrule = "t"\n', r"write it as \[\[filter\.rule\]\]"),
+        ("[filter.named.x]\nstrict = true\n", r"filter\.named\.x: unknown key 'strict'"),
+    ],
+)
+def test_a_mistake_in_a_rule_names_rule_and_key(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(NeedsOperator, match=told):
+        ruled(tmp_path, text)

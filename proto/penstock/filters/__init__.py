@@ -1,0 +1,30 @@
+"""Filters and routes: which changes are replicated, and under which names. Pure.
+
+    names        tables.py       system schemas, block-allow list, the lists of drainer.toml
+    kinds        events.py       insert, update, delete, the kinds of DDL (`ddl_events`), DDL text
+    values       rows.py         expressions over a row (`expressions` and its neighbours)
+    other names  routes.py       several tables into one, if need be (`merging` for their DDL)
+
+`Rules` is all of it for one replication; it decides by name, kind and row bytes, and knows neither
+where changes come from nor where they go. A change must pass all filters; routes come after them.
+"""
+
+from penstock.filters.events import Decision
+from penstock.filters.rules import Rules
+from penstock.filters.settings import (
+    EventRule,
+    ExpressionRule,
+    FilterConfig,
+    RouteRule,
+    TablePattern,
+)
+
+__all__ = [
+    "Decision",
+    "EventRule",
+    "ExpressionRule",
+    "FilterConfig",
+    "RouteRule",
+    "Rules",
+    "TablePattern",
+]

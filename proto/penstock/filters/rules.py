@@ -1,0 +1,159 @@
+"""All filters and routes of one replication behind a few questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from penstock.ddl import SchemaChange
+from penstock.errors import NeedsOperator
+from penstock.filters.ddl_events import operations
+from penstock.filters.events import Decision, EventFilter
+from penstock.filters.routes import Router
+from penstock.filters.rows import IsKept, RowFilter
+from penstock.filters.settings import FilterConfig
+from penstock.filters.tables import SYSTEM_SCHEMAS, BlockAllowList, TableFilter
+from penstock.model import MutationType
+from penstock.schema import TableInfo
+
+_EVENTS = {
+    MutationType.INSERT: "insert",
+    MutationType.UPDATE: "update",
+    MutationType.DELETE: "delete",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowPolicy:
+    """What becomes of the rows of one table version: `dropped` kinds, then the test of values."""
+
+    dropped: frozenset[MutationType]
+    is_kept: IsKept | None
+
+    @property
+    def takes_nothing(self) -> bool:
+        """True when no row passes, so that none needs to be looked at."""
+        return len(self.dropped) == len(MutationType)
+
+    @property
+    def takes_all(self) -> bool:
+        """True when every row passes, so that none needs to be looked at."""
+        return not self.dropped and self.is_kept is None
+
+
+_ALL = RowPolicy(frozenset(), None)
+_NOTHING = RowPolicy(frozenset(MutationType), None)
+
+
+class Rules:
+    """Compiled settings; raises `NeedsOperator` for settings that cannot be."""
+
+    def __init__(
+        self,
+        config: FilterConfig | None = None,
+        *,
+        lists: Sequence[TableFilter] = (),
+        protected: Iterable[str] = (),
+    ) -> None:
+        """Compile; `lists` must agree as well, `protected` schemas stay untouched downstream."""
+        config = config or FilterConfig()
+        own = SYSTEM_SCHEMAS | {name.lower() for name in protected}
+        self._protected = own
+        self._lists: list[TableFilter] = [BlockAllowList(config), *lists]
+        self._events = EventFilter(config.events, case_sensitive=config.case_sensitive)
+        self._rows = RowFilter(config.expressions)
+        self.router = Router(config.routes, case_sensitive=config.case_sensitive, protected=own)
+
+    def is_replicated(self, schema: str, table: str) -> bool:
+        """Tell whether anything of a table, or of a schema for an empty table, is replicated."""
+        if schema.lower() in self._protected:
+            return False
+        return all(each.is_replicated(schema, table) for each in self._lists)
+
+    def of_rows(self, schema: str, table: TableInfo) -> RowPolicy:
+        """Return what becomes of rows of this table version.
+
+        Raises `NeedsOperator` when a rule says Error, or an expression does not fit the table.
+        """
+        if not self.is_replicated(schema, table.name):
+            return _NOTHING
+        dropped = set()
+        for kind, event in _EVENTS.items():
+            decision = self._events.of_row(schema, table.name, event)
+            if decision is Decision.ERROR:
+                raise _refused(f"rows of {schema}.{table.name} with {event}")
+            if decision is not Decision.DO:
+                dropped.add(kind)
+        if len(dropped) == len(_EVENTS):
+            return _NOTHING
+        is_kept = self._rows.of(schema, table)
+        return RowPolicy(frozenset(dropped), is_kept) if dropped or is_kept else _ALL
+
+    def of_ddl(self, change: SchemaChange) -> bool:
+        """Tell whether a DDL is executed downstream.
+
+        Raises `NeedsOperator` when a rule says Error, or when only a part of the DDL passes.
+        """
+        asked = _Asked(change)
+        passed = {place for place in asked.places if self.is_replicated(*place)}
+        for place in set(passed):
+            decision = self._events.of_ddl(*place, asked.operations, change.job.query)
+            if decision is Decision.ERROR:
+                raise _refused(f"the DDL {change.job.query!r}")
+            if decision is Decision.MIXED:
+                raise NeedsOperator(
+                    f"event rules take only some of what {change.job.query!r} does",
+                    hint="execute by hand what shall happen downstream, then skip this DDL;"
+                    " upstream, write one operation in each statement",
+                )
+            if decision is not Decision.DO:
+                passed.discard(place)
+        if passed and len(passed) < len(asked.places):
+            kept = ", ".join(sorted(".".join(filter(None, place)) for place in passed))
+            raise NeedsOperator(
+                f"{change.job.query!r} concerns {kept}, and other tables that filters leave out",
+                hint="execute the replicated part by hand downstream, then skip this DDL",
+            )
+        return bool(passed)
+
+    def target(self, schema: str, table: str) -> tuple[str, str]:
+        """Return the names downstream; raise `NeedsOperator` when two routes claim the table."""
+        return self.router.target(schema, table)
+
+    def check(self, tables: Iterable[tuple[str, TableInfo]]) -> None:
+        """Raise `NeedsOperator` when a rule or a route does not fit one of these tables."""
+        for schema, table in tables:
+            if self.of_rows(schema, table) is not _NOTHING:
+                self.target(schema, table.name)
+
+
+class _Asked:
+    """Whom a DDL concerns, and what it does there."""
+
+    def __init__(self, change: SchemaChange) -> None:
+        self._change = change
+
+    @cached_property
+    def operations(self) -> list[frozenset[str]]:
+        return operations(self._change)
+
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """Schema and name of every table concerned; of the schema alone where it is one."""
+        change = self._change
+        schemas = {(name, "") for name in (*change.schemas_created, *change.schemas_dropped)}
+        if schemas:
+            return schemas
+        found = {(schema, t.name) for schema, t in (*change.created, *change.dropped)}
+        found |= {(schema, before.name) for schema, before, _ in change.altered}
+        for old_schema, old, new_schema, new in change.renamed:
+            found |= {(old_schema, old.name), (new_schema, new.name)}
+        return found or {(change.job.schema_name, change.job.table_name)}
+
+
+def _refused(what: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"{what} meet an event rule that says Error",
+        hint="decide what shall happen, change the rule, and start again",
+    )

@@ -1,0 +1,81 @@
+"""The settings of filters and routes, the same for every source of changes.
+
+They stand in a node's TOML file; what they mean is in `tables`, `events`, `routes` and `rows`.
+
+    [filter]                          [[filter.events]]              [[filter.routes]]
+    do-dbs = ["shop*"]                schema-pattern = "shop"        schema-pattern = "shop_?"
+    ignore-dbs = ["~^tmp_"]           table-pattern = "log*"         table-pattern = "order*"
+    [[filter.ignore-tables]]          events = ["all dml"]           target-schema = "shop"
+    db-name = "shop"                  action = "Ignore"              target-table = "orders"
+    tbl-name = "draft"
+
+    [[filter.expressions]]
+    schema = "shop"
+    table = "item"
+    insert-value-expr = "price > 100"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePattern:
+    """A pattern for a schema and one for a table in it."""
+
+    db_name: str = setting("", "pattern of the schema")
+    tbl_name: str = setting("", "pattern of the table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRule:
+    """What kinds of change to tables of a pattern are replicated, or are not."""
+
+    schema_pattern: str = setting("", "wildcard of the schema")
+    table_pattern: str = setting("", "wildcard of the table; empty: the schema and all in it")
+    events: tuple[str, ...] = setting((), "names of events, such as insert, all ddl")
+    sql_pattern: tuple[str, ...] = setting((), "regular expressions for the text of a DDL")
+    action: str = setting("Do", "Do, Ignore or Error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRule:
+    """Under which name tables of a pattern are replicated."""
+
+    schema_pattern: str = setting("", "wildcard of the schema, or ~ and a regular expression")
+    table_pattern: str = setting("", "the same for the table; empty: every table of the schema")
+    target_schema: str = setting("", "schema downstream")
+    target_table: str = setting("", "table downstream; empty: the same name")
+    extract_table: Any = field(default=None, metadata={"help": "not supported"})
+    extract_schema: Any = field(default=None, metadata={"help": "not supported"})
+    extract_source: Any = field(default=None, metadata={"help": "not supported"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpressionRule:
+    """Rows of one table that are not replicated: those for which an expression is true."""
+
+    schema: str = setting("", "the schema's name")
+    table: str = setting("", "the table's name")
+    insert_value_expr: str = setting("", "drops an insert, seen with the new row")
+    update_old_value_expr: str = setting("", "drops an update, seen with the row before")
+    update_new_value_expr: str = setting("", "drops an update, seen with the row after")
+    delete_value_expr: str = setting("", "drops a delete, seen with the row that goes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterConfig:
+    """What is replicated, and under which names."""
+
+    case_sensitive: bool = setting(False, "letter case matters in patterns of names")
+    do_dbs: tuple[str, ...] = setting((), "schemas to replicate; empty: all")
+    ignore_dbs: tuple[str, ...] = setting((), "schemas to leave out; do-dbs goes before")
+    do_tables: tuple[TablePattern, ...] = setting((), "tables to replicate; empty: all")
+    ignore_tables: tuple[TablePattern, ...] = setting((), "tables to leave out")
+    events: tuple[EventRule, ...] = setting((), "rules by kind of change")
+    routes: tuple[RouteRule, ...] = setting((), "other names downstream")
+    expressions: tuple[ExpressionRule, ...] = setting((), "rows to leave out, by their values")
