@@ -16,13 +16,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from drainer.apply.work import Batch
 from drainer.follower import with_way_out
-from drainer.merger import Merger
+from drainer.merger import Merged
 from drainer.planner import DdlStep, Planner, RowsStep, Step
+from drainer.progress import Progress
+from drainer.relay.stage import NoRelay, Relay
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
 from drainer.strategies import Prepared, Strategy
@@ -46,6 +48,13 @@ class Feed(Protocol):
         """Note that the merger was taken from: there may be room again."""
 
 
+class Merge(Protocol):
+    """The merged stream: `drainer.merger`, or one that was stored."""
+
+    def take(self) -> Merged | None:
+        """Return the next run of it, None when there is none yet."""
+
+
 class Schemas(Protocol):
     """What the pipeline asks of the schema tracker."""
 
@@ -58,11 +67,12 @@ class Schemas(Protocol):
 class Source:
     """Where steps come from; `follow_ddl` returns what to run for a DDL, if anything."""
 
-    merger: Merger
+    merger: Merge
     planner: Planner
     pumps: Feed
     schemas: Schemas
     follow_ddl: Callable[[DdlStep], Awaitable[SchemaChange | None]]
+    relay: Relay = field(default_factory=NoRelay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,44 +86,6 @@ class Downstream:
 
 
 @dataclass(slots=True)
-class Progress:
-    """How far the downstream is, and what it took; `checkpoint` is the one that is saved."""
-
-    checkpoint: Checkpoint
-    steps: int = 0
-    transactions: int = 0
-    rows: int = 0
-    last_rows: int = 0
-    generate_s: float = 0.0
-    commit_s: float = 0.0
-
-    def committed(self, work: _Work, commit_s: float) -> None:
-        """Count a step that is in the downstream now."""
-        self.checkpoint = work.checkpoint
-        self.steps += 1
-        if isinstance(work.step, RowsStep) and work.step.rows:
-            self.transactions += work.step.transactions
-            self.rows += work.step.rows
-            self.last_rows = work.step.rows
-            self.commit_s = commit_s
-            log.debug(
-                "committed %d rows up to %d: generated in %.0f ms, committed in %.0f ms",
-                work.step.rows, work.step.commit_ts, self.generate_s * 1e3, commit_s * 1e3,
-            )  # fmt: skip
-
-    def describe(self) -> dict[str, str]:
-        """Return what an operator wants to read."""
-        return {
-            "schema_version": str(self.checkpoint.schema_version),
-            "steps": str(self.steps),
-            "transactions": str(self.transactions),
-            "rows": str(self.rows),
-            "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
-            f"committed in {self.commit_s * 1e3:.0f} ms",
-        }
-
-
-@dataclass(slots=True)
 class _Work:
     """A step under way: a batch is made ready by `prepared`, the checkpoint is known."""
 
@@ -121,6 +93,7 @@ class _Work:
     checkpoint: Checkpoint
     change: SchemaChange | None = None
     prepared: asyncio.Task[Prepared] | None = None
+    relayed: asyncio.Future[None] | None = None
 
 
 class Pipeline:
@@ -197,6 +170,7 @@ class Pipeline:
         merged = self._source.merger.take()
         if merged is None:
             return False
+        self._source.relay.offer(merged)
         self._planner.offer(merged)
         self._source.pumps.taken()
         return True
@@ -234,7 +208,7 @@ class Pipeline:
         checkpoint = Checkpoint(
             step.commit_ts, self._source.schemas.version, ddl_intent_ts=intent_ts
         )
-        work = _Work(step, checkpoint, change)
+        work = _Work(step, checkpoint, change, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and step.rows:
             self._batch_id += 1
             batch = Batch(self._batch_id, step.tables)
@@ -254,12 +228,17 @@ class Pipeline:
 
     async def _commit(self) -> None:
         """Commit step after step; the only place where the downstream changes."""
+        downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
+        await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
         while (work := await self._queue.get()) is not None:
             if work.prepared is not None:
                 await asyncio.wait((work.prepared,))
+            if work.relayed is not None:
+                await work.relayed
             started_s = time.monotonic()
             await self._apply(work)
-            self.progress.committed(work, time.monotonic() - started_s)
+            self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
+            self._source.relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()
 

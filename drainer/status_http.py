@@ -23,7 +23,7 @@ from penstock.registry import NodeState
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
-    from drainer.pipeline import Progress
+    from drainer.progress import Progress
     from penstock.pb import penstock_pb2
 
 _OK, _WRONG = 200, 3

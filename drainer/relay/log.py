@@ -19,6 +19,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from drainer.relay.ddl_log import DdlLog
 from drainer.relay.records import (
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _NEVER = 1 << 62
 
-Entry = tuple[int, bytes]
+Entry = tuple[int, Any]
 """A binlog's commit_ts and payload."""
 
 

@@ -1,0 +1,49 @@
+"""How far the downstream is: what the status, the pages and the log tell about the pipeline."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from drainer.planner import RowsStep, Step
+from drainer.sinks import Checkpoint
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the downstream is, and what it took; `checkpoint` is the one that is saved."""
+
+    checkpoint: Checkpoint
+    steps: int = 0
+    transactions: int = 0
+    rows: int = 0
+    last_rows: int = 0
+    generate_s: float = 0.0
+    commit_s: float = 0.0
+
+    def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
+        """Count a step that is in the downstream now."""
+        self.checkpoint = checkpoint
+        self.steps += 1
+        if isinstance(step, RowsStep) and step.rows:
+            self.transactions += step.transactions
+            self.rows += step.rows
+            self.last_rows = step.rows
+            self.commit_s = commit_s
+            log.debug(
+                "committed %d rows up to %d: generated in %.0f ms, committed in %.0f ms",
+                step.rows, step.commit_ts, self.generate_s * 1e3, commit_s * 1e3,
+            )  # fmt: skip
+
+    def describe(self) -> dict[str, str]:
+        """Return what an operator wants to read."""
+        return {
+            "schema_version": str(self.checkpoint.schema_version),
+            "steps": str(self.steps),
+            "transactions": str(self.transactions),
+            "rows": str(self.rows),
+            "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
+            f"committed in {self.commit_s * 1e3:.0f} ms",
+        }
