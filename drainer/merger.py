@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.codec import decode_binlog
+from drainer.payload import Payload, release, start_ts_of
 from penstock.errors import NeedsOperator
 
 PAYLOAD_OVERHEAD_BYTES = 80
@@ -33,7 +33,7 @@ class Merged:
     """A run of binlogs in strictly increasing `commit_ts` order; `bytes` is what they weighed."""
 
     commit_ts: Sequence[int]
-    payloads: Sequence[bytes]
+    payloads: Sequence[Payload]
     bytes: int
 
 
@@ -42,7 +42,7 @@ class _Chunk:
     """One received run, consumed from `start` on; it is weighed until it is used up."""
 
     commit_ts: Sequence[int]
-    payloads: Sequence[bytes]
+    payloads: Sequence[Payload]
     bytes: int
     start: int = 0
 
@@ -75,7 +75,7 @@ class Merger:
         self._sources[source].finished = True
         self._forget_finished()
 
-    def push(self, source: str, commit_ts: Sequence[int], payloads: Sequence[bytes]) -> None:
+    def push(self, source: str, commit_ts: Sequence[int], payloads: Sequence[Payload]) -> None:
         """Take a run from a Pump; raise `NeedsOperator` when it is not in increasing order."""
         assert len(commit_ts) == len(payloads)
         if not commit_ts:
@@ -127,6 +127,7 @@ class Merger:
         for index in order[1:]:
             if commit_ts[index] == commit_ts[kept[-1]]:
                 _assert_same(commit_ts[index], payloads[index], payloads[kept[-1]])
+                release(payloads[index])
                 self.duplicates += 1
             else:
                 kept.append(index)
@@ -188,11 +189,11 @@ def _cut(state: _Source, horizon: int) -> Merged | None:
     return Merged(chunk.commit_ts[start:], chunk.payloads[start:], chunk.bytes)
 
 
-def _assert_same(ts: int, one: bytes, other: bytes) -> None:
+def _assert_same(ts: int, one: Payload, other: Payload) -> None:
     """Two Pumps hold the same commit when a writer changed Pumps midway; anything else is wrong."""
     if one == other:
         return
-    if decode_binlog(one).start_ts != decode_binlog(other).start_ts:
+    if start_ts_of(one) != start_ts_of(other):
         raise NeedsOperator(
             f"two Pumps hold different transactions with the commit_ts {ts}",
             hint="timestamps must be unique: check that all writers use one oracle; "

@@ -20,7 +20,9 @@ from typing import Any
 from drainer.batches import Target
 from drainer.config import DrainerConfig
 from drainer.follower import DdlFollower
+from drainer.generation import Generation
 from drainer.jobs import fetch_job
+from drainer.large import Large
 from drainer.membership import Membership
 from drainer.merger import Merger
 from drainer.parts import Parts, StoppedEarly, open_parts, starting_point
@@ -32,6 +34,7 @@ from drainer.schema import Gone, SchemaTracker
 from drainer.schema_start import Followed, schema_at
 from drainer.server import Services, build_server, listen
 from drainer.sinks import Checkpoint
+from drainer.spool import Spool
 from drainer.status_http import Pages
 from drainer.strategies.choice import strategy_of
 from penstock.errors import NeedsOperator
@@ -85,7 +88,8 @@ class _Node:
             checkpoint_ts=lambda: self._pipeline.progress.checkpoint.commit_ts,
             tls=parts.security.tls,
         )
-        who = Who(parts.cluster_id, node_id, tls=parts.security.tls)
+        spool = Spool(parts.home.path / "spool", bytes_max=config.batch_bytes_max)
+        who = Who(parts.cluster_id, node_id, spool, tls=parts.security.tls)
         self._pumps = Pumps(merger, self._membership.publish_and_list, who, config.buffer_bytes)
         self._pipeline = self._wired(merger, followed, checkpoint)
         services = Services(
@@ -121,8 +125,12 @@ class _Node:
             schemas=schemas,
             follow_ddl=follower.follow,
         )
+        generation = Generation(
+            parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect
+        )
         downstream = Downstream(
             strategy=strategy_of(config.apply, parts),
+            large=Large(generation.statements, parts.sink, parts.thread).prepare,
             sink=parts.sink,
             thread=parts.thread,
             checkpoint=checkpoint,

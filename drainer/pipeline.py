@@ -15,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from drainer.apply.work import Batch
 from drainer.follower import with_way_out
 from drainer.merger import Merged
-from drainer.planner import DdlStep, Planner, RowsStep, Step
+from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.progress import Progress
 from drainer.relay.stage import NoRelay, Relay
 from drainer.sink_thread import SinkThread
@@ -77,9 +77,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downstream:
-    """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now."""
+    """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now.
+
+    `large` prepares a transaction that lies on the disk.
+    """
 
     strategy: Strategy
+    large: Callable[[LargeStep], Coroutine[Any, Any, Prepared]]
     sink: Sink
     thread: SinkThread
     checkpoint: Checkpoint
@@ -216,6 +220,10 @@ class Pipeline:
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
             work.step = replace(step, tables=[])
+        elif isinstance(step, LargeStep):
+            # Waited for, because a DDL behind it must not change what its tables were.
+            work.prepared = asyncio.create_task(self._downstream.large(step))
+            await asyncio.wait((work.prepared,))
         self._queue.put_nowait(work)
 
     async def _prepared(self, batch: Batch) -> Prepared:

@@ -6,7 +6,8 @@
 
 A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's version changes,
 or when the pipeline asks for what there is because nobody is busy. A transaction is never split:
-a batch with one transaction larger than the limits holds only that.
+a batch with one transaction larger than the limits holds only that. One that lies on the disk
+because it is too large for memory is a step of its own, as a DDL is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from google.protobuf.message import DecodeError
 from drainer.apply.work import TableRows
 from drainer.batches import Collector, Lookup, Target, read_changes
 from drainer.merger import Merged
+from drainer.payload import Payload, Spooled
+from drainer.slicing import Limits
 from penstock.errors import Malformed
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2 as pb
@@ -49,7 +52,17 @@ class DdlStep:
     query: str
 
 
-Step = RowsStep | DdlStep
+@dataclass(frozen=True, slots=True)
+class LargeStep:
+    """One transaction that lies on the disk, alone; its slices stay within `limits`."""
+
+    commit_ts: int
+    payload: Spooled
+    lookup: Lookup
+    limits: Limits
+
+
+Step = RowsStep | DdlStep | LargeStep
 
 
 class Planner:
@@ -70,8 +83,9 @@ class Planner:
         self._lookup = lookup
         self._rows_max = rows_max
         self._bytes_max = bytes_max
+        self._limits = Limits(bytes_max=bytes_max, rows_max=rows_max)
         self._ignored_ts = ignored_ts
-        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._waiting: deque[tuple[int, Payload]] = deque()
         self._targets: dict[tuple[int, int], Target | None] = {}
         self._latest: dict[int, Target | None] = {}
         self._start_batch()
@@ -116,8 +130,10 @@ class Planner:
         self._start_batch()
         return step
 
-    def _advance(self, ts: int, payload: bytes) -> Step | None:
+    def _advance(self, ts: int, payload: Payload) -> Step | None:
         """Take one binlog off the waiting ones, unless a batch must end before it."""
+        if isinstance(payload, Spooled):
+            return self._advance_large(ts, payload)
         binlog = _parse(ts, payload)
         if binlog.tp == BinlogType.ROLLBACK:
             self._waiting.popleft()
@@ -151,6 +167,18 @@ class Planner:
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
         return self.cut() if full else None
+
+    def _advance_large(self, ts: int, payload: Spooled) -> Step | None:
+        before = self.cut()
+        if before is not None:
+            return before
+        self._waiting.popleft()
+        if ts in self._ignored_ts:
+            log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+            payload.release()
+            self._through_ts = ts
+            return None
+        return LargeStep(ts, payload, self._target, self._limits)
 
     def _target(self, table_id: int, version: int) -> Target | None:
         key = (table_id, version)

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import grpc
 
+from drainer.payload import Payload
+from drainer.spool import Run, Spool, piece_of
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security import Tls, open_aio_channel
@@ -33,6 +35,8 @@ SILENCE_S_MAX = 30.0
 
 _RUN_MAX = 256
 """How many single binlogs of the original's stream are handed on at once."""
+_RUN_BYTES_MAX = 1 << 20
+"""… and after how many bytes no more."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -48,8 +52,6 @@ _HINTS = {
     grpc.StatusCode.INVALID_ARGUMENT: "Pump and Drainer must run compatible versions",
 }
 
-Run = tuple[Sequence[int], Sequence[bytes]]
-
 
 class Receiver(Protocol):
     """Where a puller's binlogs go."""
@@ -57,16 +59,22 @@ class Receiver(Protocol):
     def received_ts(self, pump: str) -> int:
         """Return the largest `commit_ts` received from a Pump: pulling goes on after it."""
 
-    async def receive(self, pump: str, commit_ts: Sequence[int], payloads: Sequence[bytes]) -> None:
+    async def receive(
+        self, pump: str, commit_ts: Sequence[int], payloads: Sequence[Payload]
+    ) -> None:
         """Take a run; return when there is room for the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What a puller tells a Pump about itself, how much it wants per message, and its TLS."""
+    """What a puller tells a Pump about itself, how much it wants per message, and its TLS.
+
+    What is too large for memory goes to the `spool`.
+    """
 
     cluster_id: int
     drainer_id: str
+    spool: Spool
     batch_bytes_max: int = 1 << 20
     tls: Tls | None = None
 
@@ -132,15 +140,21 @@ class Puller:
         after_ts = self._receiver.received_ts(self.pump)
         async with open_aio_channel(self.address, self._who.tls, _OPTIONS) as channel:
             if self._batched:
-                runs = _pull_batches(channel, self._who, after_ts)
+                runs = _pull_batches(channel, self.pump, self._who, after_ts)
             else:
                 runs = _pull_singles(channel, self._who, after_ts)
+            spool = self._who.spool
             async with aclosing(runs):
                 async for run in runs:
-                    yield run
+                    if max(map(len, run[1]), default=0) <= spool.bytes_max:
+                        yield run
+                        continue
+                    async with aclosing(spool.lightened(self.pump, run)) as parts:
+                        async for part in parts:
+                            yield part
 
 
-async def _pull_batches(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:
+async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> AsyncGenerator[Run]:
     pull = channel.unary_stream(
         "/penstock.Pump/Pull",
         request_serializer=penstock_pb2.PullRequest.SerializeToString,
@@ -151,10 +165,18 @@ async def _pull_batches(channel: Any, who: Who, after_ts: int) -> AsyncGenerator
         after_ts=after_ts,
         batch_bytes_max=who.batch_bytes_max,
         drainer_id=who.drainer_id,
+        pieces=True,
     )
     call = pull(request)
     while (batch := await _read(call)) is not None:
-        yield list(batch.commit_ts), list(batch.payloads)
+        piece = piece_of(batch)
+        if piece is None:
+            yield list(batch.commit_ts), list(batch.payloads)
+            continue
+        run = await who.spool.gathered(pump, piece, lambda: _read(call))
+        if run is None:
+            return
+        yield run
 
 
 async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:
@@ -173,14 +195,15 @@ async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator
             reading = None
             if first is None:
                 return
-            run = [first]
+            run, size = [first], len(first.entity.payload)
             # What has arrived meanwhile goes along; what has not is waited for next time.
-            while len(run) < _RUN_MAX:
+            while len(run) < _RUN_MAX and size < _RUN_BYTES_MAX:
                 reading = asyncio.ensure_future(_read(call))
                 done, _ = await asyncio.wait((reading,), timeout=0)
                 if not done or reading.exception() is not None or reading.result() is None:
                     break
                 run.append(reading.result())
+                size += len(run[-1].entity.payload)
                 reading = None
             entities = [message.entity for message in run]
             yield [e.meta.commitTs for e in entities], [e.payload for e in entities]

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from drainer.merger import Merger
+from drainer.payload import Payload, release
 from drainer.puller import Puller, Who
 from penstock.errors import Retryable
 from penstock.registry import NodeState, NodeStatus
@@ -95,14 +96,21 @@ class Pumps:
         """Return the largest `commit_ts` received from a Pump."""
         return self._merger.received_ts(pump)
 
-    async def receive(self, pump: str, commit_ts: Sequence[int], payloads: Sequence[bytes]) -> None:
+    async def receive(
+        self, pump: str, commit_ts: Sequence[int], payloads: Sequence[Payload]
+    ) -> None:
         """Pass a run on to the merge; return when this Pump has room for the next.
 
         Each Pump has its share of the room, so that a fast one cannot take what the slow one,
         for which everyone waits, needs to catch up.
         """
-        while _now_s() > self._fresh_until_s:
-            await self._passed.wait()
+        try:
+            while _now_s() > self._fresh_until_s:
+                await self._passed.wait()
+        except asyncio.CancelledError:
+            for payload in payloads:
+                release(payload)
+            raise
         self._merger.push(pump, commit_ts, payloads)
         self.arrived.set()
         while self._merger.bytes_of(pump) > self._room_bytes // max(len(self._pullers), 1):

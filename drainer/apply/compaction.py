@@ -210,12 +210,12 @@ def plan_units(batch: Batch, parts: int, dialect: str) -> list[WorkUnit]:
     units: list[WorkUnit] = []
     for changes in batch.tables:
         if len(changes.rows):
-            units += _table_units(batch.batch_id, changes, parts, dialect, len(units))
+            units += _table_units(batch, changes, parts, dialect, len(units))
     return units
 
 
 def _table_units(
-    batch_id: int, changes: TableRows, parts: int, dialect: str, part: int
+    batch: Batch, changes: TableRows, parts: int, dialect: str, part: int
 ) -> Sequence[WorkUnit]:
     table = changes.table
     left = compact(table, changes.kind_array(), changes.rows)
@@ -224,7 +224,8 @@ def _table_units(
     whole = pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
     in_one = parts == 1 or (bool(len(left.ops)) and left.ops[0] == Op.ORDERED)
     pieces = [whole] if in_one else shares(whole, parts)
+    name, displaces = table.name, batch.displaces
     return [
-        WorkUnit(batch_id, part + i, dialect, changes.schema, table.name, table, piece)
+        WorkUnit(batch.batch_id, part + i, dialect, changes.schema, name, table, piece, displaces)
         for i, piece in enumerate(pieces)
     ]

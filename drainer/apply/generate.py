@@ -19,7 +19,7 @@ def generate(unit: WorkUnit) -> Statements:
 
     Raises `Malformed` for row bytes that do not fit the table.
     """
-    sql = table_sql(unit.dialect, unit.schema, unit.name, unit.table)
+    sql = table_sql(unit.dialect, unit.schema, unit.name, unit.table, displaces=unit.displaces)
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()
     if len(ops) < ROWWISE_MAX or ops[0] == Op.ORDERED:

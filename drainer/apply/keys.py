@@ -12,6 +12,10 @@ from drainer.apply.literals import padded_length
 from penstock.errors import Malformed
 from penstock.schema import PUBLIC, ColumnInfo, IndexInfo, MysqlType, TableInfo
 
+_EXACT = {
+    MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,
+}  # fmt: skip
+
 
 def apply_key(table: TableInfo) -> IndexInfo | None:
     """Return the index by which rows are told apart, None when changes must keep their order.
@@ -37,6 +41,18 @@ def unique_columns(table: TableInfo) -> list[int]:
     known = {part.offset for part in key.columns}
     wanted = {part.offset for i in table.indexes if i.unique for part in i.columns}
     return sorted(wanted - known)
+
+
+def can_meet_others(table: TableInfo) -> bool:
+    """Tell whether an upsert may find another row in its way than the one with its very key.
+
+    That is one with the same value in another unique index, or with a key that the collation
+    takes for the same.
+    """
+    key = apply_key(table)
+    assert key is not None
+    columns = [table.columns[part.offset] for part in key.columns]
+    return bool(unique_columns(table)) or not all(c.tp in _EXACT for c in columns)
 
 
 def is_told(table: TableInfo, positions: Sequence[int]) -> bool:

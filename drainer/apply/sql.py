@@ -6,9 +6,12 @@
     upsert      INSERT .. VALUES (..),(..)                the same
                 ON DUPLICATE KEY UPDATE c=VALUES(c)       ON CONFLICT (k) DO UPDATE SET c=excluded.c
     one row     DELETE/UPDATE .. WHERE every column LIMIT 1 (SQLite: by row id)
+                REPLACE .. VALUES (..)                    the same
 
 An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
-removes another row. Generated columns are never written; SQLite's tables do not have them.
+removes another row. A slice of a huge transaction needs just that, wherever another row can be in
+the way: there an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's
+tables do not have them.
 """
 
 # ruff: noqa: S608  -- values come from `literals` and names from `quote`, that is the whole job.
@@ -23,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.apply.keys import apply_key, is_written
+from drainer.apply.keys import apply_key, can_meet_others, is_written
 from drainer.apply.literals import MYSQL, SQLITE, Family, family, literal, literal_column
 from penstock.errors import NeedsOperator
 from penstock.schema import IndexInfo, MysqlType, TableInfo
@@ -53,7 +56,10 @@ def table_name(dialect: str, schema: str, name: str) -> str:
 class TableSql:
     """The statements of one table version in one dialect; pure, and cheap to keep."""
 
-    def __init__(self, dialect: str, schema: str, name: str, table: TableInfo) -> None:
+    def __init__(
+        self, dialect: str, schema: str, name: str, table: TableInfo, *, displaces: bool = False
+    ) -> None:
+        """Build them; upserts that displace remove every other row that is in their way."""
         assert dialect in (MYSQL, SQLITE), dialect
         self.dialect = dialect
         self.table = table
@@ -65,8 +71,12 @@ class TableSql:
             literal(dialect, c) if is_written(c) else None for c in table.columns
         ]
         self._insert_head = f"INSERT INTO {self._target} ({self._names(self.written)}) VALUES "
+        self._upsert_head, self._upsert_tail = self._insert_head, ""
         if self.key:
             self._build_keyed(key)
+            if displaces and can_meet_others(table):
+                self._upsert_head = "REPLACE" + self._insert_head.removeprefix("INSERT")
+                self._upsert_tail = ""
 
     def _name(self, position: int) -> str:
         return quote(self.table.columns[position].name)
@@ -154,11 +164,21 @@ class TableSql:
 
     def upserts(self, rows: pa.Array) -> list[bytes]:
         """Return multi-row upserts of `rows_column` texts."""
-        return list(_cut(rows, self._insert_head, self._upsert_tail))
+        return list(_cut(rows, self._upsert_head, self._upsert_tail))
 
     def insert_one(self, row: Sequence[Any]) -> bytes:
         """Return a plain insert of one row."""
         return (self._insert_head + self.row_text(row)).encode()
+
+    def replace_one(self, row: Sequence[Any]) -> bytes:
+        """Return the insert of one row that removes whatever is in its way."""
+        return ("REPLACE" + self._insert_head.removeprefix("INSERT") + self.row_text(row)).encode()
+
+    def label(self, row: Sequence[Any]) -> str:
+        """Return table and key of a row for an operator's eyes."""
+        if not self.key:
+            return f"{self._target}, a table without row key"
+        return f"{self._target} {self._names(self.key)} = {self.key_text(row)}"
 
     def delete_one(self, row: Sequence[Any]) -> bytes:
         """Return the delete of one row: the one with this key, or one that is equal altogether."""
@@ -235,6 +255,8 @@ def _cut(rows: pa.Array, head: str, tail: str) -> Iterator[bytes]:
 
 
 @lru_cache(maxsize=1024)
-def table_sql(dialect: str, schema: str, name: str, table: TableInfo) -> TableSql:
+def table_sql(
+    dialect: str, schema: str, name: str, table: TableInfo, *, displaces: bool = False
+) -> TableSql:
     """Return the (cached) statements of a table version."""
-    return TableSql(dialect, schema, name, table)
+    return TableSql(dialect, schema, name, table, displaces=displaces)

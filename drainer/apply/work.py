@@ -78,10 +78,14 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The changes between two checkpoints; each table occurs once for each of its versions."""
+    """The changes between two checkpoints; each table occurs once for each of its versions.
+
+    A batch that `displaces` is a slice of a transaction: its upserts remove what is in their way.
+    """
 
     batch_id: int
     tables: list[TableRows]
+    displaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class WorkUnit:
     name: str
     table: TableInfo
     rows: pa.RecordBatch
+    displaces: bool = False
 
     def encode(self) -> bytes:
         """Return the unit as one Arrow IPC stream."""
@@ -106,6 +111,7 @@ class WorkUnit:
                 "schema": self.schema,
                 "name": self.name,
                 "table": _table_text(self.table),
+                "displaces": self.displaces,
             }
         )
         schema = ROWS_SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
@@ -130,6 +136,7 @@ class WorkUnit:
                 name=header["name"],
                 table=_table(header["table"]),
                 rows=rows.replace_schema_metadata(None),
+                displaces=header["displaces"],
             )
         except _UNREADABLE as error:
             raise Malformed(f"undecodable work unit: {error}", hint=_HINT) from error

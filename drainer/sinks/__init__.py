@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -12,10 +12,13 @@ from penstock.errors import NeedsOperator
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
-__all__ = ["RETRY_S_MAX", "Checkpoint", "Sink", "open_sink"]
+__all__ = ["RETRY_S_MAX", "Checkpoint", "Parts", "Sink", "open_sink"]
 
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it gives up with `Retryable`."""
+
+Parts = Callable[[], Generator[Sequence[str | bytes]]]
+"""Begins the lists of statements of one transaction anew."""
 
 
 class Sink(Protocol):
@@ -39,6 +42,14 @@ class Sink(Protocol):
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in ONE transaction, exactly once."""
+        ...
+
+    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        """As `apply`, for more statements than memory holds: `parts` yields list after list.
+
+        It is called once for every try, and must yield the same each time. What it raises ends
+        the transaction and is passed on. No list is kept while the next one is asked for.
+        """
         ...
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:

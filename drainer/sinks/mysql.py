@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pymysql
@@ -28,6 +29,7 @@ from penstock.schema import DdlType
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
+    from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
@@ -77,10 +79,17 @@ class MysqlSink:
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
+
+        def parts() -> Generator[Sequence[str | bytes]]:
+            yield statements
+
+        self.apply_parts(parts, checkpoint)
+
+    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        """Run list after list of statements in one transaction with `checkpoint`."""
         text, doubtful = self._ledger.attempt(checkpoint)
 
         def attempt(connection: Connection, retried: bool) -> None:
-            self._check_sizes(statements)
             connection.begin()
             stored = self._stored(connection, " FOR UPDATE")
             standing = self._ledger.standing(stored, text, retried=retried or doubtful)
@@ -88,8 +97,12 @@ class MysqlSink:
                 connection.rollback()
                 log.info("the commit whose answer was lost did happen (%s)", checkpoint)
                 return
-            for statement in statements:
-                connection.query(statement)
+            with closing(parts()) as lists:
+                for statements in lists:
+                    self._check_sizes(statements)
+                    for statement in statements:
+                        connection.query(statement)
+                    del statements
             self._store(connection, text)
             connection.commit()
 

@@ -79,6 +79,7 @@ class MysqlSession:
         pause_s = _PAUSE_S_MIN
         retried = False
         while True:
+            began_s = time.monotonic()
             try:
                 return attempt(self._connected(), retried)
             except (pymysql.err.MySQLError, OSError) as error:
@@ -91,6 +92,9 @@ class MysqlSession:
                 self._disconnect()
                 raise
             retried = True
+            if time.monotonic() - began_s > self._retry_s_max:
+                # It was long at work: the time to wait begins with the trouble.
+                deadline = time.monotonic() + self._retry_s_max
             if time.monotonic() + pause_s > deadline:
                 raise Retryable(
                     f"downstream {self._target.name}: {problem}, for {self._retry_s_max:.0f} s"

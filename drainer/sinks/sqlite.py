@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -23,6 +24,7 @@ from drainer.sinks.sqlite_ddl import plan
 from penstock.errors import NeedsOperator, Retryable
 
 if TYPE_CHECKING:
+    from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
@@ -79,10 +81,16 @@ class SqliteSink:
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
+        self._commit(lambda connection: _execute(connection, statements), checkpoint)
+
+    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        """Run list after list of statements in one transaction with `checkpoint`."""
 
         def work(connection: sqlite3.Connection) -> None:
-            for statement in statements:
-                connection.execute(statement if isinstance(statement, str) else statement.decode())
+            with closing(parts()) as lists:
+                for statements in lists:
+                    _execute(connection, statements)
+                    del statements
 
         self._commit(work, checkpoint)
 
@@ -140,6 +148,7 @@ class SqliteSink:
         deadline = time.monotonic() + self._retry_s_max
         with self._using:
             while True:
+                began_s = time.monotonic()
                 try:
                     return attempt(self._connected())
                 except sqlite3.Error as error:
@@ -151,6 +160,9 @@ class SqliteSink:
                 except BaseException:
                     self._disconnect()
                     raise
+                if time.monotonic() - began_s > self._retry_s_max:
+                    # It was long at work: the time to wait begins with the trouble.
+                    deadline = time.monotonic() + self._retry_s_max
                 if time.monotonic() > deadline:
                     raise Retryable(
                         f"{self._path}: {problem}, for {self._retry_s_max:.0f} s"
@@ -183,6 +195,11 @@ class SqliteSink:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()  # An open transaction is rolled back.
+
+
+def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) -> None:
+    for statement in statements:
+        connection.execute(statement if isinstance(statement, str) else statement.decode())
 
 
 def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:

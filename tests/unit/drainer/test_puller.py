@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +15,7 @@ from drainer import puller as puller_module
 from drainer.merger import Merger
 from drainer.puller import Puller, Who
 from drainer.pumps import Pumps
+from drainer.spool import Spool
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState, NodeStatus
@@ -66,7 +69,7 @@ class FakePump:
         await self._server.stop(0)
 
     async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        assert (request.cluster_id, request.drainer_id) == (7, "d")
+        assert (request.cluster_id, request.drainer_id, request.pieces) == (7, "d", True)
         async for ts in self._after(request.after_ts, context):
             yield penstock_pb2.PullBatch(payloads=[b"%d" % ts], commit_ts=[ts])
 
@@ -108,7 +111,14 @@ class Received:
         await until(lambda: bool(self.commit_ts) and self.commit_ts[-1] >= last)
 
 
-WHO = Who(7, "d")
+@pytest.fixture(autouse=True)
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spool:
+    made = Spool(tmp_path / "spool", bytes_max=1000)
+    monkeypatch.setattr(f"{__name__}.WHO", replace(WHO, spool=made))
+    return made
+
+
+WHO = Who(7, "d", None)  # type: ignore[arg-type]  # Each test has a spool of its own.
 
 
 @asynccontextmanager

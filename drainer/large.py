@@ -1,0 +1,190 @@
+"""One huge transaction, from its file to the downstream, in one transaction there.
+
+    file ──> slice n+1 ──> SQL ──┐ one waits ready while
+             slice n   ──> SQL ──┴─> the sink thread runs the one before ──> checkpoint, commit
+
+The sink asks for one list of statements after the other and runs them all in the transaction that
+stores the checkpoint. When its connection breaks it starts again, and so does the walk through the
+file. Two slices exist at a time, one as statements and one on its way, however large the whole is.
+
+Slices are applied in their order, each compacted for itself, with *displacing* upserts: one that
+meets another row with the same unique value removes it. The state between two slices is one that
+the transaction itself went through, where no such row exists; but writers are known that note a
+transaction's changes key by key and not as they happened. For them it does: a row that a later
+slice deletes or writes anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from concurrent.futures import CancelledError, Future
+
+from drainer.apply.work import Batch
+from drainer.batches import Collector, Lookup, Target, read_changes
+from drainer.payload import Spooled, opened
+from drainer.planner import LargeStep
+from drainer.sink_thread import SinkThread
+from drainer.sinks import Checkpoint, Sink
+from drainer.slicing import slices, survey
+from drainer.strategies import Prepared
+from penstock.errors import Malformed, Retryable
+
+log = logging.getLogger(__name__)
+
+_REPORT_S = 10.0
+_LOOK_S = 0.5
+
+Generate = Callable[[Batch], Awaitable[list[bytes]]]
+
+
+class Large:
+    """The way of all large steps of a Drainer's life."""
+
+    def __init__(self, generate: Generate, sink: Sink, thread: SinkThread) -> None:
+        """Wire the way; `generate` turns a batch into SQL, `thread` may call `sink`."""
+        self._generate = generate
+        self._sink = sink
+        self._thread = thread
+
+    async def prepare(self, step: LargeStep) -> Prepared:
+        """Find out what the step's tables are now, before a later DDL changes that.
+
+        Raises `Malformed` when the step holds no row changes, and what looking up a table raises.
+        """
+        version, targets = await asyncio.to_thread(_surveyed, step.payload, step.lookup)
+        return _Large(step, version, targets, self)
+
+    async def commit(self, transaction: _Large, checkpoint: Checkpoint) -> None:
+        """Run all slices in one transaction with the checkpoint."""
+        handover = _Handover(transaction.batches, self._generate)
+        try:
+            await self._thread.call(lambda: self._sink.apply_parts(handover.parts, checkpoint))
+        finally:
+            handover.close()
+
+
+class _Large:
+    """A large step whose tables are known; see `Prepared`."""
+
+    def __init__(
+        self, step: LargeStep, version: int, targets: dict[int, Target | None], way: Large
+    ) -> None:
+        self._step = step
+        self._version = version
+        self._targets = targets
+        self._way = way
+
+    async def commit(self, checkpoint: Checkpoint) -> None:
+        """Bring the transaction downstream and delete its file."""
+        payload, began_s = self._step.payload, time.monotonic()
+        log.info("applying the %d bytes of transaction %d", payload.size, self._step.commit_ts)
+        await self._way.commit(self, checkpoint)
+        payload.release()
+        log.info(
+            "transaction %d of %d bytes is downstream after %.1f s",
+            self._step.commit_ts, payload.size, time.monotonic() - began_s,
+        )  # fmt: skip
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the slices from the first on; each call is a walk of its own."""
+        step, report_s = self._step, time.monotonic() + _REPORT_S
+        found, read_bytes, number, dropped = step.payload.outline, 0, 0, 0
+        with opened(step.payload.path) as source:
+            for part in slices(
+                source,
+                found.value_start,
+                found.value_end,
+                version=self._version,
+                limits=step.limits,
+            ):
+                changes, gone = read_changes(part, self._target)
+                dropped += gone
+                read_bytes += len(part)
+                if changes:
+                    number += 1
+                    collector = Collector()
+                    collector.add(changes, len(part))
+                    del part, changes
+                    yield Batch(number, collector.tables(), displaces=True)
+                if time.monotonic() > report_s:
+                    report_s = time.monotonic() + _REPORT_S
+                    log.info(
+                        "transaction %d: %d of %d bytes", step.commit_ts, read_bytes,
+                        step.payload.size,
+                    )  # fmt: skip
+        if dropped:
+            log.warning(
+                "%d rows of commit %d are for dropped tables and end here", dropped, step.commit_ts
+            )
+
+    def _target(self, table_id: int, version: int) -> Target | None:
+        # A mutation that names a second table behind its rows is none that a survey reads.
+        assert version == self._version
+        if table_id not in self._targets:
+            raise Malformed(
+                f"transaction {self._step.commit_ts} has a mutation with two tables' ids",
+                hint="the writer and the Drainer must speak the same binlog.proto",
+            )
+        return self._targets[table_id]
+
+
+class _Handover:
+    """Slices from the event loop, which makes them, to the sink thread, which asks for them."""
+
+    def __init__(self, batches: Callable[[], Iterator[Batch]], generate: Generate) -> None:
+        self._batches = batches
+        self._generate = generate
+        self._loop = asyncio.get_running_loop()
+        self._making: asyncio.Task[list[bytes] | None] | None = None
+        self._closed = False
+
+    def parts(self) -> Generator[list[bytes]]:
+        """Yield the statements of slice after slice; called in the sink thread, once a try."""
+        batches = self._batches()
+        ahead = asyncio.run_coroutine_threadsafe(self._next(batches), self._loop)
+        try:
+            while (statements := self._waited(ahead)) is not None:
+                ahead = asyncio.run_coroutine_threadsafe(self._next(batches), self._loop)
+                yield statements
+                del statements
+        finally:
+            ahead.cancel()
+
+    def _waited(self, ahead: Future[list[bytes] | None]) -> list[bytes] | None:
+        """Return what is being made; look up now and then, for an event loop may end or hang."""
+        while not self._closed:
+            try:
+                return ahead.result(_LOOK_S)
+            except CancelledError:
+                break
+            except TimeoutError:
+                if ahead.done():
+                    raise
+        raise Retryable("the Drainer ends while it applies a large transaction")
+
+    async def _next(self, batches: Iterator[Batch]) -> list[bytes] | None:
+        if self._closed:
+            raise asyncio.CancelledError
+        self._making = asyncio.current_task()
+        batch = await asyncio.to_thread(next, batches, None)
+        if batch is None:
+            return None
+        generating = self._generate(batch)
+        del batch
+        return await generating
+
+    def close(self) -> None:
+        """End whatever is being made; the sink thread then hears that there is no more."""
+        self._closed = True
+        if self._making is not None:
+            self._making.cancel()
+
+
+def _surveyed(payload: Spooled, lookup: Lookup) -> tuple[int, dict[int, Target | None]]:
+    found = payload.outline
+    with opened(payload.path) as source:
+        version, tables = survey(source, found.value_start, found.value_end)
+    return version, {table_id: lookup(table_id, version) for table_id in sorted(tables)}
