@@ -152,7 +152,7 @@ class _Node:
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._server.start()
-            await self._http.start(self._config.status_addr, self._port)
+            await self._http.start(self._config.status_addr, self._port, self._parts.security)
             await self._membership.refuse_namesake()
             await self._membership.refuse_gap()
             log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)

@@ -55,9 +55,10 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
     security = Security(config.security)
     home = stack.enter_context(Home(config.data_dir))
     coordinator, task_count = await _start_spark(config, home, stack)
-    etcd = connect(config.etcd_urls)
+    etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     stack.push_async_callback(asyncio.to_thread, etcd.close)
-    oracle = open_oracle(etcd, config.pd_address or None, security.tls)
+    pd_address = config.pd_address or None
+    oracle = open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls)
     stack.push_async_callback(asyncio.to_thread, oracle.close)
     cluster_id = await insist(stop, "the cluster id", Registry(etcd).cluster_id)
     thread = SinkThread()

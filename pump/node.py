@@ -1,6 +1,6 @@
 """One Pump's life, from an empty process to a clean end.
 
-storage open ─ etcd, cluster id ─ port bound ─ serving ─ oracle ─ Drainers notified ─ online
+port bound, pages ─ storage open ─ etcd, cluster id ─ serving ─ oracle ─ Drainers notified ─ online
      └─ Commits and pulls are served from `serving` on, Prewrites from `online` on
 pausing ─ a grace for open transactions ─ pulls ended ─ port closed ─ storage closed ─ paused
 """
@@ -16,7 +16,6 @@ from penstock.errors import Retryable
 from penstock.etcd import EtcdClient, connect
 from penstock.files import OsFiles
 from penstock.history import History
-from penstock.http_status import HttpStatus
 from penstock.labels import parse_labels
 from penstock.registry import NodeState, Registry
 from penstock.security import Security
@@ -28,7 +27,6 @@ from pump.clock import ClusterClock
 from pump.config import PumpConfig
 from pump.fake import Faker
 from pump.figures import Figures
-from pump.health import add_health
 from pump.identity import Identity, kept_node_id
 from pump.membership import Membership
 from pump.metered import MeteredFiles, timed
@@ -39,7 +37,8 @@ from pump.resolver import DdlResolver, Resolving, TimeoutResolver
 from pump.resolvers import open_resolver
 from pump.retention import Retention
 from pump.score import score_now
-from pump.server import CompatibleService, add_service, build_server, listen
+from pump.server import CompatibleService, add_service
+from pump.starting import Starting
 from pump.status_http import Pages
 from pump.storage import Storage
 from pump.writer import Writer
@@ -57,18 +56,22 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
     security = Security(config.security)
     async with AsyncExitStack() as stack:
         figures = Figures()
+        starting = Starting(config, security)
+        stack.push_async_callback(starting.close)
+        await starting.start()
         files = MeteredFiles(OsFiles(), figures)
         storage = await asyncio.to_thread(
             Storage.open, config.data_dir, config.storage, files=files
         )
         stack.push_async_callback(asyncio.to_thread, storage.close)
-        etcd = connect(config.etcd_urls)
+        etcd = connect(config.etcd_urls, tls=security.etcd_tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
+        starting.waits_for = f"etcd at {config.etcd_urls} has not answered yet"
         cluster_id = await _first_answer(Registry(etcd).cluster_id, config, stop)
         if cluster_id is None:
             return
         log.info("cluster %d, greatest commit_ts %d", cluster_id, storage.max_commit_ts)
-        await _Node(config, storage, etcd, cluster_id, figures, security).live(stop)
+        await _Node(config, storage, etcd, cluster_id, figures, starting).live(stop)
 
 
 async def _first_answer(
@@ -106,25 +109,25 @@ class _Node:
         etcd: EtcdClient,
         cluster_id: int,
         figures: Figures,
-        security: Security,
+        starting: Starting,
     ) -> None:
         self._config = config
         self._storage = storage
         self._figures = figures
-        self._server = build_server(config, security)
-        self._port = listen(self._server, config, security)
-        address = _address(config, self._port)
+        self._server = starting.server
+        self._pages = starting.pages
+        address = _address(config, starting.port)
         node_id = kept_node_id(config.data_dir, config.node_id, address)
         self._identity = Identity(node_id, address, parse_labels(config.labels))
         self._oracle = None if config.pd_address else OracleServer(etcd, address)
-        self._clock = ClusterClock(open_oracle(etcd, config.pd_address or None, security.tls))
+        self._clock = _clock(config, etcd, starting.security)
         self._membership = Membership(
             Registry(etcd),
             storage,
             self._clock,
             identity=self._identity,
             score=lambda: score_now(storage, self._writer, config.data_dir),
-            tls=security.tls,
+            tls=starting.security.tls,
         )
         self._pulls = Pulls(storage, batch_bytes_max=config.pull_batch_bytes)
         self._writer = Writer(
@@ -152,7 +155,7 @@ class _Node:
             details=lambda: {"status_pages": self._pages.url or "none", **observed.details()},
         )
         self._add_services()
-        self._pages = HttpStatus(f"Pump {node_id} at {address}")
+        starting.open(f"Pump {node_id} at {address}", lambda: self._membership.state)
         Pages(Registry(etcd), self._operator, observed).add_to(self._pages)
         log.info("pump %s serves at %s, Prewrites once it is online", node_id, address)
 
@@ -187,7 +190,6 @@ class _Node:
         add_service(self._server, "penstock.Pump", batches.methods())
         if self._oracle is not None:
             self._oracle.add_to_server(self._server)
-        add_health(self._server, lambda: self._membership.state, ("binlog.Pump", "penstock.Pump"))
 
     def _observed(self) -> Observed:
         return Observed(
@@ -206,9 +208,7 @@ class _Node:
 
     async def live(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, or until an operator's verb has done its work."""
-        await self._server.start()
         try:
-            await self._pages.start(self._config.status_addr, self._port)
             async with asyncio.TaskGroup() as group:
                 duties = group.create_task(self._duties())
                 reasons = [group.create_task(e.wait()) for e in (stop, self._operator.ended)]
@@ -267,6 +267,11 @@ async def _until_answered(ask: Callable[[], Awaitable[object]], problem: str) ->
             await asyncio.sleep(_ETCD_RETRY_S)
         else:
             return
+
+
+def _clock(config: PumpConfig, etcd: EtcdClient, security: Security) -> ClusterClock:
+    pd_address = config.pd_address or None
+    return ClusterClock(open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls))
 
 
 def _address(config: PumpConfig, port: int) -> str:

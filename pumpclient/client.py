@@ -73,7 +73,7 @@ class PumpClient:
             tls.check()
         selector = selector_for(strategy)
         with ExitStack() as opened:
-            connection = etcd.connect(etcd_urls)
+            connection = etcd.connect(etcd_urls, tls=options.etcd_tls or tls)
             opened.callback(connection.close)
             registry = Registry(connection)
             history = History(connection)
@@ -82,7 +82,8 @@ class PumpClient:
             opened.callback(registry.watch(NodeKind.PUMP, pumps.follow).cancel)
             if not pumps.wait_for_any(options.connect_timeout_s):
                 raise pumps.missing()
-            oracle = open_oracle(connection, options.pd_address, tls)
+            pd_tls = options.pd_tls or tls
+            oracle = open_oracle(connection, options.pd_address, tls, pd_tls=pd_tls)
             opened.callback(oracle.close)
             deliveries = Deliveries(
                 retry_s=options.commit_retry_s,

@@ -54,6 +54,9 @@ class Options:
     prefer: tuple[str, ...] = ()
     # Address of a real PD to take timestamps from; None means the oracle that the Pumps elect.
     pd_address: str | None = None
+    # For an etcd and a PD at https://; None means the `tls` that the Pumps are asked with.
+    etcd_tls: Tls | None = None
+    pd_tls: Tls | None = None
 
     def __post_init__(self) -> None:
         """Refuse bounds that would stop everything."""

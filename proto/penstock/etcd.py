@@ -29,6 +29,7 @@ import grpc
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
+from penstock.security import Tls
 
 log = logging.getLogger(__name__)
 
@@ -73,28 +74,46 @@ def _install_stubs() -> ModuleType:
 _etcd3 = _install_stubs()
 
 
-def connect(urls: Sequence[str] | str, *, timeout_s: float = 5) -> EtcdClient:
-    """Return a client for these endpoints ("host:port", "http://host:port", comma-separated).
+class _TlsClient(_etcd3.Etcd3Client):  # type: ignore[misc,name-defined]
+    """A client with credentials that `penstock.security` has checked."""
+
+    def __init__(self, tls: Tls, **settings: Any) -> None:
+        self._credentials = tls.channel_credentials()
+        super().__init__(ca_cert="", **settings)
+
+    def _get_secure_creds(self, *files: object) -> grpc.ChannelCredentials:
+        return self._credentials
+
+
+def connect(
+    urls: Sequence[str] | str, *, timeout_s: float = 5, tls: Tls | None = None
+) -> EtcdClient:
+    """Return a client for these endpoints ("host:port", "https://host:port", comma-separated).
 
     Connects lazily and reconnects by itself; each call takes at most `timeout_s` seconds. With
-    several endpoints calls go round those that answer. Raises NeedsOperator for a malformed
-    endpoint, Retryable when a host name cannot be resolved.
+    several endpoints calls go round those that answer. Those at https:// are asked with `tls` (read
+    now, not again; default: the system's CAs), and must all prove to be the first one's host.
+    Raises NeedsOperator for a malformed endpoint, Retryable for a host that cannot be resolved.
     """
-    endpoints = _endpoints(urls)
+    endpoints, with_tls = _endpoints(urls)
     target = "{}:{}".format(*endpoints[0]) if len(endpoints) == 1 else _addresses(endpoints)
     host, _, port = target.rpartition(":")
-    return _etcd3.client(host=host, port=port, timeout=timeout_s, grpc_options=_CHANNEL_OPTIONS)
+    settings: dict[str, Any] = {"host": host, "port": port, "timeout": timeout_s}
+    if not with_tls:
+        return _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
+    # Several addresses are one target, so there is one name to be checked.
+    name = ("grpc.ssl_target_name_override", endpoints[0][0])
+    return _TlsClient(tls or Tls(), **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
 
 
-def _endpoints(urls: Sequence[str] | str) -> list[tuple[str, int]]:
+def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
+    """Return hosts and ports, and whether they are asked with TLS."""
     parts = urls.split(",") if isinstance(urls, str) else urls
-    found = []
+    found, schemes = [], set()
     for url in (part.strip() for part in parts):
-        if url.startswith("https://"):
-            raise NeedsOperator(
-                f"etcd endpoint {url!r} asks for TLS", hint="only http:// endpoints are supported"
-            )
-        host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
+        schemes.add(url.startswith("https://"))
+        host, _, port = url.removeprefix("https://").removeprefix("http://").rpartition(":")
+        port = port.rstrip("/")
         if not host or not port.isdecimal():
             raise NeedsOperator(
                 f"etcd endpoint {url!r} is not host:port", hint="like 10.0.0.1:2379"
@@ -102,7 +121,11 @@ def _endpoints(urls: Sequence[str] | str) -> list[tuple[str, int]]:
         found.append((host, int(port)))
     if not found:
         raise NeedsOperator("no etcd endpoint given", hint="give at least one, like 127.0.0.1:2379")
-    return found
+    if len(schemes) > 1:
+        raise NeedsOperator(
+            "some etcd endpoints are https:// and some are not", hint="it is one or the other"
+        )
+    return found, schemes == {True}
 
 
 def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:

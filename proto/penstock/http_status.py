@@ -4,9 +4,11 @@
     PUT, POST, and pages that show what is stored: answered to callers on this very machine only
 
 There is no authentication, so what changes something or shows data goes through `binlogctl` and
-gRPC when it comes from afar. One request per connection, a bound for everything that a stranger can
-make grow. `status-addr` empty means loopback and the gRPC port plus 1000; if that is taken, another
-one, because pages that nobody asked for must not keep a node from starting.
+gRPC when it comes from afar. A node with TLS serves its pages over TLS unless they are on loopback,
+and with `cert-allowed-cn` to callers with such a certificate only. One request per connection, a
+bound for everything that a stranger can make grow. `status-addr` empty means loopback and the gRPC
+port plus 1000; if that is taken, another one, because pages that nobody asked for must not keep a
+node from starting.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote
 
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.https import common_names, server_context
+from penstock.security import Security
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +90,7 @@ class HttpStatus:
         self._routes: list[_Route] = []
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._allowed: frozenset[str] = frozenset()
         self.url = ""
         """Where the pages are; empty while they are not served."""
 
@@ -95,13 +101,23 @@ class HttpStatus:
         local_only = local_only or method != "GET"
         self._routes.append(_Route(method, path, page, about, local_only))
 
-    async def start(self, address: str, grpc_port: int) -> None:
-        """Serve at `address`; raise `NeedsOperator` when a configured one cannot be had."""
+    def begin_anew(self, title: str) -> None:
+        """Forget all pages, so that others can be added; the socket stays."""
+        self._title = title
+        self._routes.clear()
+
+    async def start(self, address: str, grpc_port: int, security: Security | None = None) -> None:
+        """Serve at `address`; raise `NeedsOperator` when a configured one cannot be had.
+
+        Over TLS if `security` has any and the address is not loopback.
+        """
         if address == OFF:
             return
         host, _, port = (address or f"127.0.0.1:{grpc_port + PORT_ABOVE}").rpartition(":")
+        host = host.strip("[]")
+        context = self._tls_context(host, security)
         try:
-            self._server = await asyncio.start_server(self._serve, host.strip("[]"), int(port))
+            self._server = await asyncio.start_server(self._serve, host, int(port), ssl=context)
         except (OSError, OverflowError) as error:
             if address:
                 raise NeedsOperator(
@@ -110,8 +126,15 @@ class HttpStatus:
                 ) from error
             self._server = await asyncio.start_server(self._serve, host, 0)
         port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://{host}:{port}/"
+        host = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if context else 'http'}://{host}:{port}/"
         log.info("status pages at %s", self.url)
+
+    def _tls_context(self, host: str, security: Security | None) -> ssl.SSLContext | None:
+        if security is None or security.tls is None or host == "localhost" or _is_loopback((host,)):
+            return None
+        self._allowed = security.allowed
+        return server_context(security.tls, with_client_certificate=bool(security.allowed))
 
     async def close(self) -> None:
         """Serve no more; requests under way are cut."""
@@ -174,6 +197,11 @@ class HttpStatus:
         try:
             async with asyncio.timeout(_REQUEST_S):
                 method, target, headers = await _read_head(reader)
+            if self._allowed and self._allowed.isdisjoint(
+                common_names(writer.get_extra_info("peercert"))
+            ):
+                told = "cert-allowed-cn does not list the common name of your certificate"
+                raise BadRequest(HTTPStatus.FORBIDDEN, told)
             is_local = _is_loopback(writer.get_extra_info("peername"))
             return method, await self.answer(method, target, headers, is_local=is_local)
         except BadRequest as refused:

@@ -3,6 +3,7 @@
     ssl-ca              TLS is on iff this is set: a server must show a certificate signed by it
     ssl-cert, ssl-key   what a node shows, to its callers as well as to the nodes it calls itself
     cert-allowed-cn     callers must show a certificate too, with one of these common names
+    etcd-ssl-…, pd-ssl-…  for https:// in etcd-urls and pd-address, where those are signed by others
 
 Every connection is made with what the files hold at that moment, so certificates are replaced
 without a restart. Files that cannot be used, such as a new certificate whose key is still to come,
@@ -14,13 +15,11 @@ off. A wrong common name is told to the caller: UNAUTHENTICATED.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import ssl
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +27,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from penstock.allowed_names import OnlyNames
 from penstock.errors import NeedsOperator
 from penstock.settings import out_of_range, setting
 
@@ -46,9 +46,20 @@ class SecurityConfig:
     cert_allowed_cn: tuple[str, ...] = setting(
         (), "callers must have a certificate with one of these common names; other nodes too"
     )
+    etcd_ssl_ca: str = setting("", "PEM file of the CA of an etcd at https://; default: ssl-ca")
+    etcd_ssl_cert: str = setting("", "PEM file of the certificate shown to it; default: ssl-cert")
+    etcd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
+    pd_ssl_ca: str = setting("", "PEM file of the CA of a PD at https://; default: ssl-ca")
+    pd_ssl_cert: str = setting("", "PEM file of the certificate shown to it; default: ssl-cert")
+    pd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for settings that contradict each other."""
+        for whose in ("etcd", "pd"):
+            cert, key = f"{whose}_ssl_cert", f"{whose}_ssl_key"
+            if bool(getattr(self, cert)) != bool(getattr(self, key)):
+                lacking = key if getattr(self, cert) else cert
+                raise out_of_range(f"security.{lacking}", "", "certificate and key go together")
         if self.ssl_ca:
             for name in ("ssl_cert", "ssl_key"):
                 if not getattr(self, name):
@@ -94,6 +105,15 @@ class Tls:
     def check(self) -> None:
         """Raise `NeedsOperator` when the files were never usable and are not now."""
         self._read()
+
+    @property
+    def files(self) -> tuple[Path | None, Path | None, Path | None]:
+        """The files of CA, certificate and key."""
+        return self._ca, self._cert, self._key
+
+    def version(self) -> object:
+        """Return something that is another object once the files were read anew."""
+        return self._read()
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return a client's credentials for a new channel."""
@@ -212,74 +232,40 @@ class Security:
         To be made before anything else uses gRPC, which decides then what it logs.
         """
         self.tls: Tls | None = None
-        self._allowed = frozenset(config.cert_allowed_cn)
+        self.allowed = frozenset(config.cert_allowed_cn)
         if config.ssl_ca:
             ca, cert, key = map(Path, (config.ssl_ca, config.ssl_cert, config.ssl_key))
             self.tls = Tls(ca=ca, cert=cert, key=key)
             self.tls.check()
+        self.etcd_tls = self._for("etcd", config)
+        """For endpoints of etcd at https://."""
+        self.pd_tls = self._for("pd", config)
+        if self.tls is not None:
             # Why a handshake failed is logged by gRPC at this level only, and by nobody else.
             os.environ.setdefault("GRPC_VERBOSITY", "INFO")
 
+    def _for(self, whose: str, config: SecurityConfig) -> Tls:
+        names = [f"{whose}_ssl_{name}" for name in ("ca", "cert", "key")]
+        ca, cert, key = (Path(text) if (text := getattr(config, name)) else None for name in names)
+        own = self.tls.files if self.tls is not None else (None, None, None)
+        if cert is None:
+            cert, key = own[1:]
+        tls = Tls(ca=ca or own[0], cert=cert, key=key)
+        tls.check()
+        return tls
+
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """Return what a `grpc.aio` server must be built with."""
-        return [_OnlyNames(self._allowed)] if self._allowed else []
+        return [OnlyNames(self.allowed)] if self.allowed else []
 
     def add_port(self, server: Any, address: str) -> int:
         """Bind `address` and return the port; raises what gRPC raises when that is impossible."""
         if self.tls is None:
             return int(server.add_insecure_port(address))
-        credentials = self.tls.server_credentials(with_client_certificate=bool(self._allowed))
+        credentials = self.tls.server_credentials(with_client_certificate=bool(self.allowed))
         port = int(server.add_secure_port(address, credentials))
         asked = "need no certificate"
-        if self._allowed:
-            asked = f"must show a certificate of {' or '.join(sorted(self._allowed))}"
+        if self.allowed:
+            asked = f"must show a certificate of {' or '.join(sorted(self.allowed))}"
         log.info("TLS is on; callers %s", asked)
         return port
-
-
-class _OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses callers whose certificate bears another common name, method by method."""
-
-    def __init__(self, allowed: frozenset[str]) -> None:
-        self._allowed = allowed
-
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the method's handler behind the check; None for an unknown method."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        kind = ("stream" if handler.request_streaming else "unary") + "_"
-        kind += "stream" if handler.response_streaming else "unary"
-        checked = self._checked(getattr(handler, kind))
-        make: Callable[..., Any] = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(checked, handler.request_deserializer, handler.response_serializer)
-
-    def _checked(self, method: Any) -> Any:
-        if inspect.isasyncgenfunction(method):
-
-            async def streaming(request: Any, context: Any) -> Any:
-                await self._check(context)
-                async with aclosing(method(request, context)) as responses:
-                    async for response in responses:
-                        yield response
-
-            return streaming
-
-        async def calling(request: Any, context: Any) -> Any:
-            await self._check(context)
-            response = method(request, context)
-            # Generated services answer UNIMPLEMENTED without being coroutines.
-            return await response if inspect.isawaitable(response) else response
-
-        return calling
-
-    async def _check(self, context: Any) -> None:
-        found = context.auth_context().get("x509_common_name", ())
-        names = [name.decode("utf-8", "replace") for name in found]
-        if self._allowed.isdisjoint(names):
-            told = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
-            allowed = ", ".join(sorted(self._allowed))
-            log.warning("refused %s: %s; allowed are: %s", context.peer(), told, allowed)
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, f"{told}, which cert-allowed-cn does not list"
-            )

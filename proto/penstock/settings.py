@@ -14,7 +14,12 @@ def setting(default: Any, text: str, **extra: str) -> Any:
 
 
 def check_address(name: str, address: str) -> None:
-    """Raise `NeedsOperator` unless `address` is host:port; empty is for whoever has a default."""
+    """Raise `NeedsOperator` unless `address` is host:port; empty is for whoever has a default.
+
+    A PD's may begin with https://, or http://.
+    """
+    if name == "pd_address":
+        address = address.removeprefix("https://").removeprefix("http://")
     host, _, port = address.rpartition(":")
     if not address and name != "addr":
         return

@@ -37,12 +37,22 @@ class Oracle(Protocol):
         """Let go of connections."""
 
 
-def open_oracle(etcd: EtcdClient, pd_address: str | None = None, tls: Tls | None = None) -> Oracle:
+def open_oracle(
+    etcd: EtcdClient,
+    pd_address: str | None = None,
+    tls: Tls | None = None,
+    *,
+    pd_tls: Tls | None = None,
+) -> Oracle:
     """Return a client of the PD at `pd_address`, or else of the oracle elected in this etcd.
 
-    `tls` is for the elected one, which is a Pump; a PD is asked without.
+    `tls` is for the elected one, which is a Pump; `pd_tls` for a PD at https://, which by default
+    is asked without a certificate and trusted by the system's CAs.
     """
-    return OracleClient(pd_address or etcd, tls=None if pd_address else tls)
+    if not pd_address:
+        return OracleClient(etcd, tls=tls)
+    with_tls = pd_address.startswith("https://")
+    return OracleClient(pd_address, tls=(pd_tls or Tls()) if with_tls else None)
 
 
 class _Turn:
@@ -69,7 +79,7 @@ class OracleClient:
     def __init__(
         self, source: EtcdClient | str, *, timeout_s: float = 10, tls: Tls | None = None
     ) -> None:
-        leader = PdLeader(source) if isinstance(source, str) else EtcdLeader(source)
+        leader = PdLeader(source, tls) if isinstance(source, str) else EtcdLeader(source)
         self._stream = TsoStream(leader, tls)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()

@@ -154,7 +154,8 @@ class EtcdLeader:
 class PdLeader:
     """Finds the leader among PDs by asking each of the given ones."""
 
-    def __init__(self, addresses: str) -> None:
+    def __init__(self, addresses: str, tls: Tls | None = None) -> None:
+        self._tls = tls
         self._addresses = [_host_port(part.strip()) for part in addresses.split(",")]
 
     def __call__(self, left_s: float) -> tuple[str, int]:
@@ -162,18 +163,23 @@ class PdLeader:
         problem = ""
         for address in self._addresses:
             try:
-                answer = _members(address, left_s)
+                answer = _members(address, self._tls, left_s)
             except grpc.RpcError as error:
                 problem = f"PD at {address}: {error.code().name}: {error.details()}"
                 continue
             if answer.leader.client_urls:
-                return _host_port(answer.leader.client_urls[0]), answer.header.cluster_id
+                url = answer.leader.client_urls[0]
+                if url.startswith("https://") and self._tls is None:
+                    raise NeedsOperator(
+                        f"PD's leader at {url} asks for TLS", hint="write https:// in pd-address"
+                    )
+                return _host_port(url), answer.header.cluster_id
             problem = f"PD at {address} knows no leader"
         raise Retryable(problem)
 
 
-def _members(address: str, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
-    with grpc.insecure_channel(address, options=_CHANNEL_OPTIONS) as channel:
+def _members(address: str, tls: Tls | None, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
+    with open_channel(address, tls, _CHANNEL_OPTIONS) as channel:
         call = channel.unary_unary(
             "/pdpb.PD/GetMembers",
             request_serializer=pdpb_pb2.GetMembersRequest.SerializeToString,
@@ -184,6 +190,4 @@ def _members(address: str, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
 
 
 def _host_port(url: str) -> str:
-    if url.startswith("https://"):
-        raise NeedsOperator(f"PD at {url} asks for TLS", hint="only http:// is supported")
-    return url.removeprefix("http://").rstrip("/")
+    return url.removeprefix("https://").removeprefix("http://").rstrip("/")

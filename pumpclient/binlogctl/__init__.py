@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         help="where etcd listens (default: %(default)s)",
     )
     for flag, what in (
+        ("--etcd-ssl-ca", "the CA of an etcd at https:// (default: --ssl-ca)"),
+        ("--etcd-ssl-cert", "a certificate to show to it (default: --ssl-cert)"),
+        ("--etcd-ssl-key", "its private key"),
         ("--ssl-ca", "the CA of the nodes' certificates; turns TLS on"),
         ("--ssl-cert", "a certificate to show, where nodes have cert-allowed-cn"),
         ("--ssl-key", "its private key"),

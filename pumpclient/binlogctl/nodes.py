@@ -78,7 +78,7 @@ class _Cluster:
     """The registry, for as long as a `with` lasts."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._client = etcd.connect(arguments.etcd_urls)
+        self._client = etcd.connect(arguments.etcd_urls, tls=_etcd_tls(arguments))
 
     def __enter__(self) -> Registry:
         return Registry(self._client)
@@ -185,6 +185,15 @@ def _tls(arguments: argparse.Namespace) -> Tls | None:
     if ca is None and (cert or key):
         raise NeedsOperator("there is --ssl-cert or --ssl-key", hint="give --ssl-ca too")
     return Tls(ca=ca, cert=cert, key=key) if ca else None
+
+
+def _etcd_tls(arguments: argparse.Namespace) -> Tls | None:
+    ca, cert, key = arguments.etcd_ssl_ca, arguments.etcd_ssl_cert, arguments.etcd_ssl_key
+    if not (ca or cert or key):
+        return _tls(arguments)
+    if cert is None:
+        cert, key = arguments.ssl_cert, arguments.ssl_key
+    return Tls(ca=ca or arguments.ssl_ca, cert=cert, key=key)
 
 
 def _call(

@@ -12,7 +12,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.etcd import EtcdClosed, connect, etcd_errors, read
 
 
-@pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1"])
+@pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1,b:1"])
 def test_an_endpoint_that_is_none_is_for_the_operator(urls: str | list[str]) -> None:
     with pytest.raises(NeedsOperator):
         connect(urls)

@@ -132,3 +132,20 @@ def test_a_key_is_in_no_text(authority: Authority) -> None:
     told = f"{tls!r} {tls._read()!r}"
     assert str(pair.key) in told
     assert "PRIVATE" not in told
+
+
+def test_an_etcd_and_a_pd_have_files_of_their_own_or_those_of_the_node(
+    authority: Authority,
+) -> None:
+    own, other = authority.issue("node"), authority.issue("other")
+    files = {"ssl_ca": str(own.ca), "ssl_cert": str(own.cert), "ssl_key": str(own.key)}
+    theirs = {"etcd_ssl_cert": str(other.cert), "etcd_ssl_key": str(other.key)}
+    security = Security(SecurityConfig(**files, **theirs))  # type: ignore[arg-type]
+    assert security.etcd_tls.files == (own.ca, other.cert, other.key)
+    assert security.pd_tls.files == (own.ca, own.cert, own.key)
+    assert Security(SecurityConfig(pd_ssl_ca=str(own.ca))).pd_tls.files == (own.ca, None, None)
+
+
+def test_a_certificate_for_etcd_without_its_key_is_refused() -> None:
+    with pytest.raises(NeedsOperator, match=r"etcd-ssl-key is ''"):
+        SecurityConfig(etcd_ssl_cert="c")

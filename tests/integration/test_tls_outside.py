@@ -1,0 +1,205 @@
+"""TLS to what is not ours, an etcd and a PD, and of the pages when they leave the machine."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer, EtcdTls
+from deploy.local.process import free_port
+from penstock.errors import NeedsOperator, Retryable
+from penstock.etcd import connect, read
+from penstock.model import Binlog, BinlogType
+from penstock.registry import NodeKind, Registry
+from penstock.security import Tls
+from penstock.timestamp import open_oracle
+from penstock.ts import physical_ms
+from pumpclient import Options, PumpClient
+from pumpclient.binlogctl import main
+from tests.kit.authority import Authority, Pair
+from tests.kit.fix_pump import PumpProcess
+from tests.kit.scripted_pd import ScriptedPd
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.etcd
+
+Factory = Callable[..., PumpProcess]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Authority:
+    """The authority of those who run etcd and PD."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    return Authority(folder)
+
+
+@pytest.fixture
+def tls_etcd(tmp_path: Path, outside: Authority) -> Iterator[EtcdServer]:
+    pair = outside.issue("etcd")
+    home = tmp_path / "tls-etcd"
+    home.mkdir()
+    tls = EtcdTls(ca=pair.ca, cert=pair.cert, key=pair.key)
+    server = EtcdServer(home, durable=False, tls=tls).start()
+    yield server
+    server.stop()
+
+
+def settings(whose: str, pair: Pair) -> dict[str, str]:
+    parts = {"ca": pair.ca, "cert": pair.cert, "key": pair.key}
+    return {f"security_{whose}_ssl_{name}": str(path) for name, path in parts.items()}
+
+
+def test_pumps_writers_and_binlogctl_use_an_etcd_that_wants_certificates(
+    tls_etcd: EtcdServer,
+    outside: Authority,
+    pump_factory: Factory,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pair = outside.issue("penstock")
+    pump = pump_factory(tls_etcd.url, **settings("etcd", pair))
+    with PumpClient.connect(tls_etcd.url, options=Options(etcd_tls=pair.tls)) as client:
+        assert client.execute_ddl("CREATE DATABASE shop") != []
+    flags = [f"--etcd-{flag[2:]}" if flag.startswith("--") else flag for flag in pair.flags]
+    assert main(["pumps", "--etcd-urls", tls_etcd.url, *flags]) == 0
+    assert pump.node_id in capsys.readouterr().out
+    assert pump.stop() == 0
+
+
+def test_one_set_of_certificates_serves_for_nodes_and_etcd(
+    tls_etcd: EtcdServer, outside: Authority, pump_factory: Factory
+) -> None:
+    pair = outside.issue("node")
+    pump = pump_factory(tls_etcd.url, **pair.settings)
+    with PumpClient.connect(tls_etcd.url, tls=pair.tls) as client:
+        client.write_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=5))
+    assert main(["status", pump.node_id, "--etcd-urls", tls_etcd.url, *pair.flags]) == 0
+
+
+@pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
+def test_who_has_no_certificate_of_its_authority_gets_nothing_from_etcd(
+    tls_etcd: EtcdServer, outside: Authority, tmp_path: Path, shown: str
+) -> None:
+    stranger = Authority(tmp_path, "other").issue("stranger")
+    cert, key = (stranger.cert, stranger.key) if shown != "nothing" else (None, None)
+    client = connect(tls_etcd.url, tls=Tls(ca=outside.file, cert=cert, key=key), timeout_s=3)
+    with pytest.raises(Retryable):
+        read(client, "/a")
+    client.close()
+
+
+def test_an_etcd_whose_certificate_is_not_trusted_gets_nothing(
+    tls_etcd: EtcdServer, pump_factory: Factory, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path, "other").issue("stranger")
+    pump = pump_factory(tls_etcd.url, waiting=False, **settings("etcd", stranger))
+    pump.wait_for("ERROR .* does not answer, trying again .*certificate verify failed|handshake")
+    assert pump.stop() == 0
+
+
+def test_another_endpoint_serves_over_tls_when_one_is_dead(
+    tls_etcd: EtcdServer, outside: Authority
+) -> None:
+    client = connect(
+        f"https://127.0.0.1:{free_port()},{tls_etcd.url}", tls=outside.issue("penstock").tls
+    )
+    assert Registry(client).list(NodeKind.PUMP) == []
+    client.close()
+
+
+def test_timestamps_come_from_a_pd_that_wants_certificates(
+    etcd: Any, etcd_server: EtcdServer, outside: Authority, pump_factory: Factory
+) -> None:
+    pair = outside.issue("penstock")
+    with ScriptedPd(outside.issue("pd")) as pd:
+        pump = pump_factory(etcd_server.url, pd_address=pd.url, **settings("pd", pair))
+        assert pump.status().details["leads_oracle"] == "False"
+        oracle = open_oracle(etcd, pd.url, pd_tls=pair.tls)
+        assert physical_ms(oracle.get_ts()) >= 1_700_000_000_000
+        oracle.close()
+        options = Options(pd_address=pd.url, pd_tls=pair.tls)
+        with PumpClient.connect(etcd_server.url, options=options) as client:
+            assert client.execute_ddl("CREATE DATABASE shop") != []
+        bare = open_oracle(etcd, pd.url, pd_tls=Tls(ca=outside.file))
+        bare._timeout_s = 2  # type: ignore[attr-defined]
+        with pytest.raises(Retryable):
+            bare.get_ts()
+        bare.close()
+        assert pump.stop() == 0
+
+
+def test_a_pd_whose_leader_wants_tls_is_not_asked_in_the_clear(etcd: Any) -> None:
+    with ScriptedPd() as pd:
+        plain, pd.url = pd.url, pd.url.replace("http:", "https:")
+        oracle = open_oracle(etcd, plain)
+        with pytest.raises(NeedsOperator, match=r"asks for TLS .*https:// in pd-address"):
+            oracle.get_ts()
+        oracle.close()
+
+
+def page(url: str, pair: Pair | None, ca: Path) -> tuple[int, str]:
+    context = ssl.create_default_context(cafile=str(ca))
+    if pair is not None:
+        context.load_cert_chain(pair.cert, pair.key)
+    https = urllib.request.HTTPSHandler(context=context)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+    try:
+        with opener.open(url, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def test_pages_that_leave_the_machine_are_served_over_tls_with_certificates_read_anew(
+    etcd: Any, etcd_server: EtcdServer, tmp_path: Path, pump_factory: Factory
+) -> None:
+    authority = Authority(tmp_path)
+    node, guest = authority.issue("node"), authority.issue("guest")
+    port = free_port()
+    pump = pump_factory(
+        etcd_server.url,
+        status_addr=f"0.0.0.0:{port}",
+        security_cert_allowed_cn="node",
+        **node.settings,
+    )
+    assert f"status pages at https://0.0.0.0:{port}/" in pump.log_text()
+    url = f"https://127.0.0.1:{port}/metrics"
+    code, text = page(url, node, authority.file)
+    assert code == 200
+    assert 'penstock_pump_state{state="online"} 1.0' in text
+    code, text = page(url, guest, authority.file)
+    assert (code, "cert-allowed-cn" in text) == (403, True)
+    with pytest.raises(OSError):  # noqa: PT011
+        page(url, None, authority.file)
+    with pytest.raises(OSError):  # noqa: PT011
+        page(url.replace("https", "http"), None, authority.file)
+    first = served(port, node)
+    authority.issue("node", days=60)
+    eventually(lambda: served(port, node) != first, 30)
+
+
+def served(port: int, pair: Pair) -> bytes:
+    """Return the certificate that is shown."""
+    context = ssl.create_default_context(cafile=str(pair.ca))
+    context.load_cert_chain(pair.cert, pair.key)
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as raw,
+        context.wrap_socket(raw, server_hostname="127.0.0.1") as connection,
+    ):
+        return connection.getpeercert(binary_form=True) or b""
+
+
+def test_pages_on_loopback_stay_plain(
+    etcd: Any, etcd_server: EtcdServer, tmp_path: Path, pump_factory: Factory
+) -> None:
+    node = Authority(tmp_path).issue("node")
+    pump = pump_factory(etcd_server.url, **node.settings)
+    assert "status pages at http://127.0.0.1:" in pump.log_text()
