@@ -23,7 +23,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from drainer.apply.generate import generate
-from drainer.apply.work import Statements, WorkUnit
+from drainer.apply.row_statements import row_statements
+from drainer.apply.work import Op, WorkUnit
 from penstock.errors import NeedsOperator
 
 HEADER = struct.Struct("<BQQ")
@@ -34,9 +35,14 @@ Answer = Callable[[bytes], bytes]
 
 
 def answer(payload: bytes) -> bytes:
-    """Return the encoded Statements for an encoded WorkUnit; a pure function."""
-    statements: Statements = generate(WorkUnit.decode(payload))
-    return statements.encode()
+    """Return the encoded statements for an encoded WorkUnit; a pure function.
+
+    They are `RowStatements` when its ops are EACH or SAFE, else `Statements`.
+    """
+    unit = WorkUnit.decode(payload)
+    if len(unit.rows) and unit.rows.column("op")[0].as_py() in (Op.EACH, Op.SAFE):
+        return row_statements(unit).encode()
+    return generate(unit).encode()
 
 
 def serve_partition(host: str, port: int, token: str, partitions: Iterator[int]) -> None:
