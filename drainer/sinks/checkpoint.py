@@ -3,12 +3,14 @@
 It is one row, the cluster's id and JSON, in the shape of the original:
 
     {"consistent": false, "commitTS": 414529105591271429, "ts-map": {}, "schema-version": 7,
-     "ddl-intent": 0, "writer": "5f1c9a0e22d94b11"}
+     "ddl-intent": 0, "applying": 0, "writer": "5f1c9a0e22d94b11"}
 
 The first three fields are the original's, the others are ours, and it does not mind them; of a row
 that the original wrote only `commitTS` and `consistent` are read. `consistent` is false while a
 Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
-`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `writer` names the
+`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
+is above `commitTS`, is up to where changes may be there already: a batch of several transactions
+is, or was, under way. It stays until `commitTS` has passed it. `writer` names the
 run of the Drainer that wrote the row. It is what makes two Drainers on one downstream visible:
 every transaction first locks the row and compares its text with what this run last knew. Equal:
 go on. Equal to what this run is just writing: an earlier attempt, whose answer got lost, did
@@ -28,12 +30,18 @@ from penstock.errors import Malformed, NeedsOperator
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything at or before `commit_ts` is in the downstream, and nothing after it."""
+    """All at or before `commit_ts` is downstream, and nothing after both it and `applying_ts`."""
 
     commit_ts: int
     schema_version: int
     consistent: bool = False
     ddl_intent_ts: int = 0
+    applying_ts: int = 0
+
+    @property
+    def is_between(self) -> bool:
+        """True when a batch may be in the downstream in parts."""
+        return self.applying_ts > self.commit_ts
 
     def to_json(self, writer: str) -> str:
         """Return the row's text as this `writer` stores it."""
@@ -44,6 +52,7 @@ class Checkpoint:
                 "ts-map": {},
                 "schema-version": self.schema_version,
                 "ddl-intent": self.ddl_intent_ts,
+                "applying": self.applying_ts,
                 "writer": writer,
             }
         )
@@ -69,6 +78,7 @@ class Checkpoint:
             schema_version=_number(stored, "schema-version"),
             consistent=consistent,
             ddl_intent_ts=_number(stored, "ddl-intent"),
+            applying_ts=_number(stored, "applying"),
         )
 
 
@@ -125,7 +135,7 @@ class Ledger:
 
         That is so when the caller gave up on this very checkpoint before, with `Retryable`.
         """
-        text = checkpoint.to_json(self.writer)
+        text = self._kept(checkpoint).to_json(self.writer)
         doubtful = self._attempted == text
         self._attempted = text
         return text, doubtful
@@ -137,15 +147,38 @@ class Ledger:
             return Standing.OURS
         if retried and stored == new_text:
             return Standing.ALREADY_WRITTEN
-        raise NeedsOperator(
-            f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
-            hint="another Drainer writes to the same downstream; stop one of them",
-        )
+        raise self._taken_over(stored)
 
     def wrote(self, text: str) -> None:
         """Remember a row that is now stored."""
         self._known = text
         self._attempted = None
+
+    def applying(self, checkpoint: Checkpoint, start: Checkpoint) -> Checkpoint:
+        """Return the row to store before the parts of the batch that ends at `checkpoint`.
+
+        `start` is where a downstream without a row is.
+        """
+        last = self.last or start
+        return replace(last, consistent=False, applying_ts=checkpoint.commit_ts)
+
+    def check(self, stored: str | None) -> None:
+        """Raise `NeedsOperator` unless the row is the one that this run last wrote."""
+        if not self.is_loaded or stored != self._known:
+            raise self._taken_over(stored)
+
+    def _kept(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the checkpoint to store: what may be in parts stays so until it is passed."""
+        last = self.last
+        if last is None or last.applying_ts <= max(checkpoint.commit_ts, checkpoint.applying_ts):
+            return checkpoint
+        return replace(checkpoint, applying_ts=last.applying_ts, consistent=False)
+
+    def _taken_over(self, stored: str | None) -> NeedsOperator:
+        return NeedsOperator(
+            f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
+            hint="another Drainer writes to the same downstream; stop one of them",
+        )
 
     def intent(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the row to store before the DDL that ends at `checkpoint` runs."""
