@@ -65,6 +65,22 @@ class Admission:
             self._figures.refuse(mismatch)
             raise mismatch
 
+    def check_large(self, size_bytes: int, bytes_max: int) -> None:
+        """Raise `Refused` unless a Prewrite in pieces, of that size in all, may come now."""
+        try:
+            self._check_online()
+            if size_bytes > bytes_max:
+                raise Refused(
+                    _Code.INVALID,
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"transaction of {size_bytes} bytes is larger than this Pump's limit of"
+                    f" {bytes_max} (raise transaction-bytes-max on all Pumps, or write smaller"
+                    " transactions)",
+                )
+        except Refused as refused:
+            self._figures.refuse(refused)
+            raise
+
     def admit(self, payload: bytes) -> Record | None:
         """Return the record to store, None for a probe.
 
@@ -86,16 +102,11 @@ class Admission:
                 " or write smaller transactions)",
             )
         try:
-            tp, start_ts, commit_ts, ddl_job_id = peek_binlog(payload)
+            tp, start_ts, commit_ts, _ = peek_binlog(payload)
         except DecodeError as error:
-            raise _invalid(f"undecodable binlog of {len(payload)} bytes: {error}") from error
+            raise invalid(f"undecodable binlog of {len(payload)} bytes: {error}") from error
         if tp == _PREWRITE:
-            if self._state() is not NodeState.ONLINE:
-                raise Refused(
-                    _Code.NOT_ONLINE,
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    f"no online: {self._state()}",
-                )
+            self._check_online()
             is_sound = start_ts > 0
         else:
             is_sound = tp == _COMMIT and 0 < start_ts < commit_ts
@@ -104,21 +115,30 @@ class Admission:
                 self._check_space()  # A client that probes wants to know whether it may write.
                 return None
             _check_timestamps(tp, start_ts, commit_ts)
-        return Record(_TYPES[tp], start_ts, commit_ts, payload, ddl_job_id > 0)
+        return Record(_TYPES[tp], start_ts, commit_ts, payload)
+
+    def _check_online(self) -> None:
+        if self._state() is not NodeState.ONLINE:
+            raise Refused(
+                _Code.NOT_ONLINE,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"no online: {self._state()}",
+            )
+
+
+def invalid(problem: str) -> Refused:
+    """Return the refusal of what breaks the protocol."""
+    return Refused(_Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem)
 
 
 def _check_timestamps(tp: int, start_ts: int, commit_ts: int) -> None:
     if tp > BinlogType.ROLLBACK:
-        raise _invalid(f"binlog of the obsolete type {tp}")
+        raise invalid(f"binlog of the obsolete type {tp}")
     if start_ts <= 0:
-        raise _invalid(f"binlog with start_ts {start_ts}: timestamps are above zero")
+        raise invalid(f"binlog with start_ts {start_ts}: timestamps are above zero")
     if tp == BinlogType.COMMIT:
         if commit_ts <= start_ts:
-            raise _invalid(f"commit_ts {commit_ts} is not after start_ts {start_ts}")
+            raise invalid(f"commit_ts {commit_ts} is not after start_ts {start_ts}")
     elif tp == BinlogType.ROLLBACK and commit_ts >= start_ts:
         # Taking it would move this Pump's time to wherever the caller likes.
-        raise _invalid("a fake binlog from outside: only a Pump writes those, to its own log")
-
-
-def _invalid(problem: str) -> Refused:
-    return Refused(_Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem)
+        raise invalid("a fake binlog from outside: only a Pump writes those, to its own log")

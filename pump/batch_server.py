@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from penstock.batch import decode_write_batch, encode_pull_batch
+from penstock.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2 as pb
 from pump.admission import Refused
@@ -28,7 +28,9 @@ from pump.server import abort, parsed, undecodable
 
 if TYPE_CHECKING:
     from pump.admission import Admission
+    from pump.large import LargeWrites
     from pump.pulls import Pulls
+    from pump.stream import Large
     from pump.writer import Refusals, Writer
 
 log = logging.getLogger(__name__)
@@ -69,9 +71,15 @@ class BatchService:
     """Penstock's own service beside the compatible one."""
 
     def __init__(
-        self, writer: Writer, pulls: Pulls, admission: Admission, operations: Operations
+        self,
+        writer: Writer,
+        large: LargeWrites,
+        pulls: Pulls,
+        admission: Admission,
+        operations: Operations,
     ) -> None:
         self._writer = writer
+        self._large = large
         self._pulls = pulls
         self._admission = admission
         self._operations = operations
@@ -80,6 +88,7 @@ class BatchService:
         """Return the handlers by method name."""
         return {
             "Write": grpc.stream_stream_rpc_method_handler(self.write),
+            "WriteLarge": grpc.stream_unary_rpc_method_handler(self.write_large),
             "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
             "Status": grpc.unary_unary_rpc_method_handler(self.status),
             "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
@@ -151,6 +160,15 @@ class BatchService:
             answer.refusals += [_refusal(answer.taken[i], why) for i, why in refused.items()]
         answer.refusals.sort(key=lambda refusal: refusal.index)
 
+    async def write_large(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
+        """Answer once the binlog in the pieces is durable, or with the reason why it is not."""
+        ack = pb.WriteAck()
+        try:
+            await self._large.write(aiter(messages))
+        except (PenstockError, OSError) as error:
+            ack.refusals.append(_refusal(0, error))
+        return ack.SerializeToString()
+
     async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """Stream batches of merged binlogs until the Pump closes."""
         request = await parsed(context, pb.PullRequest, data)
@@ -160,9 +178,22 @@ class BatchService:
             batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
             async with aclosing(batches):
                 async for pulled in batches:
-                    yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
+                    if pulled.large is None:
+                        yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
+                    elif request.pieces:
+                        async for message in self._pieces(pulled.large):
+                            yield message
+                    else:
+                        payload = await self._pulls.whole(pulled.large)
+                        yield encode_pull_batch([pulled.large.commit_ts], [payload])
         except (PenstockError, OSError) as error:
             await abort(context, error)
+
+    async def _pieces(self, large: Large) -> AsyncIterator[bytes]:
+        offset = 0
+        async for piece in self._pulls.pieces(large):
+            yield encode_pull_piece(large.commit_ts, large.size_bytes, offset, piece)
+            offset += len(piece)
 
     async def status(self, data: bytes, context: Any) -> bytes:
         """Answer what an operator wants to read."""

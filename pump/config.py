@@ -51,7 +51,12 @@ class PumpConfig:
     pause_grace_s: float = setting(
         1.0, "how long a stopping Pump waits for the Commits of open transactions"
     )
-    max_message_bytes: int = setting(512 << 20, "the largest binlog; all nodes must agree")
+    max_message_bytes: int = setting(
+        512 << 20, "the largest binlog in one message; all nodes must agree"
+    )
+    transaction_bytes_max: int = setting(
+        4 << 30, "the largest transaction, which comes and goes in pieces when it is large"
+    )
     pull_batch_bytes: int = setting(1 << 20, "how much one message to a Drainer carries at most")
     write_group_bytes: int = setting(4 << 20, "how much one write and fdatasync covers at most")
     write_queue_bytes: int = setting(256 << 20, "above this much waiting, writers are refused")
@@ -69,7 +74,11 @@ class PumpConfig:
             check_address("status_addr", self.status_addr)
         for name, value in vars(self).items():
             may_be_zero = name in ("pause_grace_s", "gc_force_after_days")
-            if name.endswith(("_s", "_days", "_bytes")) and value <= 0 and not may_be_zero:
+            if (
+                name.endswith(("_s", "_days", "_bytes", "_bytes_max"))
+                and value <= 0
+                and not may_be_zero
+            ):
                 raise out_of_range(name, value, "it must be above zero")
         if 0 != self.gc_force_after_days < self.gc_days:
             raise out_of_range("gc_force_after_days", self.gc_force_after_days, "at least gc-days")

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from penstock.frame import HEADER_SIZE
 from penstock.model import BinlogType
 from penstock.segments import Place, Position
-from pump.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, Batch, Checkpoint
+from pump.checkpoint import Checkpoint, OpenPrewrite
+from pump.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, Batch
 from pump.ledger import Ledger
+from pump.record import IN_ONE, PIECE, PieceRecord
 from pump.sorter import Sorter
 
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
@@ -20,7 +22,7 @@ _TIMESTAMPS = operator.itemgetter(1, 2)
 Entry = tuple[int, int, Position, Position]
 """Kind, timestamp, position, and for a Commit its Prewrite's position."""
 
-Told = tuple[int, int, int, bytes, bool]
+Told = tuple[int, int, int, bytes, int]
 """A `Record`, or what a replay makes of millions of them more cheaply."""
 
 
@@ -53,7 +55,10 @@ def checkpoint_of(sorter: Sorter, head: Place, open_max: int = OPEN_MAX) -> Chec
     room for are the youngest, and the replay begins at the first of them.
     """
     known = list(itertools.islice(sorter.open.items(), open_max + 1))
-    listed = tuple((ts, found.position, found.floor_ts) for ts, found in known[:open_max])
+    listed = tuple(
+        OpenPrewrite(ts, found.position, found.floor_ts, found.first_segment)
+        for ts, found in known[:open_max]
+    )
     if len(known) <= open_max:
         return Checkpoint(head, sorter.largest_ts, listed)
     first = known[open_max][1]
@@ -65,32 +70,46 @@ def enter(
 ) -> tuple[list[Entry], dict[int, int], list[tuple[int, Position]]]:
     """Tell the ledger what was stored where and return what the index must hold.
 
-    Besides, for each other segment that holds a Prewrite of theirs, the largest commit_ts; and the
-    commit_ts and position of every Commit without open Prewrite, which only a replay can meet.
+    Besides, for each other segment that holds a Prewrite of theirs, or the first of its pieces, the
+    largest commit_ts; and the commit_ts and position of every Commit without open Prewrite, which
+    only a replay can meet. Pieces have no entry: their assembly leads to them.
     """
     entries: list[Entry] = []
     needed: dict[int, int] = {}
     orphans: list[tuple[int, Position]] = []
-    for (tp, start_ts, commit_ts, _, _), position in zip(records, positions, strict=True):
+    for record, position in zip(records, positions, strict=True):
+        tp, start_ts, commit_ts, _, first_segment = record
         if tp == _PREWRITE:
-            is_open = ledger.prewritten(start_ts, position, now_ms)
+            is_open = ledger.prewritten(start_ts, position, now_ms, first_segment)
             entries.append((TAKEN if is_open else ROLLED_BACK, start_ts, position, position))
         elif tp == _COMMIT:
             prewrite = ledger.committed(start_ts, commit_ts)
             if prewrite is None:
                 orphans.append((commit_ts, position))
                 continue
-            entries.append((COMMIT, commit_ts, position, prewrite))
-            if prewrite[0] != position[0]:
-                needed[prewrite[0]] = max(commit_ts, needed.get(prewrite[0], 0))
-        elif start_ts == commit_ts:
-            ledger.sorter.push_fake(start_ts)
-            entries.append((FAKE, start_ts, position, position))
+            begin, oldest, kind = prewrite.position, prewrite.position[0], COMMIT
+            if prewrite.first_segment != IN_ONE:  # The other pieces lie in it or behind it.
+                oldest, kind = prewrite.first_segment, LARGE
+            entries.append((kind, commit_ts, position, begin))
+            if oldest != position[0]:
+                needed[oldest] = max(commit_ts, needed.get(oldest, 0))
         else:
-            prewrite = ledger.rolled_back(start_ts)
-            if prewrite is not None:
-                entries.append((ROLLED_BACK, start_ts, prewrite, prewrite))
+            entries += _entries_of_rare(ledger, record, position)
     return entries, needed, orphans
+
+
+def _entries_of_rare(ledger: Ledger, record: Told, position: Position) -> list[Entry]:
+    """Do the same for a piece, a Rollback or a fake binlog."""
+    tp, start_ts, commit_ts, _, _ = record
+    if tp == PIECE:
+        if isinstance(record, PieceRecord):  # A replay does not care.
+            record.position = position
+        return []
+    if start_ts == commit_ts:
+        ledger.sorter.push_fake(start_ts)
+        return [(FAKE, start_ts, position, position)]
+    where = ledger.rolled_back(start_ts)
+    return [] if where is None else [(ROLLED_BACK, start_ts, where, where)]
 
 
 def largest_ts(records: Iterable[Told]) -> int:
@@ -104,6 +123,8 @@ def fill(batch: Batch, entries: Iterable[Entry]) -> None:
     for kind, ts, position, prewrite in entries:
         if kind == COMMIT:
             put_commit(ts, position, prewrite)
+        elif kind == LARGE:
+            put_commit(ts, position, prewrite, LARGE)
         elif kind == FAKE:
             batch.fake(ts, position)
         else:

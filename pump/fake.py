@@ -74,7 +74,7 @@ class Faker:
         """Write one fake binlog now and return its timestamp: durable, maybe not yet sorted."""
         ts = await self._next_ts()
         payload = encode_binlog(fake_binlog(ts))
-        await self._writer.write([Record(BinlogType.ROLLBACK, ts, ts, payload, False)])
+        await self._writer.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
         self._last_ts = ts
         self.written += 1
         return ts

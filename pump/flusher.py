@@ -6,7 +6,8 @@ import logging
 import threading
 
 from penstock.errors import PenstockError
-from pump.index import Checkpoint, Index
+from pump.checkpoint import Checkpoint
+from pump.index import Index
 
 log = logging.getLogger(__name__)
 

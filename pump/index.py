@@ -4,11 +4,12 @@ All in one LevelDB. Integers in keys are big-endian, so that LevelDB sorts them;
 little-endian. A position is segment u32, offset u64, length u32.
 
     key                 value
-    "c" commit_ts u64   kind u8 (1 commit, 2 fake), position, the Prewrite's position (0 for fakes)
+    "c" commit_ts u64   kind u8 (1 commit, 2 fake, 4 commit of a Prewrite in pieces), position, the
+                        Prewrite's position (of its assembly when in pieces; 0 for fakes)
     "p" start_ts u64    kind u8 (0 taken, 3 rolled back), position
     "s" segment u32     ts u64: the largest timestamp that still needs this segment
     "h"                 the head: all of the log before it is indexed; part of every batch
-    "k"                 from where to replay, see `Checkpoint`
+    "k"                 from where to replay, see `checkpoint.py`
     "g"                 what is purged, see `Purge`
 
 A Commit's entry carries its Prewrite's position: a pull looks nothing up, and does not meet the
@@ -34,21 +35,18 @@ import plyvel
 from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
 from penstock.segments import Place, Position
+from pump.checkpoint import Checkpoint, pack_checkpoint, unpack_checkpoint
 
-TAKEN, COMMIT, FAKE, ROLLED_BACK = 0, 1, 2, 3
-FORMAT = 2
+TAKEN, COMMIT, FAKE, ROLLED_BACK, LARGE = 0, 1, 2, 3, 4
 
 _COMMIT_KEY = struct.Struct(">cQ")
 _SEGMENT_KEY = struct.Struct(">cI")
 _COMMIT = struct.Struct("<BIQIIQI")
 _PREWRITE = struct.Struct("<BIQI")
 _HEAD = struct.Struct("<IQ")
-_CHECKPOINT = struct.Struct("<IIQQ")
-_OPEN = struct.Struct("<QIQIQ")
 _PURGE = struct.Struct("<QI")
 _TS = struct.Struct("<Q")
-assert (_COMMIT.size, _PREWRITE.size, _CHECKPOINT.size, _PURGE.size) == (33, 17, 24, 12)
-assert _OPEN.size == 32
+assert (_COMMIT.size, _PREWRITE.size, _PURGE.size) == (33, 17, 12)
 
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
@@ -57,26 +55,6 @@ _TS_END = 1 << 64
 _compacted = failpoints.point("pump.flush.compacted")
 _flushed = failpoints.point("pump.flush.done")
 _purge_noted = failpoints.point("pump.purge.noted")
-
-
-class Checkpoint(NamedTuple):
-    """From where a restart replays the log, and what it must know of all before.
-
-    Stored as format u32, place, ts, and for each open transaction start_ts u64, position, floor
-    u64. Format 1 had none: its pointer was the oldest open Prewrite.
-    """
-
-    pointer: Place
-    """All before is durably indexed."""
-    largest_ts: int
-    """The largest commit_ts that lies before the pointer."""
-    open: tuple[tuple[int, Position, int], ...] = ()
-    """start_ts, position and floor of each Prewrite before the pointer that was open there."""
-
-    @property
-    def first_segment(self) -> int:
-        """The oldest segment that a restart from here reads, or may be asked for later."""
-        return self.open[0][1].segment if self.open else self.pointer.segment
 
 
 class Purge(NamedTuple):
@@ -105,9 +83,11 @@ class Batch:
         """Add a Prewrite's entry, or replace it by one that says it was rolled back."""
         self._put(_COMMIT_KEY.pack(b"p", start_ts), _PREWRITE.pack(kind, *position))
 
-    def commit(self, commit_ts: int, position: Position, prewrite: Position) -> None:
+    def commit(
+        self, commit_ts: int, position: Position, prewrite: Position, kind: int = COMMIT
+    ) -> None:
         """Add the entry of a Commit with the position of its Prewrite."""
-        self._put(_COMMIT_KEY.pack(b"c", commit_ts), _COMMIT.pack(COMMIT, *position, *prewrite))
+        self._put(_COMMIT_KEY.pack(b"c", commit_ts), _COMMIT.pack(kind, *position, *prewrite))
 
     def fake(self, ts: int, position: Position) -> None:
         """Add the entry of a fake binlog."""
@@ -163,14 +143,7 @@ class Index:
     def checkpoint(self) -> Checkpoint | None:
         """Return from where to replay, None in a new index; raise `Corrupt`."""
         value = self._get(b"k")
-        if value is None:
-            return None
-        form, segment, offset, largest_ts = _CHECKPOINT.unpack_from(value)
-        if form not in (1, FORMAT):
-            raise Corrupt(str(self.path), 0, f"this index has format {form}, not {FORMAT}")
-        rows = _OPEN.iter_unpack(value[_CHECKPOINT.size :])
-        opened = tuple((start_ts, Position(s, o, n), floor) for start_ts, s, o, n, floor in rows)
-        return Checkpoint(Place(segment, offset), largest_ts, opened)
+        return None if value is None else unpack_checkpoint(value, str(self.path))
 
     def flush(self, checkpoint: Checkpoint) -> None:
         """Bring all entries to the disk, then remember that `checkpoint` holds."""
@@ -178,9 +151,7 @@ class Index:
             # Compacting a range that is empty does nothing but write out the tables in memory.
             self._db.compact_range(start=b"\xff\xfe", stop=b"\xff\xff")
             _compacted()
-            value = _CHECKPOINT.pack(FORMAT, *checkpoint.pointer, checkpoint.largest_ts)
-            opened = [_OPEN.pack(ts, *where, floor) for ts, where, floor in checkpoint.open]
-            self._db.put(b"k", value + b"".join(opened))
+            self._db.put(b"k", pack_checkpoint(checkpoint))
             _flushed()
 
     def purge(self) -> Purge:

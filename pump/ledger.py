@@ -31,10 +31,11 @@ from typing import NamedTuple, Protocol
 
 from penstock.errors import PenstockError
 from penstock.model import BinlogType
+from penstock.pieces import identity, is_special
 from penstock.segments import Position
 from pump.index import FAKE, ROLLED_BACK, CommitEntry
-from pump.record import Contradiction, NoPrewrite, Record, TooManyOpen
-from pump.sorter import Sorter
+from pump.record import IN_ONE, PIECE, Contradiction, NoPrewrite, Record, TooManyOpen
+from pump.sorter import Open, Sorter
 
 GENERATION_MAX = 32_768
 """Decided transactions per generation; two generations are kept."""
@@ -119,6 +120,8 @@ class Ledger:
                     takes = self._takes_prewrite(start_ts, payload, group)
                 elif tp == _COMMIT:
                     takes = self._takes_commit(start_ts, commit_ts, group)
+                elif tp == PIECE:
+                    takes = True
                 elif start_ts == commit_ts:
                     takes = self._takes_fake(start_ts, group)
                 else:
@@ -147,7 +150,7 @@ class Ledger:
         else:
             group.prewrites[start_ts] = (payload, group.largest_ts)
             return True
-        if stored is not None and stored != payload:
+        if stored is not None and _differ(stored, payload):
             raise Contradiction(f"two different transactions have the start_ts {start_ts}")
         return False
 
@@ -246,23 +249,25 @@ class Ledger:
                 return "another one"
         return None
 
-    def prewritten(self, start_ts: int, position: Position, now_ms: int) -> bool:
+    def prewritten(
+        self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
+    ) -> bool:
         """Note a stored Prewrite; False if its Rollback came before it."""
         if start_ts in self.early:
             del self.early[start_ts]
             self._young.decided[start_ts] = Decided(0, position)
             return False
-        self.sorter.push_prewrite(start_ts, position, now_ms)
+        self.sorter.push_prewrite(start_ts, position, now_ms, first_segment)
         return True
 
-    def committed(self, start_ts: int, commit_ts: int) -> Position | None:
-        """Note a stored Commit and return where its Prewrite is, None if that is not open."""
+    def committed(self, start_ts: int, commit_ts: int) -> Open | None:
+        """Note a stored Commit and return its Prewrite, None if that is not open."""
         prewrite = self.sorter.push_commit(start_ts, commit_ts)
         if prewrite is None:
             return None
         self._young.decided[start_ts] = Decided(commit_ts, prewrite.position)
         self._young.commits[commit_ts] = start_ts
-        return prewrite.position
+        return prewrite
 
     def rolled_back(self, start_ts: int) -> Position | None:
         """Note a stored Rollback and return where its Prewrite is, None if that is not open."""
@@ -284,3 +289,10 @@ class Ledger:
         self._start_floor_ts = max(self._start_floor_ts, *self._old.decided, 0)
         self._commit_floor_ts = max(self._commit_floor_ts, *self._old.commits, 0)
         self._old, self._young = self._young, _Generation()
+
+
+def _differ(stored: bytes, payload: bytes) -> bool:
+    """Tell whether two Prewrites differ; one in pieces is known by its length and checksum."""
+    if is_special(stored) or is_special(payload):
+        return identity(stored) != identity(payload)
+    return stored != payload

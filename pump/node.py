@@ -28,6 +28,7 @@ from pump.config import PumpConfig
 from pump.fake import Faker
 from pump.figures import Figures
 from pump.identity import Identity, kept_node_id
+from pump.large import LargeWrites
 from pump.membership import Membership
 from pump.metered import MeteredFiles, timed
 from pump.observed import Observed
@@ -129,7 +130,11 @@ class _Node:
             score=lambda: score_now(storage, self._writer, config.data_dir),
             tls=starting.security.tls,
         )
-        self._pulls = Pulls(storage, batch_bytes_max=config.pull_batch_bytes)
+        self._pulls = Pulls(
+            storage,
+            batch_bytes_max=config.pull_batch_bytes,
+            message_bytes_max=config.max_message_bytes,
+        )
         self._writer = Writer(
             storage,
             on_indexed=self._pulls.wake,
@@ -186,7 +191,14 @@ class _Node:
     def _add_services(self) -> None:
         compatible = CompatibleService(self._writer, self._pulls, self._admission)
         add_service(self._server, "binlog.Pump", timed(compatible.methods(), self._figures))
-        batches = BatchService(self._writer, self._pulls, self._admission, self._operator)
+        large = LargeWrites(
+            self._storage,
+            self._writer,
+            self._admission,
+            bytes_max=self._config.transaction_bytes_max,
+            figures=self._figures,
+        )
+        batches = BatchService(self._writer, large, self._pulls, self._admission, self._operator)
         add_service(self._server, "penstock.Pump", batches.methods())
         if self._oracle is not None:
             self._oracle.add_to_server(self._server)

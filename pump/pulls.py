@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
-from pump.record import PurgedRange
+from penstock.errors import PenstockError, Retryable
+from pump.record import PurgedRange, TooLarge
 
 if TYPE_CHECKING:
     from pump.storage import Pulled, Storage
+    from pump.stream import Large
 
 _COUNT_MAX = 4096
 _LATE_MAX = 1000
@@ -35,9 +36,12 @@ class Puller:
 class Pulls:
     """All open pulls of one Pump; lives in one event loop."""
 
-    def __init__(self, storage: Storage, *, batch_bytes_max: int) -> None:
+    def __init__(
+        self, storage: Storage, *, batch_bytes_max: int, message_bytes_max: int = 512 << 20
+    ) -> None:
         self._storage = storage
         self._batch_bytes_max = batch_bytes_max
+        self._message_bytes_max = message_bytes_max
         self._threads = ThreadPoolExecutor(_THREADS, "pump-pull")
         self._moved = asyncio.Event()
         self._seen_ts = storage.max_commit_ts
@@ -90,7 +94,7 @@ class Pulls:
                     self._note(name, error)
                     raise
                 assert pulled.last_ts > puller.after_ts, "a pull must move on"
-                if pulled.payloads:
+                if pulled.payloads or pulled.large:
                     yield pulled
                 puller.after_ts = pulled.last_ts
         finally:
@@ -101,6 +105,27 @@ class Pulls:
             self.failed += 1
         elif name in self.late or len(self.late) < _LATE_MAX:
             self.late[name] += 1
+
+    async def pieces(self, large: Large) -> AsyncIterator[bytes]:
+        """Yield a large binlog piece by piece, reading one at a time; raise as `batches` does."""
+        loop, pieces = asyncio.get_running_loop(), self._storage.stream.pieces(large)
+        piece = b"-"
+        while piece:
+            if self._closed:
+                raise Retryable("the Pump is closing")
+            try:
+                piece = await loop.run_in_executor(self._threads, next, pieces, b"")
+            except (PenstockError, OSError) as error:
+                self.failed += not isinstance(error, PurgedRange)
+                raise
+            if piece:
+                yield piece
+
+    async def whole(self, large: Large) -> bytes:
+        """Return all of a large binlog; raise `TooLarge` when no message can hold it."""
+        if large.size_bytes > self._message_bytes_max:
+            raise TooLarge(large.commit_ts, large.size_bytes, self._message_bytes_max)
+        return b"".join([piece async for piece in self.pieces(large)])
 
     async def _pull(self, puller: Puller, bytes_max: int) -> Pulled:
         def read() -> Pulled:

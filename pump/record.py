@@ -6,22 +6,36 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.model import BinlogType
+from penstock.segments import Position
+
+PIECE = -1
+"""The type of a record that is a part of a large binlog; no binlog has it."""
+
+IN_ONE = -1
+"""In place of the first segment of a Prewrite that was not stored in pieces."""
 
 
 class Record(NamedTuple):
     """What the Pump must know of a binlog, and the binlog's bytes."""
 
-    tp: BinlogType
+    tp: int
     start_ts: int
     commit_ts: int
     payload: bytes
-    is_ddl: bool = False
+    first_segment: int = IN_ONE
+    """Of a Prewrite whose payload is an assembly: where its pieces begin."""
+
+
+class PieceRecord(Record):
+    """A piece on its way into the log; `position` is set once it is stored."""
+
+    position: Position | None = None
 
 
 class Unmatched(NamedTuple):
     """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes.
 
+    Of one that was stored in pieces it returns only the fields before the row changes.
     `floor_ts` is the largest timestamp that had arrived before it; its Commit must lie above.
     """
 
@@ -66,6 +80,17 @@ class TooManyOpen(OutOfSpace):
             f"{count} transactions are open, which is all that open-prewrites-max allows; the"
             f" oldest has the start_ts {oldest_start_ts} (find out why it does not end: is the"
             " resolver's database away?)"
+        )
+
+
+class TooLarge(NeedsOperator):
+    """A puller who takes whole binlogs only came to one that no message can hold."""
+
+    def __init__(self, commit_ts: int, size_bytes: int, bytes_max: int) -> None:
+        super().__init__(
+            f"the binlog at commit_ts {commit_ts} has {size_bytes} bytes, a message at most"
+            f" {bytes_max}",
+            hint="pull with penstock.Pump/Pull and `pieces`, as a Drainer of this version does",
         )
 
 

@@ -34,8 +34,9 @@ from penstock.model import BinlogType
 from penstock.segment import CutShort
 from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
 from penstock.settings import out_of_range
+from pump.checkpoint import Checkpoint
 from pump.entries import checkpoint_of
-from pump.index import Checkpoint, Index, Purge
+from pump.index import Index, Purge
 from pump.ledger import OPEN_MAX, Ledger
 from pump.progress import Progress
 from pump.purging import Needed, finish_purge

@@ -15,15 +15,19 @@ from contextlib import contextmanager
 from google.protobuf.message import DecodeError
 
 from penstock import failpoints
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, Malformed
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2
+from penstock.pieces import PIECE as PIECE_KIND
+from penstock.pieces import decode_assembly, piece_start_ts, special_kind
 from penstock.segment import BEGIN, segment_name
 from penstock.segments import Place, Position, Segments
+from pump.checkpoint import Checkpoint
 from pump.entries import Told, enter, fill, largest_ts, place_after
-from pump.index import Checkpoint, Index, Purge
+from pump.index import Index, Purge
 from pump.ledger import Ledger
 from pump.purging import Needed
+from pump.record import IN_ONE, PIECE
 from pump.sorter import Open, Sorter
 
 log = logging.getLogger(__name__)
@@ -53,8 +57,8 @@ class Replay:
         self._writing: Future[None] | None = None
         self.checkpoint = checkpoint or Checkpoint(Place(segments.first, BEGIN), 0)
         sorter = Sorter(self.checkpoint.largest_ts)
-        for start_ts, position, floor_ts in self.checkpoint.open:
-            sorter.open[start_ts] = Open(position, floor_ts, now_ms)
+        for start_ts, position, floor_ts, first_segment in self.checkpoint.open:
+            sorter.open[start_ts] = Open(position, floor_ts, now_ms, first_segment)
         self.ledger = Ledger(sorter, index, lambda position: None, (0, 0))
 
     def run(self, on_progress: Callable[[int, int], None], now_ms: int) -> None:
@@ -82,6 +86,8 @@ class Replay:
 
     def _batch(self, records: list[Told], positions: list[Position], now_ms: int) -> None:
         entries, needed, orphans = enter(self.ledger, records, positions, now_ms)
+        for gone in [n for n in needed if n < self.segments.first]:
+            self._lost(needed.pop(gone))
         needed[positions[0].segment] = largest_ts(records)
         for commit_ts, position in orphans:
             self._orphan(commit_ts, position)
@@ -109,8 +115,13 @@ class Replay:
         if self.purge.first_segment == 0:
             path = self.segments.folder / segment_name(position.segment)
             raise Corrupt(str(path), position.offset, f"Commit {commit_ts} without its Prewrite")
-        self.purge = Purge(commit_ts, self.purge.first_segment)
-        self.index.set_purge(self.purge)
+        self._lost(commit_ts)
+
+    def _lost(self, commit_ts: int) -> None:
+        """Count a Commit as purged whose Prewrite, or the first of its pieces, was purged."""
+        if commit_ts > self.purge.purged_ts:
+            self.purge = Purge(commit_ts, self.purge.first_segment)
+            self.index.set_purge(self.purge)
 
 
 @contextmanager
@@ -131,13 +142,24 @@ def _told(segments: Segments, positions: list[Position], payloads: list[bytes]) 
     add, parsed = told.append, binlog_pb2.Binlog.FromString
     try:
         for payload in payloads:
+            if not payload[0]:
+                add(_special(payload))
+                continue
             binlog = parsed(payload)
             tp = binlog.tp
             if tp > _ROLLBACK:
                 raise DecodeError(f"the obsolete type {tp}")
-            add((tp, binlog.start_ts, binlog.commit_ts, b"", False))
-    except DecodeError as error:
+            add((tp, binlog.start_ts, binlog.commit_ts, b"", IN_ONE))
+    except (DecodeError, Malformed) as error:
         position = positions[len(told)]
         path = segments.folder / segment_name(position.segment)
         raise Corrupt(str(path), position.offset, f"not a binlog: {error}") from error
     return told
+
+
+def _special(payload: bytes) -> Told:
+    """Return what the ledger must know of a piece or an assembly; raise `Malformed`."""
+    if special_kind(payload) == PIECE_KIND:
+        return PIECE, piece_start_ts(payload), 0, b"", IN_ONE
+    assembly = decode_assembly(payload)
+    return int(BinlogType.PREWRITE), assembly.start_ts, 0, b"", assembly.first_segment

@@ -221,7 +221,7 @@ class Resolving:
             commit_ts = 0
         tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
         payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
-        await self._writer.write([Record(tp, start_ts, commit_ts, payload, False)])
+        await self._writer.write([Record(tp, start_ts, commit_ts, payload)])
         self.resolved += 1
         log.info("transaction %d is %s, says the resolver", start_ts, told)
 

@@ -13,6 +13,7 @@ INVALID_ARGUMENT instead of an internal error, and constant answers are never bu
     the disk is full                    UNKNOWN              no available space, …
     overloaded                          UNAVAILABLE          …
     purged binlogs asked for            OUT_OF_RANGE         …
+    pulled whole, and too large for it  FAILED_PRECONDITION  commit_ts, both sizes
     damaged bytes on disk               DATA_LOSS            file, offset
 """
 
@@ -161,6 +162,9 @@ class CompatibleService:
             batches = self._pulls.batches(context.peer(), request.startFrom.offset)
             async with aclosing(batches):
                 async for pulled in batches:
+                    if pulled.large is not None:
+                        payload = await self._pulls.whole(pulled.large)
+                        yield _entity(pulled.large.commit_ts, payload)
                     for commit_ts, payload in zip(pulled.commit_ts, pulled.payloads, strict=True):
                         yield _entity(commit_ts, payload)
         except (PenstockError, OSError) as error:

@@ -22,6 +22,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from penstock.segments import Position
+from pump.record import IN_ONE
 
 
 class Open(NamedTuple):
@@ -30,6 +31,8 @@ class Open(NamedTuple):
     position: Position
     floor_ts: int
     since_ms: int
+    first_segment: int = IN_ONE
+    """Of one that was stored in pieces: where they begin."""
 
 
 class Sorter:
@@ -46,10 +49,12 @@ class Sorter:
         oldest = self.oldest_unmatched()
         return self.largest_ts if oldest is None else oldest.floor_ts
 
-    def push_prewrite(self, start_ts: int, position: Position, now_ms: int) -> None:
+    def push_prewrite(
+        self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
+    ) -> None:
         """Note an open transaction; its Prewrite must not be open already."""
         assert start_ts not in self.open, "the ledger lets no Prewrite in twice"
-        self.open[start_ts] = Open(position, self.largest_ts, now_ms)
+        self.open[start_ts] = Open(position, self.largest_ts, now_ms, first_segment)
 
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
         """Match a Commit, return its Prewrite if that was open, and let time move on."""
@@ -71,6 +76,10 @@ class Sorter:
         for oldest in self.open.values():
             return oldest
         return None
+
+    def segments_of_pieces(self) -> list[int]:
+        """Return where the pieces of each open Prewrite that has pieces begin."""
+        return [p.first_segment for p in self.open.values() if p.first_segment != IN_ONE]
 
     def unmatched(self, older_than_ms: int) -> list[tuple[int, Open]]:
         """Return start_ts and Prewrite of what arrived before `older_than_ms`, oldest first."""

@@ -25,6 +25,7 @@ _RESERVE_BYTES_MIN = 64 << 20
 _RESERVE_BYTES_MAX = 10 << 30
 _RESERVE_SHARE = 50
 _SMALL_VOLUME_SHARE = 4
+_ENDS = (BinlogType.COMMIT, BinlogType.ROLLBACK)
 _AMPLE_BYTES = 4 << 30
 """No group of binlogs is as large as that: with so much to spare its size need not be counted."""
 
@@ -51,18 +52,23 @@ class Reserve:
             return free, self._reserve_bytes
         return free, default_reserve_bytes(volume_bytes)
 
-    def check(self) -> None:
-        """Raise `OutOfSpace` when new transactions are refused."""
+    def stats(self) -> dict[str, int]:
+        """Return the same for an operator to see."""
+        free, reserve = self.space()
+        return {"available_bytes": free, "stop_write_at_available_bytes": reserve}
+
+    def check(self, wanted_bytes: int = 0) -> None:
+        """Raise `OutOfSpace` when new transactions are refused, or one of that size has no room."""
         free, reserve = self.space()
         self._note(free, reserve)
-        if free <= reserve:
+        if free - wanted_bytes <= reserve:
             raise _out_of_space(free, reserve)
 
     def refused(self, records: Sequence[Record]) -> dict[int, PenstockError]:
         """Return the records refused, by index.
 
-        Below the reserve these are the Prewrites. What ends a transaction is small, and without
-        it the whole stream waits: it may use half of the reserve.
+        Below the reserve these are Prewrites and pieces of some. What ends a transaction is small,
+        and without it the whole stream waits: it may use half of the reserve.
         """
         free, reserve = self.space()
         self._note(free, reserve)
@@ -72,7 +78,7 @@ class Reserve:
         if left > reserve:
             return {}
         error = _out_of_space(free, reserve)
-        ends = [i for i, record in enumerate(records) if record.tp != BinlogType.PREWRITE]
+        ends = [i for i, record in enumerate(records) if record.tp in _ENDS]
         left = free - sum(len(records[i].payload) for i in ends)
         if left <= reserve // 2:
             return dict.fromkeys(range(len(records)), error)

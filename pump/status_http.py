@@ -89,6 +89,14 @@ class Pages:
             if payload is not None:
                 text = await asyncio.to_thread(_described, payload)
                 parts.append(f"{title}, {len(payload)} bytes\n{text}\n")
+        assembly = await asyncio.to_thread(storage.stream.assembly, ts) if parts else None
+        if assembly is not None:
+            first = assembly.positions[0]
+            parts.append(
+                f"The Prewrite has {assembly.size_bytes} bytes, in {len(assembly.positions)} pieces"
+                f" from segment {first.segment}, offset {first.offset} on. Shown is only what comes"
+                " before its row changes.\n"
+            )
         if not parts:
             text = f"nothing at {ts}; purged up to {storage.purged_ts}"
             raise BadRequest(HTTPStatus.NOT_FOUND, text)

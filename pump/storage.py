@@ -40,6 +40,7 @@ from pump.record import (
 from pump.recovery import Recovered, StorageConfig, lock_folder, recover
 from pump.space import Reserve
 from pump.stream import Pulled, Stream
+from pump.uploads import Uploads
 
 __all__ = [
     "Appended",
@@ -80,10 +81,11 @@ class Storage:
         self._index = recovered.index
         self._ledger = recovered.ledger
         self._needed = recovered.needed
-        self._stream = Stream(recovered.index, recovered.segments, recovered.purge)
+        self.stream = Stream(recovered.index, recovered.segments, recovered.purge)
         self._flusher = Flusher(recovered.index, recovered.flushed)
         self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
         self._replayed = recovered.replayed
+        self.uploads = Uploads()
         self._config = config
         self._lock_file = lock_file
         self._clock = clock
@@ -138,7 +140,7 @@ class Storage:
     @property
     def purged_ts(self) -> int:
         """The commit_ts up to which the stream is gone; a pull must start at or above it."""
-        return self._stream.purge.purged_ts
+        return self.stream.purge.purged_ts
 
     def append(self, records: Sequence[Record]) -> Appended:
         """Store `records` with one write and one fdatasync; durable when it returns.
@@ -156,8 +158,7 @@ class Storage:
         most_ts = largest_ts(stored)
         _before_append()
         positions = self._write(stored, most_ts) if stored else []
-        now_ms = int(self._clock() * 1000)
-        head = self._segments.end
+        now_ms, head = int(self._clock() * 1000), self._segments.end
         self._groups += 1
         with self._state_lock:
             entries, needed, orphans = enter(self._ledger, stored, positions, now_ms)
@@ -197,15 +198,15 @@ class Storage:
         At least one if there is any, else as many as the bounds allow; `last_ts` is where to go
         on. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.
         """
-        return self._stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
+        return self.stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
 
     def prewrite(self, start_ts: int) -> bytes | None:
         """Return the Prewrite of `start_ts`, None if there is none or it is purged."""
-        return self._stream.prewrite(start_ts)
+        return self.stream.prewrite(start_ts)
 
     def get(self, ts: int) -> bytes | None:
         """Return the merged or fake binlog at commit_ts `ts`, None if there is none."""
-        return self._stream.get(ts)
+        return self.stream.get(ts)
 
     def unmatched(self, older_than_s: float = 0.0) -> list[Unmatched]:
         """Return the open Prewrites that arrived at least that long ago, oldest first.
@@ -215,7 +216,7 @@ class Storage:
         older_than_ms = int((self._clock() - older_than_s) * 1000)
         with self._state_lock:
             found = self._ledger.sorter.unmatched(older_than_ms)
-        read = self._segments.read
+        read = self.stream.short
         return [
             Unmatched(start_ts, partial(read, known.position), known.floor_ts)
             for start_ts, known in found
@@ -229,12 +230,15 @@ class Storage:
         """
         with self._gc_lock:
             self.flush()
-            before = self._stream.purge
+            before = self.stream.purge
             limit = self._flusher.flushed.first_segment
+            with self._state_lock:  # Pieces may lie in front of what a replay needs.
+                pieces = self._ledger.sorter.segments_of_pieces()
+            limit = min([limit, *pieces, *self.uploads.segments()])
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
             if purge.first_segment > before.first_segment:
                 self._index.set_purge(purge)
-                self._stream.purge = purge
+                self.stream.purge = purge
                 self._needed.forget(purge.first_segment)
             if self._segments.first < purge.first_segment:  # Or left over from a failed attempt.
                 carry_out(self._index, self._segments, purge)
@@ -249,27 +253,24 @@ class Storage:
                 self._indexed_checkpoint = checkpoint
         self._flusher.flush(self._indexed_checkpoint)
 
-    def check_space(self) -> None:
-        """Raise `OutOfSpace` when new transactions are refused: what a client's probe asks."""
-        self._reserve.check()
+    def check_space(self, wanted_bytes: int = 0) -> None:
+        """Raise `OutOfSpace` when new transactions, or one of that size, are refused."""
+        self._reserve.check(wanted_bytes)
 
     def stats(self) -> dict[str, int]:
         """Return the figures an operator wants to see; sizes in bytes."""
-        free, reserve = self._reserve.space()
-        sorter, ledger = self._ledger.sorter, self._ledger
         count, size_bytes = self._segments.size()
         return {
             "max_commit_ts": self._max_commit_ts,
             "purged_ts": self.purged_ts,
-            "unmatched": len(sorter.open),
+            "unmatched": len(self._ledger.sorter.open),
             "segments": count,
             "log_bytes": size_bytes,
-            "available_bytes": free,
-            "stop_write_at_available_bytes": reserve,
+            **self._reserve.stats(),
             "appended_records": self._appended_records,
             "appended_bytes": self._appended_bytes,
-            "repeated_records": ledger.repeated,
-            "refused_records": ledger.refused,
+            "repeated_records": self._ledger.repeated,
+            "refused_records": self._ledger.refused,
             "replayed_records": self._replayed,
             "purged_entries": self._index.forgotten,
         }
@@ -286,9 +287,8 @@ class Storage:
         os.close(self._lock_file)
 
     def _write(self, records: Sequence[Record], most_ts: int) -> list[Position]:
-        payloads = [record.payload for record in records]
         try:
-            positions = self._segments.append(payloads, largest_ts=most_ts)
+            positions = self._segments.append([r.payload for r in records], largest_ts=most_ts)
             _after_write()
             if self._config.sync_log:
                 self._segments.sync()

@@ -61,6 +61,19 @@ def encode_pull_batch(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> by
     return b"".join([*_payloads(b"\x0a", payloads), timestamps])
 
 
+def encode_write_piece(cluster_id: int, start_ts: int, size_bytes: int, data: bytes) -> bytes:
+    """Return the serialized `WritePiece`; the three numbers are zero in all but the first."""
+    head = penstock_pb2.WritePiece(cluster_id=cluster_id, start_ts=start_ts, bytes=size_bytes)
+    return b"".join([head.SerializeToString(), b"\x22", _varint(len(data)), data])
+
+
+def encode_pull_piece(commit_ts: int, size_bytes: int, offset: int, data: bytes) -> bytes:
+    """Return the serialized `PullBatch` that holds nothing but a `PullPiece`."""
+    head = penstock_pb2.PullPiece(commit_ts=commit_ts, bytes=size_bytes, offset=offset)
+    parts = [head.SerializeToString(), b"\x22", _varint(len(data)), data]
+    return b"".join([b"\x1a", _varint(sum(map(len, parts))), *parts])
+
+
 def peek_binlog(payload: bytes) -> tuple[int, int, int, int]:
     """Return tp, start_ts, commit_ts and ddl_job_id of a binlog; raise protobuf's `DecodeError`."""
     if len(payload) >= _BY_HAND_BYTES and (found := _walk_binlog(payload)) is not None:

@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,14 @@ from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator
 from penstock.frame import HEADER_SIZE
 from penstock.model import Binlog, BinlogType
+from penstock.pieces import (
+    PIECE,
+    Assembly,
+    decode_assembly,
+    is_special,
+    piece_start_ts,
+    special_kind,
+)
 from pumpclient.binlogctl.segments import Damage, Found, Remark, Stored, look, segment_paths
 
 _DAMAGED = 1
@@ -56,6 +65,8 @@ class Totals:
     records: Counter[str] = field(default_factory=Counter)
     record_bytes: Counter[str] = field(default_factory=Counter)
     ddl: int = 0
+    pieces: int = 0
+    """Parts of large Prewrites, those of streams that broke off included."""
     first_ts: int = 0
     last_ts: int = 0
     open: dict[int, str] = field(default_factory=dict)
@@ -86,6 +97,8 @@ class Totals:
             lines.append(f"  {kind:8}  {records} records, {self.record_bytes[kind]} bytes")
         if self.ddl:
             lines.append(f"  {self.ddl} of the Prewrites are DDL")
+        if self.pieces:
+            lines.append(f"  {self.pieces} pieces of large Prewrites, each a record of its own")
         for name, ts in (("first", self.first_ts), ("last", self.last_ts)):
             if ts:
                 lines.append(f"{name} timestamp {ts}, {time_text(ts)}")
@@ -130,13 +143,20 @@ def _walk(arguments: argparse.Namespace) -> Totals:
 def _line(found: Found, place: str, totals: Totals, arguments: argparse.Namespace) -> str | None:
     """Note what was found and return the text to show, None for what is not asked for."""
     if isinstance(found, Stored) and found.payload:
+        assembly: Assembly | None = None
         try:
-            binlog = decode_binlog(found.payload)
+            if is_special(found.payload):
+                if special_kind(found.payload) == PIECE:
+                    return _piece(found.payload, place, totals, arguments)
+                assembly = decode_assembly(found.payload)
+            binlog = decode_binlog(found.payload if assembly is None else assembly.head)
         except Malformed as error:
             end = found.offset + HEADER_SIZE + len(found.payload)
             found = Damage(found.path, found.offset, end, f"not a binlog: {error.problem}")
         else:
-            return _record(binlog, len(found.payload), place, totals, arguments)
+            size_bytes = len(found.payload) if assembly is None else assembly.size_bytes
+            line = _record(binlog, size_bytes, place, totals, arguments)
+            return line if line is None or assembly is None else _with_pieces(line, assembly)
     if isinstance(found, Stored):
         totals.clean_stop = True
         return f"{place:22}  stop      the mark of a clean stop"
@@ -149,13 +169,33 @@ def _line(found: Found, place: str, totals: Totals, arguments: argparse.Namespac
     return line
 
 
+def _piece(payload: bytes, place: str, totals: Totals, arguments: argparse.Namespace) -> str | None:
+    """Note a part of a large Prewrite; whether that exists, an assembly further on says."""
+    totals.clean_stop = False
+    start_ts = piece_start_ts(payload)
+    if not _is_asked_for([start_ts], arguments):
+        return None
+    totals.pieces += 1
+    return f"{place:22}  piece     start_ts {start_ts:<19}  {len(payload)} bytes"
+
+
+def _with_pieces(line: str, assembly: Assembly) -> str:
+    first, *_ = assembly.positions
+    where = f"in {len(assembly.positions)} pieces from {first.segment:06}.seg:{first.offset} on"
+    return line.replace("bytes", f"bytes {where}", 1)
+
+
+def _is_asked_for(stamps: Sequence[int], arguments: argparse.Namespace) -> bool:
+    low, high = arguments.from_ts or 0, arguments.to_ts or 1 << 63
+    return any(low <= ts <= high for ts in stamps)
+
+
 def _record(
     binlog: Binlog, size_bytes: int, place: str, totals: Totals, arguments: argparse.Namespace
 ) -> str | None:
     totals.clean_stop = False
     told = [ts for ts in (binlog.start_ts, binlog.commit_ts) if ts]
-    low, high = arguments.from_ts or 0, arguments.to_ts or 1 << 63
-    if not any(low <= ts <= high for ts in told):
+    if not _is_asked_for(told, arguments):
         return None
     totals.note(binlog, size_bytes, place)
     if arguments.summary:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import Corrupt
 from penstock.segments import Place, Position
+from pump.checkpoint import Checkpoint, OpenPrewrite
 from pump.entries import checkpoint_of
-from pump.index import Checkpoint
 from pump.progress import Progress
 from pump.record import Record
 from pump.sorter import Sorter
@@ -332,7 +332,7 @@ def test_a_checkpoint_has_room_for_so_many_open_transactions_and_begins_at_the_n
     for n in range(1, 5):
         sorter.push_fake(n * 10)
         sorter.push_prewrite(n * 10 + 1, Position(0, n * 100, 9), 0)
-    listed = tuple((n * 10 + 1, Position(0, n * 100, 9), n * 10) for n in range(1, 5))
+    listed = tuple(OpenPrewrite(n * 10 + 1, Position(0, n * 100, 9), n * 10) for n in range(1, 5))
     head = Place(0, 500)
     assert checkpoint_of(sorter, head, 4) == Checkpoint(head, 40, listed)
     assert checkpoint_of(sorter, head, 2) == Checkpoint(Place(0, 300), 30, listed[:2])

@@ -13,6 +13,7 @@ from penstock.segments import Segments
 from pump.record import Record
 from pump.storage import Storage
 from pumpclient.binlogctl import main
+from tests.kit.large import large_prewrite, write_large
 from tests.kit.storage import commit, die, fake, opened, prewrite, rollback, write
 
 Dump = Callable[..., tuple[int, str, str]]
@@ -29,7 +30,7 @@ def dump(capsys: pytest.CaptureFixture[str]) -> Dump:
 
 def ddl(start_ts: int, query: bytes) -> Record:
     binlog = Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, ddl_job_id=9, ddl_query=query)
-    return Record(BinlogType.PREWRITE, start_ts, 0, encode_binlog(binlog), True)
+    return Record(BinlogType.PREWRITE, start_ts, 0, encode_binlog(binlog))
 
 
 def filled(path: Path) -> Storage:
@@ -222,3 +223,21 @@ def test_a_file_cut_anywhere_is_told_and_never_a_defect(tmp_path: Path, dump: Du
         code, out, _ = dump(tmp_path)
         assert code == (1 if size < 32 else 0)
         assert size >= 32 or "DAMAGE" in out
+
+
+def test_pieces_and_their_assembly_are_shown_with_the_size_of_the_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = Storage.open(tmp_path / "pump")
+    write_large(storage, 10, b"rows" * 50)
+    write(storage, commit(10, 20))
+    storage.close()
+    assert main(["dump", str(tmp_path / "pump")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    size = len(large_prewrite(10, b"rows" * 50))
+    assert [line.split()[1] for line in told] == [*["piece"] * 4, "prewrite", "commit", "stop"]
+    assert f"{size} bytes in 4 pieces from 000000.seg:32 on" in told[4]
+    assert main(["dump", "--summary", str(tmp_path / "pump")]) == 0
+    told_all = capsys.readouterr().out
+    assert "4 pieces of large Prewrites" in told_all
+    assert "0 Prewrites without Commit or Rollback" in told_all

@@ -53,6 +53,10 @@ def pulled(
         piece: Pulled = storage.pull(after_ts, bytes_max=bytes_max, count_max=count_max)
         binlogs = [decode_binlog(payload) for payload in piece.payloads]
         assert [binlog.commit_ts for binlog in binlogs] == piece.commit_ts
+        if piece.large is not None:
+            whole = b"".join(storage.stream.pieces(piece.large))
+            assert len(whole) == piece.large.size_bytes
+            binlogs = [decode_binlog(whole)]
         found += binlogs
         if piece.last_ts <= after_ts:
             return found

@@ -7,7 +7,8 @@ import pytest
 
 from penstock.errors import Corrupt
 from penstock.segments import Place, Position
-from pump.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, Checkpoint, CommitEntry, Index, Purge
+from pump.checkpoint import Checkpoint, OpenPrewrite
+from pump.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, CommitEntry, Index, Purge
 
 TS_MAX = 2**64 - 1
 
@@ -77,7 +78,10 @@ def test_the_places_of_restart_are_kept(index: Index) -> None:
     batch.head(Place(4, 2**34))
     batch.needed(3, 900)
     batch.write()
-    opened = ((5, Position(1, 32, 7), 4), (2**63, Position(3, 50, 9), 700))
+    opened = (
+        OpenPrewrite(5, Position(1, 32, 7), 4),
+        OpenPrewrite(2**63, Position(3, 50, 9), 700, first_segment=2),
+    )
     index.flush(Checkpoint(Place(3, 99), 800, opened))
     index.set_purge(Purge(700, 2))
     index = again(index)
@@ -108,5 +112,5 @@ def test_an_index_of_another_format_is_refused(index: Index) -> None:
     value = bytearray(index._db.get(b"k"))
     value[0] += 1
     index._db.put(b"k", bytes(value))
-    with pytest.raises(Corrupt, match="format 3"):
+    with pytest.raises(Corrupt, match="format 4"):
         index.checkpoint()

@@ -20,6 +20,7 @@ from penstock.registry import NodeState
 from pump.admission import Admission, Refused
 from pump.batch_server import BatchService
 from pump.figures import Figures
+from pump.large import LargeWrites
 from pump.pulls import Pulls
 from pump.record import OutOfSpace
 from pump.server import CompatibleService, status_of
@@ -69,7 +70,8 @@ class Pump:
         )
         self.compatible = CompatibleService(self.writer, self.pulls, self.admission)
         operations: Any = None
-        self.batches = BatchService(self.writer, self.pulls, self.admission, operations)
+        large = LargeWrites(self.storage, self.writer, self.admission, bytes_max=1000)
+        self.batches = BatchService(self.writer, large, self.pulls, self.admission, operations)
 
     def _check_space(self) -> None:
         if self.full:

@@ -1,0 +1,321 @@
+"""Large binlogs through the Pump's handlers: what is taken, what is refused and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.model import Binlog, BinlogType
+from penstock.pb import penstock_pb2, pump_pb2
+from penstock.registry import NodeState
+from pump import large as large_module
+from pump.admission import Admission
+from pump.batch_server import BatchService
+from pump.figures import Figures
+from pump.large import STREAMS_MAX, LargeWrites
+from pump.pulls import Pulls
+from pump.record import Record
+from pump.server import CompatibleService
+from pump.storage import Storage, StorageConfig
+from pump.uploads import Upload
+from pump.writer import Writer
+from tests.kit.files import MemoryFiles
+from tests.kit.large import large_prewrite, messages
+from tests.kit.storage import commit
+from tests.unit.pump.test_server import Aborted, Call
+
+CLUSTER = 77
+ROWS = bytes(range(256)) * 4
+Refusal = penstock_pb2.Refusal
+
+
+class Pump:
+    """Both services over a storage in memory; pieces of 100 bytes, transactions up to 2000."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = MemoryFiles()
+        self.storage = Storage.open(
+            folder, StorageConfig(stop_write_at_available_bytes=0), files=self.files
+        )
+        self.state = NodeState.ONLINE
+        self.figures = Figures()
+        self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20, message_bytes_max=1500)
+        self.writer = Writer(self.storage, on_indexed=self.pulls.wake, figures=self.figures)
+        self.admission = Admission(
+            cluster_id=CLUSTER,
+            state=lambda: self.state,
+            check_space=self.storage.check_space,
+            payload_bytes_max=1500,
+            figures=self.figures,
+        )
+        self.large = LargeWrites(
+            self.storage,
+            self.writer,
+            self.admission,
+            bytes_max=2000,
+            data_bytes=100,
+            figures=self.figures,
+        )
+        operations: Any = None
+        self.batches = BatchService(self.writer, self.large, self.pulls, self.admission, operations)
+        self.compatible = CompatibleService(self.writer, self.pulls, self.admission)
+
+    async def close(self) -> None:
+        self.pulls.close()
+        await self.writer.close()
+        self.storage.close()
+
+    async def write(self, sent: Sequence[bytes]) -> list[tuple[int, str]]:
+        async def stream() -> AsyncIterator[bytes]:
+            for message in sent:
+                yield message
+
+        data = await self.batches.write_large(stream(), Call())
+        ack = penstock_pb2.WriteAck.FromString(data)
+        return [(refusal.code, refusal.message) for refusal in ack.refusals]
+
+    async def write_whole(self, start_ts: int, rows: bytes = ROWS) -> list[tuple[int, str]]:
+        payload = large_prewrite(start_ts, rows)
+        return await self.write(messages(payload, start_ts, cluster_id=CLUSTER))
+
+    async def pull(self, *, pieces: bool, after_ts: int = 0) -> list[penstock_pb2.PullBatch]:
+        """Return messages until one binlog is complete."""
+        request = penstock_pb2.PullRequest(cluster_id=CLUSTER, after_ts=after_ts, pieces=pieces)
+        found = []
+        stream = self.batches.pull(request.SerializeToString(), Call())
+        async for data in stream:
+            found.append(penstock_pb2.PullBatch.FromString(data))
+            piece = found[-1].piece
+            if not piece.data or piece.offset + len(piece.data) == piece.bytes:
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+        return found
+
+
+def run(folder: Path, body: Callable[[Pump], Awaitable[None]]) -> None:
+    async def main() -> None:
+        pump = Pump(folder)
+        try:
+            await asyncio.wait_for(body(pump), 30)
+        finally:
+            await pump.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("data_bytes", [1, 64, 99, 100, 101, 400, 5000])
+def test_a_binlog_in_pieces_of_any_size_is_pulled_as_it_was(
+    tmp_path: Path, data_bytes: int
+) -> None:
+    async def body(pump: Pump) -> None:
+        payload = large_prewrite(10, ROWS, b"key")
+        sent = messages(payload, 10, cluster_id=CLUSTER, data_bytes=max(data_bytes, 40))
+        if data_bytes == 1:
+            sent[1:] = [
+                penstock_pb2.WritePiece(data=payload[at : at + 1]).SerializeToString()
+                for at in range(40, len(payload))
+            ]
+        assert await pump.write(sent) == []
+        assert [u.start_ts for u in pump.storage.unmatched()] == [10]
+        assert decode_binlog(pump.storage.unmatched()[0].payload_reader()).prewrite_key == b"key"
+        await pump.writer.write([commit(10, 20)])
+        found = await pump.pull(pieces=True)
+        pieces = [message.piece for message in found]
+        whole = b"".join(piece.data for piece in pieces)
+        assert whole == payload + commit(10, 20).payload
+        assert {(p.commit_ts, p.bytes) for p in pieces} == {(20, len(whole))}
+        at = 0
+        for piece in pieces:
+            assert piece.offset == at
+            at += len(piece.data)
+        assert len(pieces) == -(-len(payload) // 100) + 1
+        (message,) = await pump.pull(pieces=False)
+        assert list(message.payloads) == [whole]
+        assert len(pump.storage.uploads) == 0
+
+    run(tmp_path, body)
+
+
+def test_small_binlogs_before_and_after_a_large_one_come_in_order(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        for ts in (10, 30, 50):
+            small = encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=ts))
+            await pump.writer.write([Record(BinlogType.PREWRITE, ts, 0, small)])
+        for ts in (20, 40):
+            assert await pump.write_whole(ts) == []
+        await pump.writer.write([commit(ts, ts + 100) for ts in (10, 20, 30, 40, 50)])
+        batches = pump.pulls.batches("test", 0)
+        order = []
+        async for pulled in batches:
+            order += pulled.commit_ts or [pulled.last_ts]
+            if len(order) == 5:
+                break
+        await batches.aclose()
+        assert order == [110, 120, 130, 140, 150]
+
+    run(tmp_path, body)
+
+
+def test_too_large_for_a_message_is_an_error_that_names_commit_ts_and_size(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        assert await pump.write_whole(10, bytes(1600)) == []
+        await pump.writer.write([commit(10, 20)])
+        size = len(large_prewrite(10, bytes(1600)) + commit(10, 20).payload)
+        with pytest.raises(Aborted) as caught:
+            await pump.pull(pieces=False)
+        assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+        assert f"commit_ts 20 has {size} bytes, a message at most 1500" in caught.value.details
+        request = pump_pb2.PullBinlogReq(clusterID=CLUSTER)
+        with pytest.raises(Aborted):
+            await anext(aiter(pump.compatible.pull_binlogs(request.SerializeToString(), Call())))
+        assert (await pump.pull(pieces=True))[-1].piece.bytes == size
+
+    run(tmp_path, body)
+
+
+def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    payload = large_prewrite(10, ROWS)
+    size = len(payload)
+    good = messages(payload, 10, cluster_id=CLUSTER)
+
+    def of(data: bytes, **fields: Any) -> list[bytes]:
+        return messages(data, **{"start_ts": 10, "cluster_id": CLUSTER, **fields})
+
+    committed = payload.replace(b"\x18\x00", b"\x18\x05", 1)
+    cases: list[tuple[list[bytes], int, str]] = [
+        ([], Refusal.INVALID, "without a single piece"),
+        ([b"\xff"], Refusal.INVALID, "undecodable WritePiece"),
+        (good[:-1], Refusal.INVALID, f"ended after {size - size % 64} of {size}"),
+        ([*good, good[-1]], Refusal.INVALID, f"more bytes came than the announced {size}"),
+        ([*good, b""], Refusal.INVALID, "a piece of 0 bytes"),
+        (of(payload, cluster_id=78), Refusal.CLUSTER_MISMATCH, "cluster ID are mismatch, 78"),
+        (of(payload, start_ts=11), Refusal.INVALID, "announced with start_ts 11"),
+        (of(payload, size_bytes=size + 1), Refusal.INVALID, "prewrite_value must be its last"),
+        (of(payload + b"\x38\x01"), Refusal.INVALID, "prewrite_value must be its last"),
+        (of(committed), Refusal.INVALID, "only a Prewrite"),
+        (of(large_prewrite(10, bytes(2000))), Refusal.INVALID, "limit of 2000 (raise transaction"),
+        (of(large_prewrite(10, ROWS), data_bytes=3), Refusal.INVALID, "do not begin within"),
+        (
+            [penstock_pb2.WritePiece(data=bytes((4 << 20) + 1)).SerializeToString()],
+            Refusal.INVALID,
+            "it must have 1 to 4194304",
+        ),
+    ]
+
+    async def body(pump: Pump) -> None:
+        for sent, code, text in cases:
+            ((told, message),) = await pump.write(sent)
+            assert (told, text in message) == (code, True), message
+            assert pump.storage.unmatched() == []
+            assert len(pump.storage.uploads) == 0
+        assert await pump.write(good) == []
+
+    run(tmp_path, body)
+
+
+def test_a_repeated_large_prewrite_is_acknowledged_and_another_one_refused(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        assert await pump.write_whole(10) == []
+        assert await pump.write_whole(10) == []
+        ((code, message),) = await pump.write_whole(10, ROWS[::-1])
+        assert (code, "two different transactions" in message) == (Refusal.INVALID, True)
+        payload = large_prewrite(10, ROWS)
+        await pump.writer.write([Record(BinlogType.PREWRITE, 10, 0, payload)])
+        await pump.writer.write([commit(10, 20)])
+        assert await pump.write_whole(10) == []
+        assert pump.storage.unmatched() == []
+        assert len(await pump.pull(pieces=True)) == 12
+
+    run(tmp_path, body)
+
+
+def test_a_pump_that_is_not_online_refuses_also_in_the_middle(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        pump.state = NodeState.PAUSING
+        ((code, _),) = await pump.write_whole(10)
+        assert code == Refusal.NOT_ONLINE
+        pump.state = NodeState.ONLINE
+
+        async def stream() -> AsyncIterator[bytes]:
+            for message in messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER):
+                yield message
+            pump.state = NodeState.CLOSING
+
+        ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
+        assert ack.refusals[0].code == Refusal.NOT_ONLINE
+        assert pump.storage.unmatched() == []
+
+    run(tmp_path, body)
+
+
+def test_further_streams_are_refused_and_may_try_again(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        for number in range(STREAMS_MAX):
+            pump.storage.uploads.begin(Upload(number, 10))
+        ((code, message),) = await pump.write_whole(10)
+        assert (code, "4 large transactions" in message) == (Refusal.RETRYABLE, True)
+
+    run(tmp_path, body)
+
+
+def test_what_is_announced_must_fit_on_the_volume_beside_what_others_announced(
+    tmp_path: Path,
+) -> None:
+    async def body(pump: Pump) -> None:
+        free, _ = pump.files.space(tmp_path)
+        pump.storage.uploads.begin(Upload(9, free - 1000))
+        ((code, message),) = await pump.write_whole(10)
+        assert (code, "announced are " in message) == (Refusal.RESOURCE_EXHAUSTED, True)
+
+    run(tmp_path, body)
+
+
+def test_a_disk_that_fails_in_the_middle_is_told_and_the_next_try_works(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        sent = messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER)
+
+        async def stream() -> AsyncIterator[bytes]:
+            for number, message in enumerate(sent):
+                if number == 9:
+                    pump.files.fail_once("sync")
+                yield message
+                await asyncio.sleep(0)
+
+        ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
+        assert ack.refusals[0].code == Refusal.RETRYABLE
+        assert await pump.write_whole(10) == []
+
+    run(tmp_path, body)
+
+
+def test_a_stream_that_falls_silent_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_module, "_SILENCE_S_MAX", 0.05)
+
+    async def body(pump: Pump) -> None:
+        async def stream() -> AsyncIterator[bytes]:
+            yield messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER)[0]
+            await asyncio.sleep(20)
+
+        ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
+        assert "no piece came" in ack.refusals[0].message
+        assert len(pump.storage.uploads) == 0
+
+    run(tmp_path, body)
+
+
+def test_a_transaction_that_was_rolled_back_meanwhile_stays_so(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        payload = encode_binlog(Binlog(tp=BinlogType.ROLLBACK, start_ts=10))
+        await pump.writer.write([Record(BinlogType.ROLLBACK, 10, 0, payload)])
+        assert await pump.write_whole(10) == []
+        assert pump.storage.unmatched() == []
+
+    run(tmp_path, body)
