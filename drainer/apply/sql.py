@@ -7,7 +7,6 @@
                 ON DUPLICATE KEY UPDATE c=VALUES(c)       ON CONFLICT (k) DO UPDATE SET c=excluded.c
     one row     DELETE/UPDATE .. WHERE every column LIMIT 1 (SQLite: by row id)
                 REPLACE .. VALUES (..)                    the same
-                REPLACE .. VALUES (..)                    the same
 
 An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
 removes another row. A slice of a huge transaction needs just that, wherever another row can be in
@@ -170,16 +169,6 @@ class TableSql:
     def insert_one(self, row: Sequence[Any]) -> bytes:
         """Return a plain insert of one row."""
         return (self._insert_head + self.row_text(row)).encode()
-
-    def replace_one(self, row: Sequence[Any]) -> bytes:
-        """Return the insert of one row that removes whatever is in its way."""
-        return ("REPLACE" + self._insert_head.removeprefix("INSERT") + self.row_text(row)).encode()
-
-    def label(self, row: Sequence[Any]) -> str:
-        """Return table and key of a row for an operator's eyes."""
-        if not self.key:
-            return f"{self._target}, a table without row key"
-        return f"{self._target} {self._names(self.key)} = {self.key_text(row)}"
 
     def replace_one(self, row: Sequence[Any]) -> bytes:
         """Return the insert of one row that removes whatever is in its way."""
