@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.split import Missed, Split
 from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ class Sink(Protocol):
 
         It is called once for every try, and must yield the same each time. What it raises ends
         the transaction and is passed on. No list is kept while the next one is asked for.
+        """
+        ...
+
+    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
+        """Run lanes of transactions, then the last one with `checkpoint`; say what was not there.
+
+        Before the first lane the stored checkpoint, or `start` where there is none, says that
+        changes up to the new one may be there in parts. Every transaction of a lane checks that
+        this is still so, which keeps another Drainer's out. Raises `InDoubt` when a lane's commit
+        got no answer and `split` is not `safe`.
         """
         ...
 

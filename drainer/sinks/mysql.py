@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pymysql
@@ -49,7 +50,11 @@ class MysqlSink:
         self._cluster_id = cluster_id
         self._ledger = Ledger()
         self._closing = threading.Event()
-        self._session = MysqlSession(self._target, retry_s_max=retry_s_max, closing=self._closing)
+        new_session = partial(
+            MysqlSession, self._target, retry_s_max=retry_s_max, closing=self._closing
+        )
+        self._session = new_session()
+        self._lanes = Lanes(new_session)
         self._table = f"`{self._target.checkpoint_schema}`.`{self._target.checkpoint_table}`"
 
     # --- the promise -----------------------------------------------------------------------
@@ -87,6 +92,40 @@ class MysqlSink:
 
     def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
+
+        def work(connection: Connection) -> None:
+            with closing(parts()) as lists:
+                for statements in lists:
+                    self._check_sizes(statements)
+                    for statement in statements:
+                        connection.query(statement)
+                    del statements
+
+        self._commit(work, checkpoint)
+
+    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
+        """Run the lanes on connections of their own, then the last transaction."""
+        missed = Missed()
+        if split.lanes:
+            self.save_checkpoint(self._ledger.applying(checkpoint, start))
+            missed.add((self._lanes.run(split, self._lane_begins),))
+        last = Missed()
+
+        def work(connection: Connection) -> None:
+            self._check_sizes([statement.sql for statement in split.last])
+            last.forget()  # What an attempt before this one missed.
+            run_rows(connection, split.last, None if split.safe else last)
+
+        self._commit(work, checkpoint)
+        return missed.add((last,))
+
+    def _lane_begins(self, connection: Connection, transaction: Transaction) -> None:
+        """Check sizes, and that no other Drainer took over; hold it off until the commit."""
+        self._check_sizes([statement.sql for statement in transaction])
+        self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
+
+    def _commit(self, work: Callable[[Connection], None], checkpoint: Checkpoint) -> None:
+        """Do `work` and store `checkpoint` in one transaction, exactly once."""
         text, doubtful = self._ledger.attempt(checkpoint)
 
         def attempt(connection: Connection, retried: bool) -> None:
@@ -97,12 +136,7 @@ class MysqlSink:
                 connection.rollback()
                 log.info("the commit whose answer was lost did happen (%s)", checkpoint)
                 return
-            with closing(parts()) as lists:
-                for statements in lists:
-                    self._check_sizes(statements)
-                    for statement in statements:
-                        connection.query(statement)
-                    del statements
+            work(connection)
             self._store(connection, text)
             connection.commit()
 
@@ -142,6 +176,7 @@ class MysqlSink:
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
+        self._lanes.close()
         self._session.close()
 
     # --- pieces ----------------------------------------------------------------------------

@@ -42,6 +42,12 @@ _PASSING = {
     8002, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008,
 }  # fmt: skip
 
+_DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
+_UNFIT = {
+    ER.DATA_TOO_LONG, ER.WARN_DATA_OUT_OF_RANGE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    ER.WARN_DATA_TRUNCATED, ER.TRUNCATED_WRONG_VALUE, ER.BAD_NULL_ERROR, ER.NO_DEFAULT_FOR_FIELD,
+}  # fmt: skip
+
 Connection = Any  # PyMySQL's stubs make the connection generic over its cursor.
 T = TypeVar("T")
 
@@ -85,8 +91,8 @@ class MysqlSession:
             except (pymysql.err.MySQLError, OSError) as error:
                 # A transaction that was open ends with its connection, whatever happened to it.
                 self._disconnect()
-                if not _passes(error):
-                    raise _refused(error) from error
+                if not passes(error):
+                    raise refused(error) from error
                 problem = error
             except BaseException:
                 self._disconnect()
@@ -157,17 +163,28 @@ def code_of(error: BaseException) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _passes(error: BaseException) -> bool:
+def passes(error: BaseException) -> bool:
+    """Tell whether trying again can help."""
     if isinstance(error, OSError):
         return True
     return code_of(error) in _PASSING
 
 
-def _refused(error: BaseException) -> NeedsOperator:
+def refused(error: BaseException, row: str = "") -> NeedsOperator:
+    """Return what to tell the operator about an error that stays; `row` is table and key."""
     code = code_of(error)
     hint = "compare the downstream's schema and data with the upstream's"
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR):
         hint = "check the user, the password and the grants of the downstream's account"
+    elif code in _DUPLICATE:
+        hint = (
+            "the row is there already, or another one holds its unique value: compare the tables,"
+            " or let it be replaced with strategy statements and safe-mode"
+        )
+    elif code in _UNFIT:
+        hint = "the value does not fit the downstream's column: compare the definitions"
+    elif row and code == ER.BAD_FIELD_ERROR:
+        hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"
     elif code in ALREADY_CODES:
         hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"
-    return NeedsOperator(f"the downstream refused: {error}", hint=hint)
+    return NeedsOperator(f"the downstream refused{row and ' ' + row}: {error}", hint=hint)

@@ -50,6 +50,11 @@ class Missed:
         if len(self.examples) < _EXAMPLES_MAX:
             self.examples.append(row)
 
+    def forget(self) -> None:
+        """Begin anew."""
+        self.count = 0
+        self.examples = []
+
     def add(self, others: Iterable[Missed]) -> Missed:
         """Add what others counted, and return self."""
         for other in others:

@@ -7,6 +7,7 @@ Readers see whole batches (WAL). The checkpoint is compared as in `drainer.sinks
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sqlite3
 import struct
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.apply.literals import SQLITE
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
+from drainer.sinks.split import Missed, RowStatement, Split, Transaction
 from drainer.sinks.sqlite_ddl import plan
 from penstock.errors import NeedsOperator, Retryable
 
@@ -93,6 +95,32 @@ class SqliteSink:
                     del statements
 
         self._commit(work, checkpoint)
+
+    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
+        """Run lane after lane, since only one can write at a time, then the last transaction."""
+        missed, last = Missed(), Missed()
+        if split.lanes:
+            self.save_checkpoint(self._ledger.applying(checkpoint, start))
+        for transaction in itertools.chain.from_iterable(split.lanes):
+            missed.add((self._lane_transaction(transaction, split.safe),))
+
+        def work(connection: sqlite3.Connection) -> None:
+            last.forget()  # What an attempt before this one missed.
+            _run_rows(connection, split.last, None if split.safe else last)
+
+        self._commit(work, checkpoint)
+        return missed.add((last,))
+
+    def _lane_transaction(self, transaction: Transaction, safe: bool) -> Missed:
+        def attempt(connection: sqlite3.Connection) -> Missed:
+            missed = Missed()
+            connection.execute("BEGIN IMMEDIATE")
+            self._ledger.check(self._stored(connection))
+            _run_rows(connection, transaction, None if safe else missed)
+            connection.execute("COMMIT")
+            return missed
+
+        return self._retrying(attempt)
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Change the tables and store `checkpoint`, all or nothing.
@@ -202,6 +230,19 @@ def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) 
         connection.execute(statement if isinstance(statement, str) else statement.decode())
 
 
+def _run_rows(
+    connection: sqlite3.Connection, rows: Sequence[RowStatement], missed: Missed | None
+) -> None:
+    """Run one statement after another; count the rows that are not there, unless nobody asks."""
+    for statement in rows:
+        try:
+            found = connection.execute(statement.sql.decode()).rowcount
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise _refused(error, f" {statement.row}") from error
+        if missed is not None and not found and statement.names_a_row:
+            missed.note(statement.row)
+
+
 def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:
     """Keep what the function raises: SQLite itself only tells that it raised something."""
 
@@ -215,8 +256,8 @@ def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Ca
     return call
 
 
-def _refused(error: sqlite3.Error) -> NeedsOperator:
+def _refused(error: sqlite3.Error, row: str = "") -> NeedsOperator:
     return NeedsOperator(
-        f"the downstream refused: {error}",
+        f"the downstream refused{row}: {error}",
         hint="compare the downstream's schema and data with the upstream's",
     )

@@ -1,0 +1,207 @@
+"""What every sink promises about a batch that takes several transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import pymysql
+import pytest
+
+from drainer.sinks import Checkpoint, Sink
+from drainer.sinks.split import InDoubt, RowStatement, Split, Transaction
+from penstock.errors import NeedsOperator
+from tests.contract.test_sink import Downstream, downstream, shop
+
+__all__ = ["downstream", "shop"]  # Fixtures.
+
+START = Checkpoint(7, 0)
+Shop = tuple[Downstream, Sink]
+
+
+def statement(downstream: Downstream, verb: str, row: int) -> RowStatement:
+    table = downstream.table("t")
+    sql = {
+        "insert": f"INSERT INTO {table} VALUES ({row},{row})",
+        "replace": f"REPLACE INTO {table} VALUES ({row},{row})",
+        "update": f"UPDATE {table} SET v = {row} WHERE id = {row}",
+        "delete": f"DELETE FROM {table} WHERE id = {row}",
+        "too long": f"INSERT INTO {table} VALUES ({row},{1 << 40})",
+        "too many": f"INSERT INTO {table} (id, w) VALUES ({row},1)",
+    }[verb]
+    return RowStatement(sql.encode(), f"shop.t id = {row}")
+
+
+def inserts(downstream: Downstream, *rows: int) -> Transaction:
+    return [statement(downstream, "insert", row) for row in rows]
+
+
+def ids(downstream: Downstream) -> list[int]:
+    return [i for (i,) in downstream.query(f"SELECT id FROM {downstream.table('t')} ORDER BY id")]
+
+
+def test_lanes_and_the_last_transaction_arrive_with_the_checkpoint(shop: Shop) -> None:
+    downstream, sink = shop
+    point = downstream.point()
+    lanes = [[inserts(downstream, i), inserts(downstream, i + 1)] for i in range(0, 20, 2)]
+    assert not sink.apply_split(
+        Split(lanes, inserts(downstream, 20), safe=False), point, START
+    ).count
+    assert ids(downstream) == list(range(21))
+    stored = downstream.open().load_checkpoint()
+    assert stored == point
+    assert not stored.is_between
+
+
+def test_a_lane_that_fails_names_its_row_and_leaves_a_checkpoint_that_says_in_between(
+    shop: Shop,
+) -> None:
+    downstream, sink = shop
+    before = downstream.point()
+    sink.apply(inserts_sql(downstream, 5), before)
+    point = downstream.point()
+    lanes = [[inserts(downstream, 1)], [inserts(downstream, 5)]]
+    with pytest.raises(NeedsOperator, match=r"shop\.t id = 5"):
+        sink.apply_split(Split(lanes, inserts(downstream, 6), safe=False), point, START)
+    stored = downstream.open().load_checkpoint()
+    assert stored is not None
+    assert (stored.commit_ts, stored.applying_ts) == (before.commit_ts, point.commit_ts)
+    assert stored.is_between
+    assert not stored.consistent
+    assert 6 not in ids(downstream)
+
+
+def inserts_sql(downstream: Downstream, *rows: int) -> list[bytes]:
+    return [s.sql for s in inserts(downstream, *rows)]
+
+
+def test_in_between_stays_on_record_until_it_is_passed(shop: Shop) -> None:
+    downstream, sink = shop
+    point = downstream.point()
+    failing = Split([[inserts(downstream, 1, 1)]], [], safe=False)
+    far = Checkpoint(point.commit_ts + 10, 1)
+    with pytest.raises(NeedsOperator):
+        sink.apply_split(failing, far, START)
+    next_life = downstream.open()
+    next_life.load_checkpoint()
+    next_life.save_checkpoint(Checkpoint(point.commit_ts + 1, 1, consistent=True))
+    stored = downstream.open().load_checkpoint()
+    assert stored == Checkpoint(point.commit_ts + 1, 1, applying_ts=far.commit_ts)
+    next_life.save_checkpoint(Checkpoint(far.commit_ts, 1, consistent=True))
+    assert downstream.open().load_checkpoint() == Checkpoint(far.commit_ts, 1, consistent=True)
+
+
+def test_a_fresh_downstream_says_where_it_started(downstream: Downstream) -> None:
+    sink = downstream.open()
+    sink.load_checkpoint()
+    missing = RowStatement(b"DELETE FROM nowhere.at_all", "nowhere")
+    with pytest.raises(NeedsOperator):
+        sink.apply_split(Split([[[missing]]], [], safe=False), Checkpoint(9, 1), START)
+    assert downstream.open().load_checkpoint() == Checkpoint(7, 0, applying_ts=9)
+
+
+def test_rows_that_are_not_there_are_counted_and_named_but_not_in_the_safe_form(
+    shop: Shop,
+) -> None:
+    downstream, sink = shop
+    sink.apply(inserts_sql(downstream, 1), downstream.point())
+    gone = [statement(downstream, verb, row) for verb in ("update", "delete") for row in (8, 9)]
+    # An update that changes nothing has found its row all the same.
+    found = statement(downstream, "update", 1)
+    split = Split([[[gone[0], found]], [[gone[1]]]], [*gone[2:], found], safe=False)
+    missed = sink.apply_split(split, downstream.point(), START)
+    assert (missed.count, sorted(set(missed.examples))) == (4, ["shop.t id = 8", "shop.t id = 9"])
+    split = Split([[gone]], gone, safe=True)
+    assert not sink.apply_split(split, downstream.point(), START).count
+
+
+def test_another_drainer_that_takes_over_stops_the_lanes_of_the_first(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downstream, sink = shop
+    second = downstream.open()
+    save = sink.save_checkpoint
+
+    def overtaken(checkpoint: Checkpoint) -> None:
+        save(checkpoint)
+        second.load_checkpoint()
+        second.save_checkpoint(checkpoint)
+
+    monkeypatch.setattr(sink, "save_checkpoint", overtaken)
+    lanes = [[inserts(downstream, 1)], [inserts(downstream, 2)]]
+    with pytest.raises(NeedsOperator, match="another Drainer"):
+        sink.apply_split(Split(lanes, [], safe=False), downstream.point(), START)
+    assert ids(downstream) == []
+
+
+# --- MySQL alone ---------------------------------------------------------------------------
+
+
+on_mysql = pytest.mark.parametrize(
+    "downstream", [pytest.param("mysql", marks=pytest.mark.mariadb)], indirect=True
+)
+
+
+@on_mysql
+def test_a_commit_without_an_answer_is_in_doubt_unless_it_is_safe(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downstream, sink = shop
+    commit = pymysql.connections.Connection.commit
+    broken: list[bool] = []
+
+    def breaks(connection: Any) -> None:
+        commit(connection)
+        if threading.current_thread().name.startswith("lane") and not broken:
+            broken.append(True)
+            raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
+
+    monkeypatch.setattr(pymysql.connections.Connection, "commit", breaks)
+    point = downstream.point()
+    with pytest.raises(InDoubt):
+        sink.apply_split(Split([[inserts(downstream, 1)]], [], safe=False), point, START)
+    again = Split([[[statement(downstream, "replace", 1)]]], [], safe=True)
+    broken.clear()
+    sink.apply_split(again, point, START)
+    assert broken == [True]
+    assert ids(downstream) == [1]
+
+
+@on_mysql
+def test_lanes_that_lock_each_other_out_both_arrive(shop: Shop) -> None:
+    downstream, sink = shop
+    sink.apply(inserts_sql(downstream, 1, 2), downstream.point())
+    one, two = (statement(downstream, "update", row) for row in (1, 2))
+    lanes = [[[one, two] * 3] * 10, [[two, one] * 3] * 10]
+    point = downstream.point()
+    assert not sink.apply_split(Split(lanes, [], safe=False), point, START).count
+    assert downstream.open().load_checkpoint() == point
+
+
+@on_mysql
+def test_a_row_that_another_client_locks_is_waited_for(shop: Shop) -> None:
+    downstream, sink = shop
+    sink.apply(inserts_sql(downstream, 1), downstream.point())
+    with contextlib.closing(downstream._server.connect(autocommit=False)) as other:
+        other.query(f"SELECT * FROM {downstream.table('t')} FOR UPDATE")
+        timer = threading.Timer(0.5, other.rollback)
+        timer.start()
+        lanes = [[[statement(downstream, "delete", 1)]]]
+        sink.apply_split(Split(lanes, [], safe=False), downstream.point(), START)
+        timer.join()
+    assert ids(downstream) == []
+
+
+@on_mysql
+@pytest.mark.parametrize(
+    ("verb", "told"), [("too long", "does not fit"), ("too many", "more columns than upstream")]
+)
+def test_a_row_that_the_table_cannot_take_is_named_with_a_hint(
+    shop: Shop, verb: str, told: str
+) -> None:
+    downstream, sink = shop
+    for lanes, last in (([[[statement(downstream, verb, 3)]]], []), ([], [verb])):
+        rows = [statement(downstream, each, 3) for each in last]
+        with pytest.raises(NeedsOperator, match=r"shop\.t id = 3.*" + told):
+            sink.apply_split(Split(lanes, rows, safe=False), downstream.point(), START)
