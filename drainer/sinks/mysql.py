@@ -23,8 +23,10 @@ from pymysql.constants import ER
 from drainer.apply.literals import MYSQL
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
+from drainer.sinks.mysql_lanes import Lanes, run_rows
 from drainer.sinks.mysql_session import ROWS_SQL_MODE, Connection, MysqlSession, code_of, one
 from drainer.sinks.mysql_url import Target, parse_url
+from drainer.sinks.split import Missed, Split, Transaction
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType
 from penstock.ts import physical_ms
