@@ -6,8 +6,7 @@ import logging
 import threading
 
 from penstock import failpoints
-from penstock.errors import Corrupt
-from penstock.segment import segment_name
+from penstock.segment_chain import MissingSegments
 from penstock.segments import Segments
 from pump.index import Index, Purge
 
@@ -81,8 +80,13 @@ def finish_purge(index: Index, segments: Segments) -> Purge:
         purge = Purge(segments.earlier_largest_ts(first), first)
         index.set_purge(purge)
     if first > purge.first_segment:
-        path = segments.folder / segment_name(purge.first_segment)
-        raise Corrupt(str(path), 0, f"this segment is missing, {segment_name(first)} is the oldest")
+        raise MissingSegments(
+            segments.folder,
+            purge.first_segment,
+            first - 1,
+            after_ts=purge.purged_ts,
+            up_to_ts=segments.earlier_largest_ts(first),
+        )
     if first < purge.first_segment:
         carry_out(index, segments, purge)
     return purge

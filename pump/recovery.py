@@ -32,10 +32,12 @@ from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import Files
 from penstock.model import BinlogType
 from penstock.segment import CutShort
+from penstock.segment_chain import MissingSegments
 from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
 from penstock.settings import out_of_range
 from pump.checkpoint import Checkpoint
 from pump.entries import checkpoint_of
+from pump.giving_up import give_up
 from pump.index import Index, Purge
 from pump.ledger import OPEN_MAX, Ledger
 from pump.progress import Progress
@@ -78,6 +80,8 @@ class StorageConfig:
     """Refuse new transactions below this. Negative: by the volume, see space.py."""
     open_prewrites_max: int = OPEN_MAX
     """Above so many transactions without an outcome, new ones are refused."""
+    accept_loss_up_to_ts: int = 0
+    """The last timestamp of missing segments that are given up; the refusal to start names it."""
     index_write_buffer_bytes: int = 16 << 20
     index_cache_bytes: int = 32 << 20
 
@@ -96,7 +100,20 @@ def recover(
     on_progress: Progress,
     now_ms: int,
 ) -> Recovered:
-    """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`."""
+    """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`.
+
+    Segments that are missing are an error unless `config` accepts the loss (`giving_up.py`).
+    """
+    while True:
+        try:
+            return _recover(folder, config, files, on_progress, now_ms)
+        except MissingSegments as missing:
+            give_up(folder, missing, files, accepted_ts=config.accept_loss_up_to_ts)
+
+
+def _recover(
+    folder: Path, config: StorageConfig, files: Files, on_progress: Progress, now_ms: int
+) -> Recovered:
     index, head, checkpoint = _open_index(folder / "index", config)
     _index_opened()
     try:

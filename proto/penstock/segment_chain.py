@@ -9,6 +9,28 @@ from penstock.files import Files
 from penstock.segment import CutShort, Segment, open_segment, segment_name
 
 
+class MissingSegments(Corrupt):
+    """Segments `first` to `last` are not there, later ones are.
+
+    All that was in them has timestamps in (after_ts, up_to_ts], which the headers beside them tell.
+    """
+
+    def __init__(
+        self, folder: Path, first: int, last: int, *, after_ts: int, up_to_ts: int
+    ) -> None:
+        which = segment_name(first) if first == last else f"{first} to {last}, from this one on,"
+        super().__init__(
+            str(folder / segment_name(first)),
+            0,
+            f"segment {which} is missing, {segment_name(last + 1)} is there: its binlogs have"
+            f" timestamps in ({after_ts}, {up_to_ts}]",
+        )
+        self.first = first
+        self.last = last
+        self.after_ts = after_ts
+        self.up_to_ts = up_to_ts
+
+
 def open_chain(files: Files, folder: Path) -> dict[int, Segment]:
     """Return all segments in `folder`, those that have a successor with their end.
 
@@ -24,8 +46,14 @@ def open_chain(files: Files, folder: Path) -> dict[int, Segment]:
     for number in numbers:
         path = folder / segment_name(number)
         if found and number - 1 not in found:
-            missing = folder / segment_name(number - 1)
-            raise Corrupt(str(missing), 0, f"this segment is missing, {path.name} is there")
+            before, after = found[max(found)], open_segment(files, path, number)
+            raise MissingSegments(
+                folder,
+                before.number + 1,
+                number - 1,
+                after_ts=before.earlier_largest_ts,
+                up_to_ts=after.earlier_largest_ts,
+            )
         found[number] = open_segment(files, path, number)
         if number - 1 in found:
             _seal(files, found[number - 1], found[number])
