@@ -6,7 +6,7 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -320,3 +320,37 @@ def test_many_threads_may_not_break_a_sink_that_one_of_them_closes(
     assert stopped.is_set()
     count = downstream.query(f"SELECT COUNT(*), MAX(id) FROM {downstream.table('t')}")[0]
     assert count[1] is None or count[0] == count[1] - 9
+
+
+def test_list_after_list_of_statements_is_one_transaction(shop: tuple[Downstream, Sink]) -> None:
+    downstream, sink = shop
+    before = downstream.open().load_checkpoint()
+    counted = f"SELECT count(*) FROM {downstream.table('t')}"
+    seen: list[Any] = []
+
+    def parts() -> Generator[list[bytes]]:
+        for i in range(5):
+            seen.extend(downstream.query(counted))
+            yield insert(downstream, 2 * i, 2 * i + 1)
+
+    def broken() -> Generator[list[bytes]]:
+        yield insert(downstream, 90)
+        raise Malformed("no more", hint="none")
+
+    with pytest.raises(Malformed, match="no more"):
+        sink.apply_parts(broken, downstream.point())
+    assert downstream.open().load_checkpoint() == before
+    sink.load_checkpoint()
+    point = downstream.point()
+    sink.apply_parts(parts, point)
+    assert seen == [(0,)] * 5
+    assert downstream.query(counted) == [(10,)]
+    assert downstream.open().load_checkpoint() == point
+    sink.load_checkpoint()
+    sink.apply_parts(lambda: (yield from ()), downstream.point())
+    with pytest.raises(NeedsOperator):
+        sink.apply_parts(lambda: iter_of([b"nonsense"]), downstream.point())
+
+
+def iter_of(*lists: list[bytes]) -> Generator[list[bytes]]:
+    yield from lists
