@@ -23,16 +23,30 @@ class SparkConfig:
     conf: tuple[str, ...] = setting((), "more Spark settings, name=value, comma-separated")
 
 
-STRATEGIES = {"merge": ("snapshot",)}
-"""Each strategy with its modes; the first is the default."""
+STRATEGIES = {"merge": ("snapshot",), "statements": ("snapshot",)}
+"""Each strategy with its modes; only those of `merge` differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyConfig:
     """How batches reach the downstream."""
 
-    strategy: str = setting("merge", "merge: only the last change of each row in a batch")
+    strategy: str = setting(
+        "merge",
+        "merge: only the last change of each row in a batch; statements: every change, for "
+        "triggers and audits",
+    )
     mode: str = setting("snapshot", "snapshot: a batch is one transaction with its checkpoint")
+    worker_count: int = setting(16, "connections that statements are spread over")
+    txn_batch: int = setting(20, "how many statements are one downstream transaction")
+    dispatch: bool = setting(
+        True, "spread statements; false: upstream's transactions stay whole, on one connection"
+    )
+    safe_mode: bool = setting(
+        False,
+        "statements that may be run again and replace what is in their way, always; else only "
+        "after an unclean stop, as long as needed",
+    )
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
@@ -42,6 +56,9 @@ class ApplyConfig:
         if self.mode not in modes:
             hint = f"strategy {self.strategy} has {' or '.join(modes)}"
             raise out_of_range("apply.mode", self.mode, hint)
+        for name in ("worker_count", "txn_batch"):
+            if getattr(self, name) < 1:
+                raise out_of_range(f"apply.{name}", getattr(self, name), "it must be above zero")
 
 
 @dataclass(frozen=True, kw_only=True)

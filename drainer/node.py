@@ -129,7 +129,7 @@ class _Node:
             parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect
         )
         downstream = Downstream(
-            strategy=strategy_of(config.apply, parts),
+            strategy=strategy_of(config.apply, parts, checkpoint),
             large=Large(generation.statements, parts.sink, parts.thread).prepare,
             sink=parts.sink,
             thread=parts.thread,

@@ -246,6 +246,7 @@ class Pipeline:
             started_s = time.monotonic()
             await self._apply(work)
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
+            self.progress.missed_rows = self._downstream.strategy.missed_rows
             self._source.relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()

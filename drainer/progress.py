@@ -22,6 +22,8 @@ class Progress:
     last_rows: int = 0
     generate_s: float = 0.0
     commit_s: float = 0.0
+    missed_rows: int = 0
+    """Updated and deleted rows that were not there, where the strategy looks."""
 
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
         """Count a step that is in the downstream now."""
@@ -44,6 +46,7 @@ class Progress:
             "steps": str(self.steps),
             "transactions": str(self.transactions),
             "rows": str(self.rows),
+            "missed_rows": str(self.missed_rows),
             "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
         }

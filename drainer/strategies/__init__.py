@@ -28,6 +28,9 @@ class Strategy(Protocol):
     in commit order, with DDL steps between them that are no strategy's business.
     """
 
+    missed_rows: int
+    """How many updated or deleted rows were not downstream, as far as the strategy looks."""
+
     async def prepare(self, batch: Batch) -> Prepared:
         """Turn rows into SQL; touches nothing downstream, so it may be cancelled at any moment."""
         ...
