@@ -1,0 +1,139 @@
+"""Binlog events: `decode_event` turns a body into what it says.
+
+TABLE_MAP and rows events stay bytes (`Rows`): `pumpclient.mysql.rows` reads them, and only those of
+tables that are wanted. Every other type has a module's dataclass with `decode` and `encode`. A type
+that is unknown here is an error unless its server marked it as ignorable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from penstock.errors import Malformed
+from pumpclient.mysql.events.compressed import TransactionPayload, decompress_block
+from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, Header, read_header
+from pumpclient.mysql.events.gtids import Gtid, PreviousGtids
+from pumpclient.mysql.events.mariadb import (
+    BinlogCheckpoint,
+    GtidList,
+    MariadbGtidEvent,
+    StartEncryption,
+)
+from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
+from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.tagged import decode_tagged
+from pumpclient.mysql.events.transactions import Rotate, XaPrepare, Xid
+from pumpclient.mysql.events.types import ROWS_TYPES, EventFlag, EventType
+
+__all__ = ["Event", "Opaque", "Rows", "Stop", "body_of", "decode_event"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A TABLE_MAP or rows event, unread."""
+
+    type: EventType
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The server was shut down in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An event that carries no change of data and is not read further."""
+
+    type: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPart:
+    """A piece of LOAD DATA in statement format: its data is not in rows."""
+
+    type: EventType
+    body: bytes
+
+
+Event = (
+    BinlogCheckpoint | FormatDescription | Gtid | GtidList | Heartbeat | Incident | IntVar
+    | MariadbGtidEvent | Opaque | PreviousGtids | Query | Rand | Rotate | Rows | RowsQuery
+    | StartEncryption | StatementPart | Stop | TransactionPayload | UserVar | XaPrepare | Xid
+)  # fmt: skip
+
+
+def _query_compressed(body: bytes) -> Query:
+    query = Query.decode(body)
+    return replace(query, statement=decompress_block(query.statement))
+
+
+_DECODERS: dict[int, Callable[[bytes], Event]] = {
+    EventType.QUERY: Query.decode,
+    EventType.STOP: lambda _: Stop(),
+    EventType.ROTATE: Rotate.decode,
+    EventType.INTVAR: IntVar.decode,
+    EventType.RAND: Rand.decode,
+    EventType.USER_VAR: UserVar.decode,
+    EventType.XID: Xid.decode,
+    EventType.INCIDENT: Incident.decode,
+    EventType.HEARTBEAT: Heartbeat.decode,
+    EventType.HEARTBEAT_V2: Heartbeat.decode_v2,
+    EventType.ROWS_QUERY: RowsQuery.decode,
+    EventType.ANNOTATE_ROWS: RowsQuery,
+    EventType.GTID: Gtid.decode,
+    EventType.ANONYMOUS_GTID: Gtid.decode,
+    EventType.GTID_TAGGED: decode_tagged,
+    EventType.PREVIOUS_GTIDS: PreviousGtids.decode,
+    EventType.XA_PREPARE: XaPrepare.decode,
+    EventType.TRANSACTION_PAYLOAD: TransactionPayload.decode,
+    EventType.MARIADB_GTID: MariadbGtidEvent.decode,
+    EventType.GTID_LIST: GtidList.decode,
+    EventType.BINLOG_CHECKPOINT: BinlogCheckpoint.decode,
+    EventType.START_ENCRYPTION: StartEncryption.decode,
+    EventType.QUERY_COMPRESSED: _query_compressed,
+}
+_OPAQUE = frozenset(
+    {EventType.IGNORABLE, EventType.TRANSACTION_CONTEXT, EventType.VIEW_CHANGE, EventType.SLAVE}
+)
+_STATEMENT_PARTS = frozenset(
+    {
+        EventType.BEGIN_LOAD_QUERY,
+        EventType.EXECUTE_LOAD_QUERY,
+        EventType.APPEND_BLOCK,
+        EventType.DELETE_FILE,
+    }
+)
+
+
+def body_of(event: bytes, checksum: Checksum) -> bytes:
+    """Return a whole event's bytes between its header and its checksum."""
+    return event[HEADER_SIZE : len(event) - CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
+
+
+def decode_event(event: bytes, checksum: Checksum, header: Header | None = None) -> Event:
+    """Return what a whole event says; `checksum` is what its file's FORMAT_DESCRIPTION told.
+
+    Raises `Malformed` for a body that is not what its type promises, and for an unknown type
+    that is not marked as ignorable.
+    """
+    header = header or read_header(event)
+    if header.type == EventType.FORMAT_DESCRIPTION:
+        return FormatDescription.decode(event[HEADER_SIZE:])
+    body = body_of(event, checksum)
+    if header.type == EventType.TABLE_MAP or header.type in ROWS_TYPES:
+        return Rows(EventType(header.type), body)
+    decode = _DECODERS.get(header.type)
+    if decode is not None:
+        return decode(body)
+    if header.type in _STATEMENT_PARTS:
+        return StatementPart(EventType(header.type), body)
+    if header.type in _OPAQUE or header.flags & EventFlag.IGNORABLE:
+        return Opaque(header.type, body)
+    raise Malformed(
+        f"{header} is unknown, and its server does not allow to ignore it",
+        hint="a newer version of Penstock may know it",
+    )

@@ -1,0 +1,107 @@
+"""An event's frame: the header in front of every event, and the checksum behind it.
+
+    offset  size  field
+    0       4     timestamp      seconds since 1970, 0 in events the server made for this stream
+    4       1     type
+    5       4     server_id      where the event was first written
+    9       4     size           of the whole event, header and checksum included
+    13      4     end_position   offset of the next event in its file, modulo 2^32; 0: in no file
+    17      2     flags
+    19      n     body
+    19+n    4     CRC-32 (zlib's) of all before it, when the file's FORMAT_DESCRIPTION says so
+
+All integers are little-endian. A FORMAT_DESCRIPTION's checksum is taken with BINLOG_IN_USE clear.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+from penstock.errors import Malformed
+from pumpclient.mysql.events.types import EventFlag, EventType
+
+HEADER = struct.Struct("<IBIIIH")
+HEADER_SIZE = HEADER.size
+assert HEADER_SIZE == 19  # The table above is the contract.
+CHECKSUM_SIZE = 4
+_FLAGS_AT = 17
+_U32 = struct.Struct("<I")
+
+FILE_MAGIC = b"\xfebin"
+"""The first four bytes of every binlog file; its first event is at 4."""
+
+
+class Checksum(IntEnum):
+    """How the events of a file are protected."""
+
+    NONE = 0
+    CRC32 = 1
+
+
+class Header(NamedTuple):
+    """An event's header; `type` is a plain number, for it may be unknown here."""
+
+    timestamp_s: int
+    type: int
+    server_id: int
+    size: int
+    end_position: int
+    flags: int
+
+    @property
+    def is_artificial(self) -> bool:
+        """Tell whether the server made this event for the stream: no file holds it."""
+        return bool(self.flags & EventFlag.ARTIFICIAL)
+
+    def __str__(self) -> str:
+        """Return type and place, as errors name an event."""
+        known = self.type in EventType.__members__.values()
+        name = EventType(self.type).name if known else f"type {self.type}"
+        return f"event {name} that ends at {self.end_position}"
+
+
+def read_header(data: bytes | memoryview, at: int = 0) -> Header:
+    """Return the header at index `at`; raise `Malformed` when there is none."""
+    if len(data) - at < HEADER_SIZE:
+        raise Malformed(
+            f"{len(data) - at} bytes where an event's header needs {HEADER_SIZE}",
+            hint="the stream or file ends within an event",
+        )
+    header = Header._make(HEADER.unpack_from(data, at))
+    if header.size < HEADER_SIZE:
+        raise Malformed(
+            f"an event of {header.size} bytes is shorter than its header",
+            hint="the file is damaged, or the position is not the beginning of an event",
+        )
+    return header
+
+
+def make_event(
+    type_: int,
+    body: bytes,
+    *,
+    header: Header | None = None,
+    checksum: Checksum = Checksum.CRC32,
+) -> bytes:
+    """Return a whole event with `body`; `header` gives all but its type and size."""
+    given = header or Header(0, type_, 0, 0, 0, 0)
+    size = HEADER_SIZE + len(body) + (CHECKSUM_SIZE if checksum else 0)
+    whole = HEADER.pack(*given._replace(type=type_, size=size)) + body
+    return whole + _U32.pack(_checksum(whole)) if checksum else whole
+
+
+def checksum_holds(event: bytes) -> bool:
+    """Tell whether the last four bytes of a whole event are its checksum."""
+    end = len(event) - CHECKSUM_SIZE
+    (stored,) = _U32.unpack_from(event, end)
+    return bool(_checksum(memoryview(event)[:end]) == stored)
+
+
+def _checksum(whole: bytes | memoryview) -> int:
+    if whole[4] != EventType.FORMAT_DESCRIPTION:
+        return crc32(whole)
+    flags = whole[_FLAGS_AT] & ~EventFlag.BINLOG_IN_USE
+    return crc32(whole[_FLAGS_AT + 1 :], crc32(bytes([flags]), crc32(whole[:_FLAGS_AT])))
