@@ -6,6 +6,7 @@
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
     update-pump, update-drainer        only writes another state to etcd, for a node that is dead
     trigger-gc                         a Pump purges now what it may
+    timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
 
 Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first.

@@ -15,6 +15,7 @@ from penstock import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.timestamp import open_oracle
 from penstock.ts import compose, physical_ms
 from pumpclient.options import Tls, open_channel
 
@@ -41,6 +42,11 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         )
     status.set_defaults(run=_status)
     gc.set_defaults(run=_trigger_gc)
+    now = commands.add_parser(
+        "timestamp", parents=[shared], help="a timestamp of now, to begin a Drainer at"
+    )
+    now.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if there is one")
+    now.set_defaults(run=_timestamp)
 
 
 def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None:
@@ -138,6 +144,20 @@ def _trigger_gc(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, [NodeKind.PUMP])
     request, tls = penstock_pb2.TriggerGcRequest(), _tls(arguments)
     print(_call(kind, address, "TriggerGc", request, _GC_S, tls).message)
+    return 0
+
+
+def _timestamp(arguments: argparse.Namespace) -> int:
+    connection, tls = etcd.connect(arguments.etcd_urls, tls=_etcd_tls(arguments)), _tls(arguments)
+    try:
+        oracle = open_oracle(connection, arguments.pd_address, tls, pd_tls=tls)
+        try:
+            ts = oracle.get_ts()
+        finally:
+            oracle.close()
+    finally:
+        connection.close()
+    print(ts)
     return 0
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.timestamp import OracleClient
 from pumpclient.binlogctl import main
 from tests.kit.fix_pump import PumpProcess
 
@@ -51,6 +52,18 @@ def test_a_state_is_written_for_a_node_that_is_dead(run: Run, registry: Registry
     found = registry.get(NodeKind.DRAINER, "d")
     assert found is not None
     assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
+
+
+def test_a_timestamp_is_that_of_the_cluster(
+    run: Run, etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
+) -> None:
+    pump_factory(etcd_server.url)
+    oracle = OracleClient(etcd)
+    before = oracle.get_ts()
+    code, out, _ = run("timestamp")
+    assert code == 0
+    assert before < int(out) < oracle.get_ts()
+    oracle.close()
 
 
 def test_an_unknown_node_is_an_operators_matter(run: Run) -> None:
