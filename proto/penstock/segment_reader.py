@@ -1,7 +1,8 @@
 """Reads from a segmented log: at random, in blocks that serve neighbours, and from end to end.
 
 A pull wants a Prewrite here and a Commit a little further on, thousands of times: with one `pread`
-for each block of 64 KiB the system calls all but vanish. See files.py for why there is no map.
+for each block of 128 KiB the system calls all but vanish; what is large is read by itself. See
+files.py for why there is no map.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from penstock.frame import CHECKED_SIZE, HEADER, HEADER_SIZE, MAGIC, SEED_BITS
 from penstock.segment import CHUNK_BYTES, BrokenAt, read_large, segment_name
 
 _FILES_MAX = 128
-_BLOCK_BITS = 16
+_BLOCK_BITS = 17
 _BLOCK_BYTES = 1 << _BLOCK_BITS
-_BLOCKS_MAX = 512
+_BLOCKS_MAX = 256
 """Blocks that one call keeps: 32 MiB."""
+
+_ALONE_BYTES = 32 << 10
+"""From this length on a block would mostly be read to be thrown away."""
 
 
 class Reader:
@@ -43,17 +47,18 @@ class Reader:
         blocks: dict[int, bytes] = {}
         unpack, mask = HEADER.unpack_from, _BLOCK_BYTES - 1
         for segment, offset, length in positions:
-            key = segment << 48 | offset >> _BLOCK_BITS
-            block = blocks.get(key)
-            if block is None:
-                if len(blocks) >= _BLOCKS_MAX:
-                    blocks.clear()
-                block = blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
             begin = (offset & mask) + HEADER_SIZE
             end = begin + length
-            if end > len(block):
+            if length >= _ALONE_BYTES or end > _BLOCK_BYTES:
                 block = self._read(segment, offset, HEADER_SIZE + length)
                 begin, end = HEADER_SIZE, HEADER_SIZE + length
+            else:
+                key = segment << 48 | offset >> _BLOCK_BITS
+                if key not in blocks:
+                    if len(blocks) >= _BLOCKS_MAX:
+                        blocks.clear()
+                    blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
+                block = blocks[key]
             payload = block[begin:end]
             if len(block) < end or unpack(block, begin - HEADER_SIZE)[3] != value(payload):
                 path = self._folder / segment_name(segment)
