@@ -17,7 +17,7 @@ from pump.record import IN_ONE, PIECE, PieceRecord
 from pump.sorter import Sorter
 
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
-_TIMESTAMPS = operator.itemgetter(1, 2)
+_START_TS, _COMMIT_TS = operator.itemgetter(1), operator.itemgetter(2)
 
 Entry = tuple[int, int, Position, Position]
 """Kind, timestamp, position, and for a Commit its Prewrite's position."""
@@ -112,9 +112,10 @@ def _entries_of_rare(ledger: Ledger, record: Told, position: Position) -> list[E
     return [] if where is None else [(ROLLED_BACK, start_ts, where, where)]
 
 
-def largest_ts(records: Iterable[Told]) -> int:
+def largest_ts(records: Sequence[Told]) -> int:
     """Return the largest timestamp of `records`."""
-    return max(map(max, map(_TIMESTAMPS, records)), default=0)
+    start_ts = max(map(_START_TS, records), default=0)
+    return max(start_ts, max(map(_COMMIT_TS, records), default=0))
 
 
 def fill(batch: Batch, entries: Iterable[Entry]) -> None:

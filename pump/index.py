@@ -48,6 +48,8 @@ _PURGE = struct.Struct("<QI")
 _TS = struct.Struct("<Q")
 assert (_COMMIT.size, _PREWRITE.size, _PURGE.size) == (33, 17, 12)
 
+_pack_key, _pack_commit, _pack_prewrite = _COMMIT_KEY.pack, _COMMIT.pack, _PREWRITE.pack
+
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
 _TS_END = 1 << 64
@@ -81,13 +83,13 @@ class Batch:
 
     def prewrite(self, start_ts: int, position: Position, kind: int = TAKEN) -> None:
         """Add a Prewrite's entry, or replace it by one that says it was rolled back."""
-        self._put(_COMMIT_KEY.pack(b"p", start_ts), _PREWRITE.pack(kind, *position))
+        self._put(_pack_key(b"p", start_ts), _pack_prewrite(kind, *position))
 
     def commit(
         self, commit_ts: int, position: Position, prewrite: Position, kind: int = COMMIT
     ) -> None:
         """Add the entry of a Commit with the position of its Prewrite."""
-        self._put(_COMMIT_KEY.pack(b"c", commit_ts), _COMMIT.pack(kind, *position, *prewrite))
+        self._put(_pack_key(b"c", commit_ts), _pack_commit(kind, *position, *prewrite))
 
     def fake(self, ts: int, position: Position) -> None:
         """Add the entry of a fake binlog."""

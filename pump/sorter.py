@@ -24,6 +24,8 @@ from typing import NamedTuple
 from penstock.segments import Position
 from pump.record import IN_ONE
 
+_new = tuple.__new__
+
 
 class Open(NamedTuple):
     """A Prewrite without its Commit or Rollback."""
@@ -54,7 +56,8 @@ class Sorter:
     ) -> None:
         """Note an open transaction; its Prewrite must not be open already."""
         assert start_ts not in self.open, "the ledger lets no Prewrite in twice"
-        self.open[start_ts] = Open(position, self.largest_ts, now_ms, first_segment)
+        # What `Open(…)` does, at half the cost.
+        self.open[start_ts] = _new(Open, (position, self.largest_ts, now_ms, first_segment))
 
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
         """Match a Commit, return its Prewrite if that was open, and let time move on."""
