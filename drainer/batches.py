@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from drainer.apply.work import TableRows
 from penstock.errors import Malformed
+from penstock.filters.rules import RowPolicy
 from penstock.model import MutationType
 from penstock.pb import binlog_pb2 as pb
 from penstock.schema import TableInfo
@@ -32,14 +33,36 @@ Lookup = Callable[[int, int], Target | None]
 """(table id, schema version) to the table as it then was; None for one that is dropped."""
 
 
+class Screened(tuple[str, TableInfo]):
+    """A target that not all rows reach; what is left out is told to `tally` once it is final."""
+
+    policy: RowPolicy
+    tally: Callable[[int], None]
+    target: Target
+
+    def __new__(cls, target: Target, policy: RowPolicy, tally: Callable[[int], None]) -> Screened:
+        """Put a policy before a target."""
+        made = super().__new__(cls, target)
+        made.policy, made.tally, made.target = policy, tally, target
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the policies too."""
+        return self is other
+
+    __hash__ = object.__hash__
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transaction's changes in one table, in their order."""
+    """One transaction's changes in one table, in their order; `left_out` rows were filtered."""
 
     table_id: int
     target: Target
     kinds: bytes
     rows: list[bytes]
+    left_out: int = 0
+    tally: Callable[[int], None] | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +88,8 @@ class Collector:
         """Tell whether each change's table is the version that is collected already, if any is."""
         for change in changes:
             column = self._columns.get(change.table_id)
+            if not change.rows:
+                continue
             if column is not None and column.target is not change.target:
                 return False
         return True
@@ -72,6 +97,10 @@ class Collector:
     def add(self, changes: list[Change], size: int) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
+            if change.tally is not None:
+                change.tally(change.left_out)
+            if not change.rows:
+                continue
             column = self._columns.get(change.table_id)
             if column is None:
                 column = self._columns[change.table_id] = _Column(change.target)
@@ -109,14 +138,34 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], i
     changes = []
     dropped = 0
     for mutation in value.mutations:
-        table_id = mutation.table_id
-        kinds, rows = _in_sequence(mutation)
-        target = lookup(table_id, version)
+        target = lookup(mutation.table_id, version)
         if target is None:
-            dropped += len(rows)
+            dropped += len(_in_sequence(mutation)[1])
+        elif isinstance(target, Screened):
+            changes.append(_screened(mutation, target))
         else:
-            changes.append(Change(table_id, target, kinds, rows))
+            # Tables that are one downstream have one id in their targets.
+            changes.append(Change(target[1].id, target, *_in_sequence(mutation)))
     return changes, dropped
+
+
+def _screened(mutation: Any, screen: Screened) -> Change:
+    """Return what of a mutation passes; the rows of one that does not are not even looked at."""
+    policy, target, tally = screen.policy, screen.target, screen.tally
+    if policy.takes_nothing:
+        return Change(target[1].id, target, b"", [], len(mutation.sequence), tally)
+    kinds, rows = _in_sequence(mutation)
+    dropped, is_kept = policy.dropped, policy.is_kept
+    kept = [
+        i
+        for i, kind in enumerate(kinds)
+        if kind not in dropped and (is_kept is None or is_kept(kind, rows[i]))
+    ]
+    if len(kept) == len(rows):
+        return Change(target[1].id, target, kinds, rows)
+    left_out = len(rows) - len(kept)
+    passed = bytes(kinds[i] for i in kept)
+    return Change(target[1].id, target, passed, [rows[i] for i in kept], left_out, tally)
 
 
 def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:

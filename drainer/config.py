@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drainer.syncer import SyncerConfig
 from penstock.config import size_bytes
+from penstock.filters import FilterConfig
 from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
@@ -125,6 +127,8 @@ class DrainerConfig:
     log_file: str = setting("", "log to this file instead of stderr")
     apply: ApplyConfig = field(default_factory=ApplyConfig)
     relay: RelayConfig = field(default_factory=RelayConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    syncer: SyncerConfig = field(default_factory=SyncerConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
 

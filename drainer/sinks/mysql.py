@@ -27,6 +27,7 @@ from drainer.sinks.mysql_lanes import Lanes, run_rows
 from drainer.sinks.mysql_session import ROWS_SQL_MODE, Connection, MysqlSession, code_of, one
 from drainer.sinks.mysql_url import Target, parse_url
 from drainer.sinks.split import Missed, Split, Transaction
+from penstock.ddl.lexer import quote_name
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType
 from penstock.ts import physical_ms
@@ -201,6 +202,12 @@ class MysqlSink:
         job = change.job
         if not job.query:
             return
+        if job.type == DdlType.CREATE_TABLE and job.schema is not None:
+            home = job.schema
+            connection.query(
+                f"CREATE DATABASE IF NOT EXISTS {quote_name(home.name)}"
+                f" CHARACTER SET {home.charset} COLLATE {home.collate}"
+            )
         if job.schema_name and job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
             connection.select_db(job.schema_name)
         connection.query(f"SET SESSION sql_mode = '{DDL_SQL_MODE}'")

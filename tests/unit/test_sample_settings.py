@@ -20,7 +20,9 @@ SAMPLES: list[tuple[str, type[Any]]] = [("pump", PumpConfig), ("drainer", Draine
 def keys(document: dict[str, Any], prefix: str = "") -> set[str]:
     found = set()
     for key, value in document.items():
-        found |= keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key}
+        found |= (
+            keys(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key}
+        )
     return found
 
 

@@ -174,6 +174,6 @@ def _is_demanding(column: ColumnInfo) -> bool:
 def _unfit(name: str, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"several tables are replicated into {name}, and {why}",
-        hint="change the downstream's table by hand so that rows of all sources fit, then skip this"
-        " DDL",
+        hint="change the downstream's table by hand so that rows of all sources fit, and let"
+        " this DDL be tracked only (ignore-txn-commit-ts)",
     )

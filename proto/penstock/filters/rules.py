@@ -104,7 +104,8 @@ class Rules:
             if decision is Decision.MIXED:
                 raise NeedsOperator(
                     f"event rules take only some of what {change.job.query!r} does",
-                    hint="execute by hand what shall happen downstream, then skip this DDL;"
+                    hint="execute by hand what shall happen downstream, and let this DDL be"
+                    " tracked only (ignore-txn-commit-ts);"
                     " upstream, write one operation in each statement",
                 )
             if decision is not Decision.DO:
@@ -113,7 +114,8 @@ class Rules:
             kept = ", ".join(sorted(".".join(filter(None, place)) for place in passed))
             raise NeedsOperator(
                 f"{change.job.query!r} concerns {kept}, and other tables that filters leave out",
-                hint="execute the replicated part by hand downstream, then skip this DDL",
+                hint="execute the replicated part by hand downstream, and let this DDL be tracked"
+                " only (ignore-txn-commit-ts)",
             )
         return bool(passed)
 

@@ -1,0 +1,234 @@
+"""What of the stream goes downstream, and under which names.
+
+    lookup   (table id, version) -> target     the planner asks it for the rows of a transaction
+    route    change -> change to run, or None  the follower asks it for every DDL it has tracked
+
+Filters see the upstream's names, the downstream only those of the routes. What is left out moves
+the checkpoint like anything else. Several tables that are replicated into one:
+
+    rows   of one shape, which is the rule, are gathered as one table's, in the order of their
+           commits: the last change of a key counts, whichever source made it. While shapes
+           differ, a batch ends where the source changes.
+    DDL    `penstock.filters.merging`
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from drainer.batches import Screened, Target
+from drainer.config import DrainerConfig
+from drainer.schema import Gone, SchemaTracker
+from penstock.ddl import SchemaChange, route_change
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.filters.merging import check_newcomer, routed_table, runs_alter, united
+from penstock.schema import DdlType, TableInfo
+
+log = logging.getLogger(__name__)
+
+Place = tuple[str, TableInfo]
+
+
+def protected_schemas(sink_url: str) -> set[str]:
+    """Return the schemas of a downstream that are the Drainer's own."""
+    if urlsplit(sink_url).scheme in ("mysql", "mariadb", "tidb"):
+        from drainer.sinks.mysql_url import parse_url
+
+        return {parse_url(sink_url).checkpoint_schema}
+    return set()
+
+
+def compiled(config: DrainerConfig) -> Rules:
+    """Return the compiled filters and routes; raise `NeedsOperator` for those that cannot be."""
+    return Rules(
+        config.syncer.added_to(config.filter),
+        lists=[config.syncer.lists()],
+        protected=protected_schemas(config.sink),
+    )
+
+
+class Selection:
+    """Filters and routes over the schema as it is tracked."""
+
+    def __init__(self, rules: Rules, schemas: SchemaTracker) -> None:
+        """Check the rules against the tables there are; raise `NeedsOperator` if one is unfit."""
+        self.rows_left_out = 0
+        self.ddls_left_out = 0
+        self._rules = rules
+        self._schemas = schemas
+        self._known: dict[int, Target] = {}
+        rules.check(schemas.catalog.tables())
+
+    @classmethod
+    def of(cls, config: DrainerConfig, schemas: SchemaTracker) -> Selection:
+        """Return the selection that a Drainer's settings ask for."""
+        return cls(compiled(config), schemas)
+
+    def lookup(self, table_id: int, version: int) -> Target | None:
+        """Return where rows go, None when their table is dropped; `Screened` if not all do."""
+        found = self._schemas.table_at(table_id, version)
+        if isinstance(found, Gone):
+            return None
+        policy = self._rules.of_rows(*found)
+        if policy.takes_nothing:
+            return Screened(found, policy, self._tally)
+        target = self._target(*found)
+        return target if policy.takes_all else Screened(target, policy, self._tally)
+
+    def _target(self, schema: str, table: TableInfo) -> Target:
+        """Return one and the same object for all tables that are one table downstream."""
+        router = self._rules.router
+        target = (schema, table)
+        if not router.is_empty:
+            new_schema, name = router.target(schema, table.name)
+            target = (new_schema, routed_table(new_schema, name, table))
+        known = self._known.get(target[1].id)
+        if known != target:
+            known = self._known[target[1].id] = target
+        return known
+
+    def _tally(self, rows: int) -> None:
+        self.rows_left_out += rows
+
+    # --- DDL -----------------------------------------------------------------------------------
+
+    def route(self, change: SchemaChange) -> SchemaChange | None:
+        """Return a DDL as it is to run downstream, None for one that is not to.
+
+        Raises `NeedsOperator` where only an operator can say what is right.
+        """
+        job = change.job
+        if not self._rules.of_ddl(change):
+            log.info("DDL at %d is filtered: %s", job.finished_ts, job.query)
+            self.ddls_left_out += 1
+            return None
+        if self._rules.router.is_empty:
+            return change
+        runs = self._verdicts(change)
+        if runs == {False}:
+            log.info("DDL at %d changes nothing downstream now: %s", job.finished_ts, job.query)
+            return None
+        if len(runs) > 1:
+            raise NeedsOperator(
+                f"only a part of {job.query!r} is to run on tables that become one",
+                hint="change the downstream by hand, then set ignore-txn-commit-ts for this DDL",
+            )
+        return self._routed(change)
+
+    def _verdicts(self, change: SchemaChange) -> set[bool]:
+        """Tell whether each part of a change is to run; nothing to tell means that it is."""
+        runs: set[bool] = set()
+        for name in change.schemas_created:
+            runs.add(not self._other_schemas(name))
+        for name in change.schemas_dropped:
+            self._check_drop_schema(name, change)
+            runs.add(True)
+        for schema, table in () if change.schemas_dropped else change.dropped:
+            others = self._others(schema, table)
+            if others:
+                raise _shared(self._place(schema, table), change)
+            runs.add(True)
+        for schema, table in change.created:
+            others = self._others(schema, table)
+            if others:
+                check_newcomer(self._place(schema, table), table, others)
+            runs.add(not others)
+        for schema, before, after in change.altered:
+            others = self._others(schema, after)
+            place = self._place(schema, after)
+            runs.add(not others or runs_alter(place, before, after, others))
+        for old_schema, before, new_schema, after in change.renamed:
+            runs.add(self._is_moved(change, (old_schema, before), (new_schema, after)))
+        return runs
+
+    def _is_moved(self, change: SchemaChange, old: Place, new: Place) -> bool:
+        same = self._place(*old).lower() == self._place(*new).lower()
+        if same and old[1].columns == new[1].columns and old[1].indexes == new[1].indexes:
+            return False
+        if same or self._others(*old) or self._others(*new):
+            raise _shared(self._place(*new), change)
+        return True
+
+    def _check_drop_schema(self, name: str, change: SchemaChange) -> None:
+        """Refuse to drop a schema downstream that others live in, or that leaves tables behind."""
+        target = self._rules.target(name, "")[0].lower()
+        homes = {self._rules.target(s, t.name)[0].lower() for s, t in change.dropped
+                 if self._rules.is_replicated(s, t.name)}  # fmt: skip
+        living = {
+            self._rules.target(s, t.name)[0].lower()
+            for s, t in self._schemas.catalog.tables()
+            if self._rules.is_replicated(s, t.name)
+        }
+        if self._other_schemas(name) or target in living or homes - {target}:
+            raise _shared(target, change)
+
+    def _other_schemas(self, name: str) -> list[str]:
+        target = self._rules.target(name, "")[0].lower()
+        return [
+            s.name
+            for s in self._schemas.catalog.schemas()
+            if s.name != name
+            and self._rules.is_replicated(s.name, "")
+            and self._rules.target(s.name, "")[0].lower() == target
+        ]
+
+    def _others(self, schema: str, table: TableInfo) -> list[TableInfo]:
+        """Return the other tables that become the same one downstream."""
+        wanted = self._place(schema, table).lower()
+        return [
+            other
+            for name, other in self._schemas.catalog.tables()
+            if other.id != table.id
+            and self._rules.is_replicated(name, other.name)
+            and self._place(name, other).lower() == wanted
+        ]
+
+    def _place(self, schema: str, table: TableInfo) -> str:
+        return ".".join(self._rules.target(schema, table.name))
+
+    def _routed(self, change: SchemaChange) -> SchemaChange:
+        """Return the change under the names of the routes, with ids that follow from them."""
+        routed = route_change(change, self._rules.target)
+        altered = []
+        for schema, before, after in change.altered:
+            others = self._others(schema, after)
+            if others:
+                before, after = united(before, others), united(after, others)
+            new_schema, new_after = self._placed(schema, after)
+            altered.append((new_schema, self._placed(schema, before)[1], new_after))
+        job = routed.job
+        if job.type == DdlType.CREATE_SCHEMA and " IF NOT EXISTS " not in job.query:
+            # A table of another schema may have been routed there before.
+            query = job.query.replace("CREATE DATABASE ", "CREATE DATABASE IF NOT EXISTS ", 1)
+            job = replace(job, query=query)
+        home = self._schemas.catalog.schema(change.job.schema_name)
+        if job.type == DdlType.CREATE_TABLE and home and job.schema_name != home.name:
+            # Nobody may ever create this schema upstream: the sink does before the table.
+            job = replace(job, schema=replace(home, name=job.schema_name))
+        return replace(
+            routed,
+            job=job,
+            created=tuple(self._placed(*each) for each in change.created),
+            dropped=tuple(self._placed(*each) for each in change.dropped),
+            altered=tuple(altered),
+            renamed=tuple(
+                (*self._placed(a, b), *self._placed(c, d)) for a, b, c, d in change.renamed
+            ),
+        )
+
+    def _placed(self, schema: str, table: TableInfo) -> Place:
+        new_schema, name = self._rules.target(schema, table.name)
+        if self._rules.router.is_routed(schema, table.name):
+            return new_schema, routed_table(new_schema, name, table)
+        return new_schema, table.renamed(name)
+
+
+def _shared(place: str, change: SchemaChange) -> NeedsOperator:
+    return NeedsOperator(
+        f"{change.job.query!r} would touch {place} downstream, where other tables are routed too",
+        hint="do downstream by hand what is right for the others, then set ignore-txn-commit-ts"
+        " for this DDL, which is then tracked and not run; event rules leave such DDL out for good",
+    )

@@ -1,0 +1,105 @@
+"""The filters of the original's `[syncer]` section, under its names.
+
+    [syncer]                                        [[syncer.replicate-do-table]]
+    replicate-do-db = ["shop", "~^log_"]            db-name = "shop"
+    ignore-schemas = "mysql,test"                   tbl-name = "item"
+
+    [syncer.binlog-filter-rule.no-truncate]         [[syncer.table-migrate-rule]]
+    ignore-event = ["truncate table"]               binlog-filter-rule = ["no-truncate"]
+    ignore-sql = ["^create index"]                  source = { schema = "shop*", table = "*" }
+
+They add to what `[filter]` says: a change must pass both. A rule's `target` is a route, which in
+the original only reached Oracle. Plain names in the first group are regular expressions of the
+whole name, as they were there; those of a migrate rule are wildcards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import NeedsOperator
+from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
+from penstock.filters.tables import DrainerList
+from penstock.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinlogFilterRule:
+    """What a migrate rule that names this one leaves out."""
+
+    ignore_event: tuple[str, ...] = setting((), "names of events")
+    ignore_sql: tuple[str, ...] = setting((), "regular expressions for the text of a DDL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A schema and a table, as wildcards or as names."""
+
+    schema: str = setting("", "the schema")
+    table: str = setting("", "the table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMigrateRule:
+    """What happens to tables that `source` matches."""
+
+    binlog_filter_rule: tuple[str, ...] = setting((), "names of binlog-filter-rules")
+    source: TableName = field(default=TableName(), metadata={"help": "whom it is about"})
+    target: TableName = field(default=TableName(), metadata={"help": "the name downstream"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncerConfig:
+    """Filters under the names of the original's drainer.toml."""
+
+    replicate_do_db: tuple[str, ...] = setting((), "schemas to replicate")
+    replicate_do_table: tuple[TablePattern, ...] = setting((), "tables to replicate")
+    ignore_schemas: tuple[str, ...] = setting((), "schemas to leave out, comma-separated")
+    ignore_table: tuple[TablePattern, ...] = setting((), "tables to leave out")
+    table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "event filters and routes")
+    binlog_filter_rule: dict[str, BinlogFilterRule] = field(
+        default_factory=dict, metadata={"help": "event filters by name"}
+    )
+
+    def lists(self) -> DrainerList:
+        """Return the filter by name; raise `NeedsOperator` for a pattern that cannot be."""
+        return DrainerList(
+            do_dbs=self.replicate_do_db,
+            do_tables=self.replicate_do_table,
+            ignore_dbs=self.ignore_schemas,
+            ignore_tables=self.ignore_table,
+        )
+
+    def added_to(self, config: FilterConfig) -> FilterConfig:
+        """Return `config` with the migrate rules; raise `NeedsOperator` for a rule nobody knows."""
+        events, routes = [], []
+        used = set()
+        for rule in self.table_migrate_rule:
+            unknown = [n for n in rule.binlog_filter_rule if n not in self.binlog_filter_rule]
+            if unknown:
+                raise NeedsOperator(
+                    f"a table-migrate-rule names the binlog-filter-rule {unknown[0]!r}",
+                    hint=f"there are {', '.join(self.binlog_filter_rule) or 'none'}",
+                )
+            used |= set(rule.binlog_filter_rule)
+            named = [self.binlog_filter_rule[name] for name in rule.binlog_filter_rule]
+            source = {"schema_pattern": rule.source.schema, "table_pattern": rule.source.table}
+            if named:
+                events.append(
+                    EventRule(
+                        events=tuple(event for each in named for event in each.ignore_event),
+                        sql_pattern=tuple(sql for each in named for sql in each.ignore_sql),
+                        action="Ignore",
+                        **source,
+                    )
+                )
+            if rule.target != TableName():
+                target = {"target_schema": rule.target.schema, "target_table": rule.target.table}
+                routes.append(RouteRule(**source, **target))
+        unused = sorted(self.binlog_filter_rule.keys() - used)
+        if unused:
+            raise NeedsOperator(
+                f"no table-migrate-rule uses the binlog-filter-rule {unused[0]!r}",
+                hint="name it in one, or remove it",
+            )
+        return replace(config, events=(*config.events, *events), routes=(*config.routes, *routes))

@@ -1,0 +1,226 @@
+"""Filters and routes over a stream: what is planned, what is left out, what runs of the DDL."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from drainer.batches import Collector, read_changes
+from drainer.merger import Merged
+from drainer.planner import Planner, RowsStep
+from drainer.schema import SchemaTracker
+from drainer.selection import Selection
+from penstock.codec import encode_binlog, encode_prewrite_value
+from penstock.datum.rows import RowCodec
+from penstock.ddl import SchemaChange, plan_ddl
+from penstock.errors import NeedsOperator
+from penstock.filters import EventRule, ExpressionRule, FilterConfig, RouteRule, Rules
+from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.schema import TableInfo
+
+INSERT, UPDATE, DELETE = MutationType
+SHARDS = (RouteRule(schema_pattern="s_?", table_pattern="t*", target_schema="all",
+                    target_table="t"),)  # fmt: skip
+
+
+class Upstream:
+    """A tracked schema and what the selection makes of it."""
+
+    def __init__(self, config: FilterConfig) -> None:
+        self.tracker = SchemaTracker()
+        self.selection = Selection(Rules(config), self.tracker)
+        self._ids = count(1)
+
+    def ddl(self, sql: str) -> SchemaChange | None:
+        (job,) = plan_ddl(sql, None, self.tracker.catalog, lambda: next(self._ids))
+        return self.selection.route(self.tracker.follow(job))
+
+    def table(self, schema: str, name: str) -> TableInfo:
+        found = self.tracker.catalog.table(schema, name)
+        assert found is not None
+        return found
+
+    def inserts(self, schema: str, name: str, *rows: tuple[object, ...]) -> TableMutation:
+        table = self.table(schema, name)
+        codec = RowCodec(table)
+        return TableMutation(
+            table_id=table.id,
+            inserted_rows=tuple(codec.encode_insert(row) for row in rows),
+            sequence=(INSERT,) * len(rows),
+        )
+
+    def value(self, *mutations: TableMutation) -> bytes:
+        version = self.tracker.version
+        return encode_prewrite_value(PrewriteValue(schema_version=version, mutations=mutations))
+
+
+def shop(config: FilterConfig) -> Upstream:
+    up = Upstream(config)
+    up.ddl("CREATE DATABASE shop")
+    up.ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, n INT)")
+    up.ddl("CREATE TABLE shop.other (id INT PRIMARY KEY, n INT)")
+    return up
+
+
+def test_rows_of_a_filtered_table_are_counted_and_never_looked_at() -> None:
+    up = shop(FilterConfig(do_dbs=("elsewhere",)))
+    garbage = TableMutation(
+        table_id=up.table("shop", "item").id, inserted_rows=(b"\xff", b"\xfe"),
+        sequence=(INSERT, INSERT),
+    )  # fmt: skip
+    planner = Planner(up.selection.lookup, rows_max=10, bytes_max=1000)
+    payload = encode_binlog(
+        Binlog(tp=BinlogType.COMMIT, start_ts=9, commit_ts=10, prewrite_value=up.value(garbage))
+    )
+    planner.offer(Merged([10], [payload], 0))
+    assert planner.next_step() is None
+    step = planner.cut()
+    assert isinstance(step, RowsStep)
+    assert (step.commit_ts, step.rows, step.tables) == (10, 0, [])
+    assert up.selection.rows_left_out == 2
+
+
+def test_kinds_of_change_are_left_out_by_table() -> None:
+    rule = EventRule(schema_pattern="shop", table_pattern="item", events=("delete", "update"),
+                     action="Ignore")  # fmt: skip
+    up = shop(FilterConfig(events=(rule,)))
+    item, other = up.table("shop", "item"), up.table("shop", "other")
+    changes = [
+        TableMutation(
+            table_id=table.id, inserted_rows=(b"i",), updated_rows=(b"u",), deleted_rows=(b"d",),
+            sequence=(DELETE, INSERT, UPDATE),
+        )
+        for table in (item, other)
+    ]  # fmt: skip
+    (one, two), dropped = read_changes(up.value(*changes), up.selection.lookup)
+    assert (one.kinds, one.rows, one.left_out, dropped) == (bytes([INSERT]), [b"i"], 2, 0)
+    assert (two.rows, two.left_out) == ([b"d", b"i", b"u"], 0)
+
+
+def test_rows_are_left_out_by_their_values() -> None:
+    rule = ExpressionRule(schema="shop", table="item", insert_value_expr="n < 0")
+    up = shop(FilterConfig(expressions=(rule,)))
+    mutation = up.inserts("shop", "item", (1, 5), (2, -5), (3, None))
+    (change,), _ = read_changes(up.value(mutation), up.selection.lookup)
+    assert len(change.rows) == 2
+    collector = Collector()
+    collector.add([change], 1)
+    assert (collector.rows, up.selection.rows_left_out) == (2, 1)
+
+
+def test_an_expression_that_does_not_fit_stops_at_the_start_and_at_a_new_version() -> None:
+    rule = ExpressionRule(schema="shop", table="item", insert_value_expr="price < 0")
+    up = shop(FilterConfig(expressions=(rule,)))
+    mutation = up.inserts("shop", "item", (1, 5))
+    with pytest.raises(NeedsOperator, match="no column 'price'"):
+        read_changes(up.value(mutation), up.selection.lookup)
+    with pytest.raises(NeedsOperator, match="no column 'price'"):
+        Selection(Rules(FilterConfig(expressions=(rule,))), up.tracker)
+
+
+def test_a_filtered_ddl_is_tracked_and_not_run() -> None:
+    up = shop(FilterConfig(ignore_dbs=("shop",)))
+    assert up.ddl("ALTER TABLE shop.item ADD COLUMN c INT") is None
+    assert [c.name for c in up.table("shop", "item").columns] == ["id", "n", "c"]
+    assert up.selection.ddls_left_out == 4
+
+
+# --- several tables into one -------------------------------------------------------------------
+
+
+def shards() -> Upstream:
+    up = Upstream(FilterConfig(routes=SHARDS))
+    for number in (1, 2):
+        up.ddl(f"CREATE DATABASE s_{number}")
+        up.ddl(f"CREATE TABLE s_{number}.t{number} (id INT PRIMARY KEY, n INT)")
+    return up
+
+
+def test_the_first_source_makes_the_table_and_its_schema() -> None:
+    up = Upstream(FilterConfig(routes=SHARDS))
+    up.ddl("CREATE DATABASE s_1")
+    made = up.ddl("CREATE TABLE s_1.t1 (id INT PRIMARY KEY)")
+    assert made is not None
+    assert made.job.query.startswith("CREATE TABLE `all`.`t` (id INT PRIMARY KEY)")
+    assert (made.job.schema_name, made.job.schema and made.job.schema.name) == ("all", "all")
+    assert [(schema, table.name) for schema, table in made.created] == [("all", "t")]
+    up.ddl("CREATE DATABASE s_2")
+    assert up.ddl("CREATE TABLE s_2.t2 (id INT PRIMARY KEY)") is None
+    with pytest.raises(NeedsOperator, match="a new source"):
+        up.ddl("CREATE TABLE s_2.t3 (id BIGINT PRIMARY KEY)")
+
+
+def test_rows_of_one_shape_are_one_table_in_the_order_of_their_commits() -> None:
+    up = shards()
+    planner = Planner(up.selection.lookup, rows_max=100, bytes_max=10_000)
+    payloads = []
+    for ts in range(10, 16):
+        number = ts % 2 + 1
+        value = up.value(up.inserts(f"s_{number}", f"t{number}", (7, ts)))
+        payloads.append(
+            encode_binlog(
+                Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts, prewrite_value=value)
+            )
+        )
+    planner.offer(Merged(list(range(10, 16)), payloads, 0))
+    assert planner.next_step() is None
+    step = planner.cut()
+    assert isinstance(step, RowsStep)
+    (rows,) = step.tables
+    assert (rows.schema, rows.table.name) == ("all", "t")
+    codec = RowCodec(rows.table)
+    assert [codec.decode_insert(row)[1] for row in rows.rows.to_pylist()] == list(range(10, 16))
+
+
+def test_while_shapes_differ_a_batch_ends_where_the_source_changes() -> None:
+    up = shards()
+    assert up.ddl("ALTER TABLE s_1.t1 ADD COLUMN c INT") is not None
+    one, _ = read_changes(up.value(up.inserts("s_1", "t1", (1, 1, 1))), up.selection.lookup)
+    two, _ = read_changes(up.value(up.inserts("s_2", "t2", (2, 2))), up.selection.lookup)
+    collector = Collector()
+    collector.add(one, 1)
+    assert not collector.fits(two)
+    assert collector.fits(one)
+
+
+def test_the_same_ddl_of_several_sources_runs_once() -> None:
+    up = shards()
+    first = up.ddl("ALTER TABLE s_1.t1 ADD COLUMN c INT")
+    assert first is not None
+    assert first.job.query == "ALTER TABLE `all`.`t` ADD COLUMN c INT"
+    assert up.ddl("ALTER TABLE s_2.t2 ADD COLUMN c INT") is None
+    assert up.ddl("ALTER TABLE s_2.t2 DROP COLUMN c") is None
+    assert up.ddl("ALTER TABLE s_1.t1 DROP COLUMN c") is not None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["DROP TABLE s_1.t1", "TRUNCATE TABLE s_1.t1", "ALTER TABLE s_1.t1 RENAME COLUMN n TO m",
+     "DROP DATABASE s_1", "RENAME TABLE s_1.t1 TO s_1.away"],
+)  # fmt: skip
+def test_what_would_take_the_rows_of_other_sources_is_refused(sql: str) -> None:
+    with pytest.raises(NeedsOperator):
+        shards().ddl(sql)
+
+
+def test_a_source_may_change_its_name_within_the_route_and_the_last_one_may_go() -> None:
+    up = shards()
+    assert up.ddl("RENAME TABLE s_1.t1 TO s_1.t9") is None
+    # It was tracked before it was refused, as it is with ignore-txn-commit-ts.
+    with pytest.raises(NeedsOperator):
+        up.ddl("DROP TABLE s_1.t9")
+    gone = up.ddl("DROP TABLE s_2.t2")
+    assert gone is not None
+    assert gone.job.query == "DROP TABLE `all`.`t`"
+
+
+def test_schemas_that_become_one_are_created_once_and_not_dropped() -> None:
+    route = RouteRule(schema_pattern="s_?", target_schema="all")
+    up = Upstream(FilterConfig(routes=(route,)))
+    made = up.ddl("CREATE DATABASE s_1")
+    assert made is not None
+    assert made.job.query.startswith("CREATE DATABASE IF NOT EXISTS `all` ")
+    assert up.ddl("CREATE DATABASE s_2") is None
+    with pytest.raises(NeedsOperator, match="other tables are routed too"):
+        up.ddl("DROP DATABASE s_1")
