@@ -2,7 +2,8 @@
 
     python -m tests.bench [spine | the beginning of a name ...]
 
-`pump.restart` and `pump.stored` write tens of gigabytes, and run only under their own names.
+`pump.restart` and `pump.stored` write tens of gigabytes, and run only under their own names and for
+`pump`, which is all that concerns the Pump. What is being measured stands on stderr.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 
@@ -53,25 +54,26 @@ LONG: dict[str, Bench] = {
     "pump.restart.": pump_stored.measure_restart,
     "pump.stored.": pump_stored.measure,
 }
-"""Run only when asked for by name: minutes and tens of gigabytes each."""
+"""Run only when asked for: minutes and tens of gigabytes each."""
 
 
-def chosen(words: list[str]) -> list[Bench]:
+def chosen(words: list[str]) -> dict[str, Bench]:
     """Return the benchmarks that `words` ask for; all but the long ones without any."""
     if words == ["spine"]:
-        return list(SPINE.values())
-    return [
-        bench
+        return SPINE
+    return {
+        prefixes: bench
         for prefixes, bench in (SPINE | OTHERS | LONG).items()
         if _is_chosen(prefixes, words, is_long=prefixes in LONG)
-    ]
+    }
 
 
 def _is_chosen(prefixes: str, words: list[str], *, is_long: bool) -> bool:
     if not words:
         return not is_long
     return any(
-        word.startswith(prefix.rstrip(".")) or (prefix.startswith(word) and not is_long)
+        word.startswith(prefix.rstrip("."))
+        or (prefix.startswith(word) and (not is_long or word == prefix.split(".")[0]))
         for prefix in prefixes.split()
         for word in words
     )
@@ -84,7 +86,8 @@ def main() -> int:
         names = " ".join(SPINE | OTHERS | LONG)
         print(f"no benchmark begins with {sys.argv[1:]}; there are {names}", file=sys.stderr)
         return 2
-    for bench in benches:
+    for number, (prefixes, bench) in enumerate(benches.items(), 1):
+        print(f"{number} of {len(benches)}: {prefixes}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
             for figure in bench(Path(home)):
                 print(json.dumps(figure.as_json()), flush=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,8 +110,11 @@ def measure_rebuild(home: Path) -> Iterator[Figure]:
 
 
 def fill(rig: Rig, log_bytes: int) -> None:
-    """Write until the log holds that much."""
-    while int(rig.details()["storage_log_bytes"]) < log_bytes:
+    """Write until the log holds that much, and tell on stderr how far that is."""
+    while (stored := int(rig.details()["storage_log_bytes"])) < log_bytes:
+        print(
+            f"  {stored / 1e9:.1f} of {log_bytes / 1e9:.1f} GB stored", file=sys.stderr, flush=True
+        )
         rig.load(value_bytes=FILL_VALUE_BYTES, writers=1000, seconds=FILL_SECONDS)
 
 
