@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Self
 
 from penstock import etcd
-from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator
 from penstock.fence import DdlFence, WriterFence
 from penstock.history import History
@@ -138,7 +137,7 @@ class PumpClient:
         schema version that cannot change meanwhile: only `begin` looks after that.
         """
         if binlog.tp is BinlogType.PREWRITE:
-            home = self._session.prewriter.write(binlog.start_ts, encode_binlog(binlog))
+            home = self._session.write_prewrite(binlog)
             self._remember(binlog.start_ts, home)
             return
         with self._lock:

@@ -23,6 +23,7 @@ class Reason(Enum):
     NOT_ONLINE = "the Pump is not online"  # Another Pump; Commits are accepted.
     NO_SPACE = "the Pump is out of space"  # Another Pump, never this one again for this binlog.
     INVALID = "the Pump refuses the binlog"  # No Pump will take it.
+    TOO_OLD = "the Pump cannot take it"  # Another Pump, never this one again for this binlog.
     CLUSTER_MISMATCH = "the Pump is of another cluster"
 
 

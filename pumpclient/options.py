@@ -29,8 +29,12 @@ class Options:
     batches_in_flight_max: int = 4
     # A writer that would pass this waits: memory is bounded by this and not by the Pump's speed.
     queue_bytes_max: int = 64 << 20
-    # A transaction is one message; protobuf ends at 2 GiB, and Pumps may allow less.
-    transaction_bytes_max: int = 1 << 30
+    # Rows of one transaction; Pumps have a limit of their own, transaction-bytes-max.
+    transaction_bytes_max: int = 4 << 30
+    # Above this much, rows wait for the commit in an unnamed file, and go to the Pump in pieces.
+    spill_bytes: int = 16 << 20
+    # Where that file is; None means the system's folder for temporary files.
+    spill_dir: str | None = None
     connect_timeout_s: float = 3.0
     # How long one try on one Pump may take before the next Pump is asked; large binlogs get more.
     attempt_timeout_s: float = 5.0

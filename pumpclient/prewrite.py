@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from pumpclient.delivery import Deliveries
 from pumpclient.failures import Failure, Reason
+from pumpclient.large import LargePrewrite
 from pumpclient.options import Options
 from pumpclient.pumps import Pump, Pumps
 
@@ -29,6 +30,7 @@ class _Tries:
     count: int = 0
     asked: set[Pump] = field(default_factory=set)
     full: set[Pump] = field(default_factory=set)
+    too_old: set[Pump] = field(default_factory=set)
     suspects: set[Pump] = field(default_factory=set)
     last: Failure | None = None
 
@@ -44,7 +46,7 @@ class Prewriter:
         self._write_timeout_s = write_timeout_s
         self._options = options
 
-    def write(self, start_ts: int, payload: bytes) -> Pump:
+    def write(self, start_ts: int, payload: bytes | LargePrewrite) -> Pump:
         """Make a serialized Prewrite durable and return the Pump that has it.
 
         Tries until the write time-out has passed and every Pump had its turn, then raises
@@ -67,9 +69,11 @@ class Prewriter:
 
     def _next_pump(self, tries: _Tries, start_ts: int) -> Pump | None:
         """Return the Pump to ask now, None after a pause; raise when it is time to give up."""
-        pump = self._pumps.pick(start_ts, tries.count, tries.full)
+        pump = self._pumps.pick(start_ts, tries.count, tries.full | tries.too_old)
         overdue = time.monotonic() > tries.deadline_s
         if pump is None:
+            if tries.too_old:
+                raise _too_old(tries.too_old, tries.last)
             if tries.full:
                 raise _out_of_space(tries.full, tries.last)
             if overdue:
@@ -84,11 +88,11 @@ class Prewriter:
             time.sleep(self._options.prewrite_retry_s)
         return pump
 
-    def _try(self, tries: _Tries, pump: Pump, payload: bytes) -> bool:
+    def _try(self, tries: _Tries, pump: Pump, payload: bytes | LargePrewrite) -> bool:
         was_suspect = pump in tries.suspects
         # Before and not after the write, so that an interrupt within it leaves a suspect, too.
         tries.suspects.add(pump)
-        failure = pump.write(payload)
+        failure = _written(pump, payload)
         self._pumps.report_prewrite(pump, failure)
         if failure is None:
             return True
@@ -99,6 +103,8 @@ class Prewriter:
         tries.last = failure
         if failure.reason is Reason.NO_SPACE:
             tries.full.add(pump)
+        elif failure.reason is Reason.TOO_OLD:
+            tries.too_old.add(pump)
         elif failure.reason is Reason.INVALID:
             raise Malformed(
                 f"pump {pump.node_id} refuses a binlog of {len(payload)} bytes: {failure.message}",
@@ -110,6 +116,21 @@ class Prewriter:
                 hint="it was started with another etcd; update its state or its settings",
             )
         return False
+
+
+def _written(pump: Pump, payload: bytes | LargePrewrite) -> Failure | None:
+    if isinstance(payload, LargePrewrite):
+        return pump.write_large(payload)
+    return pump.write(payload)
+
+
+def _too_old(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
+    names = ", ".join(sorted(pump.node_id for pump in pumps))
+    return NeedsOperator(
+        f"no Pump that is online takes a transaction of this size: {names}; the last one says:"
+        f" {last}",
+        hint="update the Pumps, or write smaller transactions",
+    )
 
 
 def _out_of_space(full: set[Pump], last: Failure | None) -> NeedsOperator:

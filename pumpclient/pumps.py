@@ -27,6 +27,7 @@ from penstock.labels import labels_in, matches, parse_labels, text_of
 from penstock.model import Binlog, BinlogType
 from penstock.registry import NodeState, NodeStatus
 from pumpclient.failures import Failure, NoPump, Reason
+from pumpclient.large import LargePrewrite, write_large
 from pumpclient.options import Options, Tls
 from pumpclient.rest import Rest
 from pumpclient.selector import Candidate, Selector
@@ -37,8 +38,9 @@ log = logging.getLogger(__name__)
 
 _PROBE: Final = encode_binlog(Binlog(tp=BinlogType.PREWRITE))
 _BYTES_PER_S_MIN: Final = 20 << 20
+_LARGE_BYTES_PER_S_MIN: Final = 8 << 20
 # These are nobody's fault, or the fault of the binlog and not of the Pump.
-_BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE})
+_BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE, Reason.TOO_OLD})
 _FATAL: Final = frozenset({Reason.BROKEN, Reason.TIMED_OUT, Reason.NOT_ONLINE})
 
 
@@ -73,6 +75,13 @@ class Pump:
         pending = PendingWrite(payload)
         self.submit(pending, timeout_s)
         return pending.settle(timeout_s)
+
+    def write_large(self, prewrite: LargePrewrite) -> Failure | None:
+        """Try once to make a large Prewrite durable here, on a connection of its own."""
+        if self._closed:
+            return Failure(Reason.BROKEN, "the client is closed", maybe_stored=False)
+        timeout_s = self._options.attempt_timeout_s + len(prewrite) / _LARGE_BYTES_PER_S_MIN
+        return write_large(self._target(), self._options, prewrite, timeout_s)
 
     def submit(self, pending: PendingWrite, timeout_s: float) -> None:
         """Queue a write, waiting for room no longer than that."""
@@ -113,10 +122,12 @@ class Pump:
             retirement.join()
 
     def _open_writer(self) -> PumpWriter:
-        target = Target(
+        return PumpWriter(self._target(), self._options)
+
+    def _target(self) -> Target:
+        return Target(
             node_id=self.node_id, address=self.host, cluster_id=self._cluster_id, tls=self._tls
         )
-        return PumpWriter(target, self._options)
 
 
 class Pumps:

@@ -14,6 +14,7 @@ from penstock.model import Binlog
 from penstock.timestamp import Oracle
 from pumpclient.delivery import Deliveries, Delivery
 from pumpclient.failures import OutcomeUnknown, Reason
+from pumpclient.large import LargePrewrite, payload_of
 from pumpclient.options import Options
 from pumpclient.prewrite import Prewriter
 from pumpclient.pumps import Pump, Pumps
@@ -38,14 +39,14 @@ class Session:
     options: Options
 
     @contextmanager
-    def prewritten(self, prewrite: Binlog) -> Iterator[Pump]:
+    def prewritten(self, prewrite: Binlog | LargePrewrite) -> Iterator[Pump]:
         """Run the block with the Prewrite durable on a Pump; undo it when the block raises.
 
         The block decides the transaction and must not send anything: after it raised, no Commit
         may exist anywhere, or the Rollback sent from here would fight it. After `OutcomeUnknown`
         nothing is sent: the Pump's resolver will find out.
         """
-        home = self.prewriter.write(prewrite.start_ts, encode_binlog(prewrite))
+        home = self.write_prewrite(prewrite)
         try:
             yield home
         except OutcomeUnknown:
@@ -53,6 +54,13 @@ class Session:
         except BaseException:
             self.roll_back(home, prewrite.start_ts)
             raise
+
+    def write_prewrite(self, prewrite: Binlog | LargePrewrite) -> Pump:
+        """Make a Prewrite durable on a Pump, in pieces if it is large; raise as `Prewriter`."""
+        if isinstance(prewrite, LargePrewrite):
+            return self.prewriter.write(prewrite.start_ts, prewrite)
+        payload = payload_of(prewrite, self.options.spill_bytes)
+        return self.prewriter.write(prewrite.start_ts, payload)
 
     def roll_back(self, home: Pump, start_ts: int) -> None:
         """Undo a Prewrite in the background; its Commit must not have been sent, nor be later."""

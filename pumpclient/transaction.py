@@ -1,6 +1,6 @@
 """One transaction: row changes are encoded as they come and written at the commit.
 
-    insert, update, delete ──> row bytes per table            nothing is sent
+    insert, update, delete ──> row bytes per table            nothing is sent; many wait in a file
     commit:  pin the schema ── are the tables as they were? if not, carry the rows over
              Prewrite durable on a Pump ── from now on a crash leaves an orphan, rolled back later
              commit_ts from the oracle ── unpin
@@ -13,60 +13,22 @@ until `commit_ts` is known, no DDL's `commit_ts` can lie between a row and its e
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.codec import encode_prewrite_value
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue
+from pumpclient.changes import Changes, ChangeSet, next_row_id
+from pumpclient.large import LargePrewrite
 from pumpclient.rows import Row, Table
 from pumpclient.schema import split_name
 
 if TYPE_CHECKING:
     from pumpclient.session import Session
-
-# Tables without a primary key have a hidden row id. Nobody reads it; it only must differ.
-_row_ids = itertools.count(time.time_ns())
-
-
-@dataclass(slots=True)
-class _Changes:
-    """The changes of one table, as bytes of the table version in `table`."""
-
-    table: Table
-    inserted: list[bytes] = field(default_factory=list)
-    updated: list[bytes] = field(default_factory=list)
-    deleted: list[bytes] = field(default_factory=list)
-    sequence: list[MutationType] = field(default_factory=list)
-
-    def carry_over(self, now: Table) -> None:
-        """Encode everything again for another version of the table."""
-        then = self.table.codec
-        inserted = [now.carried(self.table, then.decode_insert(data)) for data in self.inserted]
-        updated = [then.decode_update(data) for data in self.updated]
-        deleted = [now.carried(self.table, then.decode_delete(data)) for data in self.deleted]
-        self.inserted = [now.codec.encode_insert(image, rowid=next(_row_ids)) for image in inserted]
-        self.updated = [
-            now.codec.encode_update(now.carried(self.table, before), now.carried(self.table, after))
-            for before, after in updated
-        ]
-        self.deleted = [now.codec.encode_delete(image) for image in deleted]
-        self.table = now
-
-    def mutation(self) -> TableMutation:
-        """Return the changes in the form that binlogs have."""
-        return TableMutation(
-            table_id=self.table.info.id,
-            inserted_rows=tuple(self.inserted),
-            updated_rows=tuple(self.updated),
-            deleted_rows=tuple(self.deleted),
-            sequence=tuple(self.sequence),
-        )
 
 
 class Transaction:
@@ -79,9 +41,8 @@ class Transaction:
         self._session = session
         self._schema = schema
         self._prewrite_key = prewrite_key
-        # By table id, because one table may be called by names of different letter case.
-        self._changes: dict[int, _Changes] = {}
-        self._size_bytes = 0
+        options = session.options
+        self._changes = ChangeSet(options.spill_bytes, options.spill_dir)
         self._start_ts = 0
         self._start_s = 0.0
         self._is_over = False
@@ -102,10 +63,10 @@ class Transaction:
         """
 
         def encode(current: Table) -> bytes:
-            return current.codec.encode_insert(current.inserted(row), rowid=next(_row_ids))
+            return current.codec.encode_insert(current.inserted(row), rowid=next_row_id())
 
         changes, data = self._encoded(table, encode)
-        self._note(changes, changes.inserted, data, MutationType.INSERT)
+        self._note(changes, data, MutationType.INSERT)
 
     def update(self, table: str, before: Row, after: Row) -> None:
         """Change a row from `before`, complete, to `after`, which may name only what changes.
@@ -118,14 +79,14 @@ class Transaction:
             return current.codec.encode_update(image, current.after(image, after))
 
         changes, data = self._encoded(table, encode)
-        self._note(changes, changes.updated, data, MutationType.UPDATE)
+        self._note(changes, data, MutationType.UPDATE)
 
     def delete(self, table: str, before: Row) -> None:
         """Remove a row that was `before`, every column named. Raises as `insert` does."""
         changes, data = self._encoded(
             table, lambda current: current.codec.encode_delete(current.before(before))
         )
-        self._note(changes, changes.deleted, data, MutationType.DELETE)
+        self._note(changes, data, MutationType.DELETE)
 
     def commit(
         self, *, wait: bool = True, decide: Callable[[int], None] = lambda commit_ts: None
@@ -148,9 +109,15 @@ class Transaction:
         `OutcomeUnknown`, the Pump's resolver finds out. `pumpclient.outbox` commits in it.
         """
         self._end()
-        if not any(changes.sequence for changes in self._changes.values()):
+        if self._changes.is_empty:
             self.commit_ts = 0
             return 0
+        try:
+            return self._commit(wait, decide)
+        finally:
+            self._changes.close()
+
+    def _commit(self, wait: bool, decide: Callable[[int], None]) -> int:
         session = self._session
         self._check_age()
         with ExitStack() as pinned:
@@ -168,7 +135,7 @@ class Transaction:
     def rollback(self) -> None:
         """Forget all changes; as nothing was sent before the commit, there is nothing to undo."""
         self._end()
-        self._changes.clear()
+        self._changes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -199,7 +166,7 @@ class Transaction:
                 f"start_ts was fetched {age_s:.0f} s ago, too long before the commit: begin again"
             )
 
-    def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[_Changes, bytes]:
+    def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[Changes, bytes]:
         """Return a table's changes and the bytes of one more, encoded for its current version."""
         changes = self._changes_of(name)
         try:
@@ -213,32 +180,38 @@ class Transaction:
                 raise
             return changes, encode(changes.table)
 
-    def _changes_of(self, name: str) -> _Changes:
+    def _changes_of(self, name: str) -> Changes:
         if self._is_over:
             raise _over()
         table = self._session.schemas.table(*split_name(name, self._schema))
-        changes = self._changes.get(table.info.id)
+        changes = self._changes.tables.get(table.info.id)
         if changes is None:
-            changes = self._changes[table.info.id] = _Changes(table)
+            changes = self._changes.tables[table.info.id] = Changes(table)
         elif changes.table is not table:
-            changes.carry_over(table)
+            self._changes.carry_over({table.info.id: table})
         return changes
 
-    def _note(self, changes: _Changes, into: list[bytes], data: bytes, kind: MutationType) -> None:
-        self._size_bytes += len(data)
+    def _note(self, changes: Changes, data: bytes, kind: MutationType) -> None:
+        size_bytes = self._changes.size_bytes + len(data)
         size_max = self._session.options.transaction_bytes_max
-        if self._size_bytes > size_max:
-            raise NeedsOperator(
-                f"the transaction holds more than {size_max} bytes", hint="commit more often"
-            )
-        into.append(data)
-        changes.sequence.append(kind)
+        try:
+            if size_bytes > size_max:
+                raise NeedsOperator(
+                    f"the transaction has {size_bytes} bytes of rows with this one, more than"
+                    f" transaction_bytes_max, {size_max}; it is rolled back",
+                    hint="commit more often",
+                )
+            self._changes.note(changes, kind, data)
+        except NeedsOperator:
+            self.rollback()
+            raise
 
-    def _prewrite(self, version: int) -> Binlog:
+    def _prewrite(self, version: int) -> Binlog | LargePrewrite:
         """Return the Prewrite, its rows encoded with the tables of this schema version."""
         schemas = self._session.schemas
         schemas.catch_up(version)
-        for table_id, changes in self._changes.items():
+        carried: dict[int, Table] = {}
+        for table_id, changes in self._changes.tables.items():
             now = schemas.table_by_id(table_id)
             if now is None:
                 raise Retryable(
@@ -246,17 +219,20 @@ class Transaction:
                     " truncated since the transaction began"
                 )
             if now is not changes.table:
-                changes.carry_over(now)
-        value = PrewriteValue(
-            schema_version=version,
-            mutations=tuple(c.mutation() for c in self._changes.values() if c.sequence),
-        )
-        return Binlog(
+                carried[table_id] = now
+        self._changes.carry_over(carried)
+        spilled = self._changes.spill_all() if self._changes.spill is not None else None
+        if spilled is None:
+            value = self._changes.value(version)
+        else:
+            value = encode_prewrite_value(PrewriteValue(schema_version=version))
+        prewrite = Binlog(
             tp=BinlogType.PREWRITE,
             start_ts=self.start_ts,
             prewrite_key=self._prewrite_key,
-            prewrite_value=encode_prewrite_value(value),
+            prewrite_value=value,
         )
+        return prewrite if spilled is None else LargePrewrite(prewrite, spilled)
 
 
 def _over() -> NeedsOperator:

@@ -141,7 +141,7 @@ class PumpWriter:
             reply = ask(penstock_pb2.StatusRequest(), timeout=self._options.connect_timeout_s)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                raise _NotReached(_text(error)) from error
+                raise _NotReached(text_of(error)) from error
             log.info("pump %s takes one binlog per call only", self.target.node_id)
             self._one_by_one = True
             self._is_known = False
@@ -166,7 +166,7 @@ class PumpWriter:
             self._one_by_one = True
             self._queue.put_back(lost)
             return True
-        message = _text(error) if error is not None else "the Pump ended the stream"
+        message = text_of(error) if error is not None else "the Pump ended the stream"
         for pending in lost:
             pending.finish(Failure(Reason.BROKEN, message, maybe_stored=True))
         self._queue.fail_queued(Failure(Reason.BROKEN, message, maybe_stored=False))
@@ -199,7 +199,7 @@ class PumpWriter:
 
     def _acknowledge(self, session: Session, ack: penstock_pb2.WriteAck) -> None:
         batch = self._queue.acked(session)
-        refused = {refusal.index: _failure_of(refusal) for refusal in ack.refusals}
+        refused = {refusal.index: failure_of(refusal) for refusal in ack.refusals}
         if not refused:
             for pending in batch:
                 pending.finish(None)
@@ -239,9 +239,9 @@ def _result_of(call: Any) -> Failure | None:
         message = call.result().errmsg
         return _failure_by_text(message) if message else None
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return Failure(Reason.BROKEN, _text(error), maybe_stored=True)
+        return Failure(Reason.BROKEN, text_of(error), maybe_stored=True)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Failure(Reason.TIMED_OUT, _text(error), maybe_stored=True)
+        return Failure(Reason.TIMED_OUT, text_of(error), maybe_stored=True)
     return _failure_by_text(f"{error.code().name}: {error.details()}")
 
 
@@ -259,10 +259,12 @@ def _failure_by_text(message: str) -> Failure:
     return Failure(Reason.ERROR, message, maybe_stored=True)
 
 
-def _failure_of(refusal: penstock_pb2.Refusal) -> Failure:
+def failure_of(refusal: penstock_pb2.Refusal) -> Failure:
+    """Return what a refusal means for the writer."""
     reason = _REASONS.get(refusal.code, Reason.ERROR)
     return Failure(reason, refusal.message, maybe_stored=reason in _MAYBE_STORED)
 
 
-def _text(error: grpc.RpcError) -> str:
+def text_of(error: grpc.RpcError) -> str:
+    """Return code and details of a failed call."""
     return f"{error.code().name}: {error.details()}"

@@ -60,13 +60,14 @@ def encode_prewrite_value(value: PrewriteValue) -> bytes:
     """Return the serialized `binlog.PrewriteValue`."""
     message = pb.PrewriteValue(schema_version=value.schema_version)
     for mutation in value.mutations:
-        message.mutations.add(
-            table_id=mutation.table_id,
-            inserted_rows=mutation.inserted_rows,
-            updated_rows=mutation.updated_rows,
-            deleted_rows=mutation.deleted_rows,
-            sequence=[int(kind) for kind in mutation.sequence],
-        )
+        _add(message, mutation)
+    return message.SerializeToString()
+
+
+def encode_mutation_field(mutation: TableMutation) -> bytes:
+    """Return one mutation as a field of a `PrewriteValue`; such fields in a row are a value."""
+    message = pb.PrewriteValue()
+    _add(message, mutation)
     return message.SerializeToString()
 
 
@@ -79,6 +80,16 @@ def decode_prewrite_value(data: bytes) -> PrewriteValue:
     return PrewriteValue(
         schema_version=message.schema_version,
         mutations=tuple(_mutation(m) for m in message.mutations),
+    )
+
+
+def _add(message: pb.PrewriteValue, mutation: TableMutation) -> None:
+    message.mutations.add(
+        table_id=mutation.table_id,
+        inserted_rows=mutation.inserted_rows,
+        updated_rows=mutation.updated_rows,
+        deleted_rows=mutation.deleted_rows,
+        sequence=[int(kind) for kind in mutation.sequence],
     )
 
 

@@ -175,6 +175,17 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
     return data[:at]
 
 
+def before_rows(head: bytes, value_bytes: int) -> bytes:
+    """Return the beginning of a large binlog: `head`, and tag and length of `prewrite_value`."""
+    out = bytearray(head)
+    out.append(_VALUE_TAG)
+    while value_bytes > 0x7F:
+        out.append(value_bytes & 0x7F | 0x80)
+        value_bytes >>= 7
+    out.append(value_bytes)
+    return bytes(out)
+
+
 def parsed_head(head: bytes) -> binlog_pb2.Binlog:
     """Return a binlog's head as a message; raise `Malformed`."""
     try:

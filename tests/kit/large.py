@@ -9,7 +9,7 @@ from google_crc32c import value
 from penstock.batch import encode_write_piece
 from penstock.codec import encode_binlog
 from penstock.model import Binlog, BinlogType
-from penstock.pieces import Assembly, encode_assembly, encode_piece, head_of
+from penstock.pieces import Assembly, before_rows, encode_assembly, encode_piece, head_of
 from pump.record import IN_ONE, PIECE, PieceRecord
 from pump.storage import Record, Storage
 from pump.uploads import Upload
@@ -18,12 +18,7 @@ from pump.uploads import Upload
 def large_prewrite(start_ts: int, rows: bytes, key: bytes = b"") -> bytes:
     """Return a Prewrite whose row changes are its last field."""
     head = Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_key=key)
-    length, varint = len(rows), bytearray()
-    while length > 0x7F:
-        varint.append(length & 0x7F | 0x80)
-        length >>= 7
-    varint.append(length)
-    return encode_binlog(head) + b"\x2a" + bytes(varint) + rows
+    return before_rows(encode_binlog(head), len(rows)) + rows
 
 
 def messages(

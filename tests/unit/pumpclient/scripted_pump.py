@@ -26,11 +26,13 @@ class ScriptedPump:
         *,
         port: int = 0,
         has_batches: bool = True,
+        has_large: bool = True,
         verdict: Verdict = lambda payload: None,
     ) -> None:
         self.node_id = node_id
         self.verdict = verdict
         self.batches: list[list[bytes]] = []
+        self.large: list[bytes] = []
         self.unary_calls = 0
         self.cluster_ids: set[int] = set()
         self._is_dead = False
@@ -41,9 +43,15 @@ class ScriptedPump:
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         self._add("binlog.Pump", {"WriteBinlog": self._unary(self._write_binlog, pump_pb2)})
         if has_batches:
+            large = grpc.stream_unary_rpc_method_handler(
+                self._write_large,
+                penstock_pb2.WritePiece.FromString,
+                penstock_pb2.WriteAck.SerializeToString,
+            )
             self._add(
                 "penstock.Pump",
                 {
+                    **({"WriteLarge": large} if has_large else {}),
                     "Status": self._unary(self._status, penstock_pb2, "StatusRequest"),
                     "Write": grpc.stream_stream_rpc_method_handler(
                         self._write,
@@ -101,6 +109,21 @@ class ScriptedPump:
             if self._is_dead:
                 return
             yield penstock_pb2.WriteAck(seq=batch.seq, refusals=refusals)
+
+    def _write_large(
+        self, requests: Iterator[penstock_pb2.WritePiece], context: Any
+    ) -> penstock_pb2.WriteAck:
+        first = next(requests)
+        self.cluster_ids.add(first.cluster_id)
+        refused = self.verdict(first.data)
+        if refused is not None:
+            code, message = refused
+            refusal = penstock_pb2.Refusal(code=code, message=message)
+            return penstock_pb2.WriteAck(refusals=[refusal])
+        data = first.data + b"".join(piece.data for piece in requests)
+        if len(data) == first.bytes and context.is_active():
+            self.large.append(data)
+        return penstock_pb2.WriteAck()
 
     def _write_binlog(self, request: Any, context: Any) -> pump_pb2.WriteBinlogResp:
         self.unary_calls += 1

@@ -13,6 +13,7 @@ from penstock.pb import penstock_pb2
 from penstock.registry import NodeState, NodeStatus
 from pumpclient.delivery import Deliveries
 from pumpclient.failures import NoPump, OutcomeUnknown
+from pumpclient.large import LargePrewrite, RowsInMemory
 from pumpclient.options import Options
 from pumpclient.prewrite import Prewriter
 from pumpclient.pumps import Pumps
@@ -338,3 +339,68 @@ def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(
     ):
         raise Retryable("no oracle")
     eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))
+
+
+def large_prewrite(start_ts: int = 1, rows: bytes = bytes(3 << 20)) -> LargePrewrite:
+    return LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts), RowsInMemory(rows))
+
+
+def test_a_large_prewrite_goes_to_one_pump_in_pieces(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+    (pump,) = cluster.start("pump-1")
+    assert cluster.prewriter.write(1, large_prewrite()).node_id == "pump-1"
+    (taken,) = pump.large
+    assert decode_binlog(taken).prewrite_value == bytes(3 << 20)
+    assert cluster.pumps.available
+
+
+def test_a_large_prewrite_that_a_pump_refuses_begins_anew_on_the_next(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    first, second = cluster.start("pump-1", "pump-2")
+    first.verdict = lambda payload: FULL
+    homes = {cluster.prewriter.write(ts, large_prewrite(ts)).node_id for ts in (1, 2)}
+    assert homes == {"pump-2"}
+    assert [decode_binlog(data).start_ts for data in second.large] == [1, 2]
+
+
+def test_a_large_prewrite_over_the_pumps_limit_is_malformed(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+    (pump,) = cluster.start("pump-1")
+    pump.verdict = lambda payload: (Refusal.INVALID, "larger than this Pump's limit of 5")
+    with pytest.raises(Malformed, match=r"limit of 5.*smaller transactions"):
+        cluster.prewriter.write(1, large_prewrite())
+    pump.verdict = lambda payload: None
+    assert cluster.prewrite(2) == "pump-1"
+
+
+def test_pumps_without_the_method_are_passed_over_and_named_when_there_is_no_other(
+    cluster_of: ClusterOf,
+) -> None:
+    cluster = cluster_of()
+    cluster.start("pump-1", has_large=False)
+    with pytest.raises(NeedsOperator, match=r"pump-1.*no method WriteLarge.*update the Pumps"):
+        cluster.prewriter.write(1, large_prewrite())
+    cluster.start("pump-2")
+    assert cluster.prewriter.write(2, large_prewrite(2)).node_id == "pump-2"
+    assert cluster.prewrite(3) in ("pump-1", "pump-2")
+
+
+def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of: ClusterOf) -> None:
+    cluster = cluster_of()
+
+    class Broken:
+        size_bytes = 4 << 20
+
+        def read(self, offset: int, length: int) -> bytes:
+            if offset > 2 << 20:
+                raise NeedsOperator("the file is gone", hint="look")
+            return bytes(length)
+
+    (pump,) = cluster.start("pump-1")
+    with pytest.raises(NeedsOperator, match="the file is gone"):
+        cluster.prewriter.write(
+            1, LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1), Broken())
+        )
+    assert pump.large == []
