@@ -20,6 +20,7 @@ from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.registry import NodeKind, NodeState, Registry, is_live
 from penstock.timestamp import OracleClient
 from penstock.timestamp_stream import LEADER_KEY
+from pumpclient.binlogctl import main
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 from tests.kit.slow_proxy import SlowProxy
@@ -172,3 +173,38 @@ def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbea
         assert is_live(status, later_ts, 60)
         oracle.close()
         load.close()
+
+
+@pytest.mark.slow
+def test_row_39_a_pump_frozen_until_it_is_taken_for_dead_goes_on_where_it_stood(
+    fresh_etcd: EtcdServer, pump_factory: Factory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frozen = pump_factory(fresh_etcd.url)
+    other = pump_factory(fresh_etcd.url)
+    with connected(fresh_etcd.url) as etcd:
+        assert frozen.status().details["leads_oracle"] == "True"
+        with Load(frozen, etcd) as before:
+            before.more(20)
+        frozen.freeze()
+        with Load(other, etcd) as load:
+            load.more(20)  # The oracle's lease ends, the other Pump is elected.
+            frozen_at_s = time.monotonic()
+            while time.monotonic() < frozen_at_s + 13:
+                load.more(1)
+                time.sleep(0.05)
+            assert main(["pumps", "--etcd-urls", fresh_etcd.url]) == 0
+            listed = capsys.readouterr().out.splitlines()
+            assert [line.split()[0] for line in listed if "(silent)" in line] == [frozen.node_id]
+            begin_ts = load.committed[-1]
+            frozen.thaw()
+            eventually(lambda: _beats_after(Registry(etcd), frozen, begin_ts), 90)
+            load.more(20)
+        # Nothing that it acknowledged is lost, and it takes transactions as before.
+        assert frozen.log_text().count("is online at") == 1
+        with Load(frozen, etcd) as after:
+            after.more(20)
+        assert other.status().details["leads_oracle"] == "True"
+        committed = before.committed + after.committed
+        found = pull_until(frozen.addr, after.cluster_id, committed[-1])
+        assert [ts for ts, p in found if not decode_binlog(p).is_fake] == committed
+        assert committed == sorted(committed)

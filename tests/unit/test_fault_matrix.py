@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+MATRIX = (TESTS / "fault" / "README.md").read_text("utf-8")
+
+
+def found_by_file() -> dict[str, set[str]]:
+    found = defaultdict(set)
+    for path in TESTS.rglob("test_*.py"):
+        found[path.stem] |= set(re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.M))
+    return found
+
+
+def rows() -> list[list[str]]:
+    """Return the cells of each row of the tables of faults."""
+    lines = [line[2:-2] for line in MATRIX.splitlines() if re.match(r"\| [ \d]", line)]
+    return [re.split(r" *\| ", line) for line in lines]
 
 
 def test_every_test_that_the_matrix_names_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (TESTS / "fault" / "README.md").read_text("utf-8")))
-    defined = {
-        name
-        for path in TESTS.rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
-    }
-    defined |= {path.stem for path in TESTS.rglob("test_*.py")}
+    by_file = found_by_file()
+    named = set(re.findall(r"`(test_\w+)(?:\.py)?`", MATRIX))
     assert named
-    assert sorted(named - defined) == []
+    assert sorted(named - set(by_file) - set().union(*by_file.values())) == []
+
+
+def test_every_test_that_the_matrix_quotes_is_in_the_file_before_it() -> None:
+    by_file = found_by_file()
+    quoted = re.findall(r"`(test_\w+)` \*([^*|]+)\*(?:, \*([^*|]+)\*)?", MATRIX)
+    assert quoted
+    for file, *titles in quoted:
+        for title in filter(None, titles):
+            words = re.sub(r"\W+", "_", title)
+            assert any(words in name for name in by_file[file]), (file, title)
+
+
+def test_every_row_of_the_pump_has_a_test_and_a_count() -> None:
+    numbers = {int(row[0]) for row in rows() if row[0].isdecimal()}
+    assert set(range(1, 46)) <= numbers
+    for row in rows():
+        assert "test_" in row[-1] or row[-1] == "same", row
+        counted = row[-2]
+        assert re.search(r"\d|same|in ", counted), row
