@@ -63,14 +63,20 @@ class Membership:
         return ts + (int((time.monotonic() - at_s) * 1000) << LOGICAL_BITS)
 
     async def keep_time(self) -> None:
-        """Ask the oracle now and then, for ever; without it the local clock goes on."""
+        """Ask the oracle now and then, for ever; without it the local clock goes on.
+
+        Raises `NeedsOperator` when the checkpoint is ahead of it: no Pump can have got there.
+        """
         while True:
+            checkpoint_ts = self._checkpoint_ts()
             try:
                 ts = await asyncio.to_thread(self._oracle.get_ts)
             except PenstockError as error:
                 log.debug("no timestamp for the heartbeat: %s", error)
                 await asyncio.sleep(_TIME_RETRY_S)
             else:
+                if checkpoint_ts > ts:
+                    raise _ahead(checkpoint_ts, ts)
                 self._known = (ts, time.monotonic())
                 await asyncio.sleep(_TIME_EVERY_S)
 
@@ -145,3 +151,12 @@ class Membership:
             max_commit_ts=self._checkpoint_ts(),
             update_ts=self.now_ts(),
         )
+
+
+def _ahead(checkpoint_ts: int, now_ts: int) -> NeedsOperator:
+    return NeedsOperator(
+        f"the checkpoint {checkpoint_ts} is ahead of the cluster, whose newest timestamp is"
+        f" {now_ts}: what commits in ({now_ts}, {checkpoint_ts}] would be left out",
+        hint="the checkpoint is damaged or another cluster's, or etcd was put back: put the "
+        "commitTS right up to which the downstream has everything",
+    )

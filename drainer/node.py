@@ -13,12 +13,13 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from drainer.batches import Target
 from drainer.config import DrainerConfig
+from drainer.decisions import Decision
 from drainer.follower import DdlFollower
 from drainer.generation import Generation
 from drainer.jobs import fetch_job
@@ -26,12 +27,15 @@ from drainer.large import Large
 from drainer.membership import Membership
 from drainer.merger import Merger
 from drainer.parts import Parts, StoppedEarly, open_parts, starting_point
-from drainer.pipeline import Downstream, Pipeline, Source
-from drainer.planner import Planner
+from drainer.pipeline import Downstream, Feed, Merge, Pipeline, Source
+from drainer.planner import DdlStep, Planner
 from drainer.puller import Who
 from drainer.pumps import Pumps
-from drainer.schema import Gone, SchemaTracker
+from drainer.relay.recovery import Replay, recover
+from drainer.relay.stage import NoRelay, Relay, relay_stage
+from drainer.schema import SchemaTracker
 from drainer.schema_start import Followed, schema_at
+from drainer.selection import Selection
 from drainer.server import Services, build_server, listen
 from drainer.sinks import Checkpoint
 from drainer.spool import Spool
@@ -42,10 +46,12 @@ from penstock.history import History
 from penstock.http_status import HttpStatus
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeState, Registry
+from penstock.schema import DdlJob
 
 log = logging.getLogger(__name__)
 
 _SERVER_GRACE_S = 1.0
+_REPLAY_CHECKPOINT_S = 0.1
 
 
 async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
@@ -53,11 +59,26 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
     try:
         async with AsyncExitStack() as stack:
             parts = await open_parts(config, stack, stop)
+            if parts.is_upstream_gone:
+                wire = functools.partial(_wired_to_log, config, parts)
+                if await recover(parts, wire, stop):
+                    return
             checkpoint = await starting_point(config, parts, stop)
             followed = await schema_at(config, parts, checkpoint, stop)
-            await _Node(config, parts, checkpoint, followed).live(stop)
+            relay = await relay_stage(parts, checkpoint, followed, stack)
+            await _Node(config, parts, checkpoint, followed, relay).live(stop)
     except StoppedEarly:
         log.info("stopped before the Drainer was up")
+
+
+class Stream(NamedTuple):
+    """What a pipeline is fed from."""
+
+    feed: Feed
+    merger: Merge
+    fetch_job: Callable[[DdlStep], Awaitable[DdlJob]]
+    relay: Relay
+    checkpoint_interval_s: float
 
 
 class _Node:
@@ -69,6 +90,7 @@ class _Node:
         parts: Parts,
         checkpoint: Checkpoint,
         followed: Followed,
+        relay: Relay,
     ) -> None:
         self._config = config
         self._parts = parts
@@ -91,7 +113,7 @@ class _Node:
         spool = Spool(parts.home.path / "spool", bytes_max=config.batch_bytes_max)
         who = Who(parts.cluster_id, node_id, spool, tls=parts.security.tls)
         self._pumps = Pumps(merger, self._membership.publish_and_list, who, config.buffer_bytes)
-        self._pipeline = self._wired(merger, followed, checkpoint)
+        self._pipeline = self._wired(merger, followed, checkpoint, relay)
         services = Services(
             refresh=self._pumps.refresh,
             status=self._status,
@@ -102,40 +124,22 @@ class _Node:
         self._http = HttpStatus(f"Drainer {node_id} at {address}")
         self._add_pages()
 
-    def _wired(self, merger: Merger, followed: Followed, checkpoint: Checkpoint) -> Pipeline:
+    def _wired(
+        self, merger: Merger, followed: Followed, checkpoint: Checkpoint, relay: Relay
+    ) -> Pipeline:
         """Return the way from the merge to the downstream."""
-        config, parts, schemas = self._config, self._parts, followed.tracker
-        planner = Planner(
-            functools.partial(_target, schemas),
-            rows_max=config.batch_rows_max,
-            bytes_max=config.batch_bytes_max,
-            ignored_ts=config.ignored_ts,
+        history = History(self._parts.etcd)
+
+        async def noted_job(step: DdlStep) -> DdlJob:
+            job = await fetch_job(history, step)
+            relay.note_job(job)
+            return job
+
+        interval_s = self._config.checkpoint_interval_s
+        stream = Stream(self._pumps, merger, noted_job, relay, interval_s)
+        return _wired(
+            self._config, self._parts, stream, followed.tracker, followed.decisions, checkpoint
         )
-        history = History(parts.etcd)
-        follower = DdlFollower(
-            schemas,
-            lambda step: fetch_job(history, step),
-            decisions=followed.decisions,
-            ignored_ts=config.ignored_ts,
-        )
-        source = Source(
-            merger=merger,
-            planner=planner,
-            pumps=self._pumps,
-            schemas=schemas,
-            follow_ddl=follower.follow,
-        )
-        generation = Generation(
-            parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect
-        )
-        downstream = Downstream(
-            strategy=strategy_of(config.apply, parts, checkpoint),
-            large=Large(generation.statements, parts.sink, parts.thread).prepare,
-            sink=parts.sink,
-            thread=parts.thread,
-            checkpoint=checkpoint,
-        )
-        return Pipeline(source, downstream, checkpoint_interval_s=config.checkpoint_interval_s)
 
     def _add_pages(self) -> None:
         pages = Pages(
@@ -184,9 +188,9 @@ class _Node:
             log.warning("a batch under way is given up; the checkpoint stands before it")
             return
         pipeline.result()
-        if self._pipeline.progress.steps:
-            last = replace(self._pipeline.progress.checkpoint, consistent=True)
-            await self._parts.thread.call(lambda: self._parts.sink.save_checkpoint(last))
+        last = self._pipeline.progress.checkpoint
+        last = replace(last, consistent=not last.ddl_intent_ts)
+        await self._parts.thread.call(lambda: self._parts.sink.save_checkpoint(last))
 
     def _end(self, asked: str, final: NodeState) -> None:
         """Begin to end in the state `final`; refuse a verb that was meant for someone else."""
@@ -219,10 +223,60 @@ class _Node:
         )
 
 
-def _target(schemas: SchemaTracker, table_id: int, schema_version: int) -> Target | None:
-    """Return the table that rows are for, None when it is dropped."""
-    found = schemas.table_at(table_id, schema_version)
-    return None if isinstance(found, Gone) else found
+def _wired(
+    config: DrainerConfig,
+    parts: Parts,
+    stream: Stream,
+    schemas: SchemaTracker,
+    decisions: Mapping[int, Decision],
+    checkpoint: Checkpoint,
+) -> Pipeline:
+    """Return the way from a stream to the downstream."""
+    selection = Selection.of(config, schemas)
+    planner = Planner(
+        selection.lookup,
+        rows_max=config.batch_rows_max,
+        bytes_max=config.batch_bytes_max,
+        ignored_ts=config.ignored_ts,
+    )
+    follower = DdlFollower(
+        schemas,
+        stream.fetch_job,
+        decisions=decisions,
+        ignored_ts=config.ignored_ts,
+        route=selection.route,
+        on_followed=followed.on_followed,
+    )
+    source = Source(
+        merger=stream.merger,
+        planner=planner,
+        pumps=stream.feed,
+        schemas=schemas,
+        follow_ddl=follower.follow,
+        relay=stream.relay,
+    )
+    generation = Generation(parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect)
+    downstream = Downstream(
+        strategy=strategy_of(config.apply, parts, checkpoint),
+        large=Large(generation.statements, parts.sink, parts.thread).prepare,
+        sink=parts.sink,
+        thread=parts.thread,
+        checkpoint=checkpoint,
+    )
+    return Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
+
+
+def _wired_to_log(
+    config: DrainerConfig,
+    parts: Parts,
+    source: Replay,
+    schemas: SchemaTracker,
+    decisions: Mapping[int, Decision],
+    checkpoint: Checkpoint,
+) -> Pipeline:
+    """Return the way from the relay log to the downstream."""
+    stream = Stream(source, source, source.fetch_job, NoRelay(), _REPLAY_CHECKPOINT_S)
+    return _wired(config, parts, stream, schemas, decisions, checkpoint)
 
 
 async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:

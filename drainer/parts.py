@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from drainer.config import DrainerConfig
+from drainer.config import DrainerConfig, RelayConfig
 from drainer.coordinator import Coordinator
 from drainer.home import Home
 from drainer.java import use_java
+from drainer.relay.log import RelayLog
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.spark import SparkJob, SparkSettings
@@ -48,6 +51,9 @@ class Parts:
     sink: Sink
     cluster_id: int
     security: Security
+    relay_log: RelayLog | None = None
+    is_upstream_gone: bool = False
+    """True when etcd could not be reached in time; then `cluster_id` is the relay log's."""
 
 
 async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event) -> Parts:
@@ -60,7 +66,14 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
     pd_address = config.pd_address or None
     oracle = open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls)
     stack.push_async_callback(asyncio.to_thread, oracle.close)
-    cluster_id = await insist(stop, "the cluster id", Registry(etcd).cluster_id)
+    relay_log = await asyncio.to_thread(open_relay_log, config.relay, stack)
+    ask = functools.partial(_cluster_id, etcd, oracle if config.pd_address else None)
+    found = None
+    if relay_log is not None and relay_log.cluster_id is not None:
+        found = await within(config.relay.upstream_timeout_s, insist(stop, "the cluster id", ask))
+        cluster_id = relay_log.cluster_id if found is None else found
+    else:
+        found = cluster_id = await insist(stop, "the cluster id", ask)
     thread = SinkThread()
     sink = open_sink(config.sink, cluster_id=cluster_id)
 
@@ -80,7 +93,27 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
         sink=sink,
         cluster_id=cluster_id,
         security=security,
+        relay_log=relay_log,
+        is_upstream_gone=found is None,
     )
+
+
+def open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | None:
+    """Return the relay log, None when there is to be none; the stack closes it."""
+    if not config.log_dir:
+        return None
+    folder = Path(config.log_dir)
+    stack.enter_context(Home(folder))  # For its lock.
+    relay_log = RelayLog.open(folder, file_bytes_max=config.max_file_size)
+    stack.callback(relay_log.close)
+    return relay_log
+
+
+def _cluster_id(etcd: EtcdClient, pd: Oracle | None) -> int:
+    """Ask etcd, and PD if there is one: both must answer for the upstream to be there."""
+    if pd is not None:
+        pd.get_ts()
+    return Registry(etcd).cluster_id()
 
 
 async def _start_spark(
@@ -117,7 +150,7 @@ async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Even
         loading.cancel()
         raise StoppedEarly
     found = loading.result()
-    if found is not None:
+    if found is not None and (found.commit_ts or found.ddl_intent_ts):
         log.info("continuing after commit_ts %d", found.commit_ts)
         if found.ddl_intent_ts:
             log.info("the DDL at %d may have run already", found.ddl_intent_ts)
@@ -127,6 +160,15 @@ async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Even
         start_ts = await insist(stop, "the present timestamp", parts.oracle.get_ts)
     log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
     return Checkpoint(start_ts, 0)
+
+
+async def within(timeout_s: float, asking: Coroutine[Any, Any, T]) -> T | None:
+    """Return the answer, None when there is none in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asking
+    except TimeoutError:
+        return None
 
 
 async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:

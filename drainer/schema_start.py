@@ -12,14 +12,19 @@ from drainer.parts import Parts, insist
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
 from penstock.history import History
+from penstock.schema import DdlJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The tracker as of the checkpoint, and the decisions about DDLs before and after it."""
+    """The tracker as of the checkpoint, and the decisions about DDLs before and after it.
+
+    `jobs` is the history that it was made from.
+    """
 
     tracker: SchemaTracker
     decisions: dict[int, Decision]
+    jobs: list[DdlJob]
 
 
 async def schema_at(
@@ -31,4 +36,4 @@ async def schema_at(
     decided = await insist(stop, "the decisions about DDL", ask)
     jobs = await insist(stop, "the DDL history", History(parts.etcd).jobs)
     tracker = SchemaTracker.from_history(jobs, checkpoint.commit_ts, decided)
-    return Followed(tracker=tracker, decisions=decided)
+    return Followed(tracker=tracker, decisions=decided, jobs=jobs)

@@ -13,15 +13,16 @@ Nothing here knows a thread or a clock; every call but `open` is made by one thr
 
 from __future__ import annotations
 
-import errno
-import itertools
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from drainer.decisions import Decision
+from drainer.payload import Payload
 from drainer.relay.ddl_log import DdlLog
+from drainer.relay.disk import failed_write
+from drainer.relay.pieces import Gathering, is_large, pieces_of, size_of
 from drainer.relay.records import (
     RECORD_BYTES_MAX,
     NotARecord,
@@ -30,7 +31,6 @@ from drainer.relay.records import (
     Start,
     decode,
     is_fake,
-    pieces_of,
 )
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import Files, OsFiles
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _NEVER = 1 << 62
 
-Entry = tuple[int, Any]
+Entry = tuple[int, Payload]
 """A binlog's commit_ts and payload."""
 
 
@@ -110,27 +110,30 @@ class RelayLog:
     def _damage(self, place: Place, what: str) -> Corrupt:
         return Corrupt(str(self.folder / segment_name(place.segment)), place.offset, what)
 
-    def runs(self, after_ts: int) -> Iterator[Run]:
+    def runs(self, after_ts: int, gathering: Gathering | None = None) -> Iterator[Run]:
         """Yield what was merged after `after_ts`, in order; a large binlog is a run of its own."""
-        pieces: list[bytes] = []
+        gathering = gathering or Gathering()
         for place, record in self._records(self._begin):
             if isinstance(record, Piece):
-                if record.offset == 0:
-                    pieces = []  # A crash may have torn off a binlog's end: here it is again.
-                if record.offset != sum(map(len, pieces)):
-                    raise self._damage(place, "a piece does not follow the one before")
-                pieces.append(record.data)
-                if not record.is_last:
+                try:
+                    whole = gathering.add(record)
+                except NotARecord as error:
+                    raise self._damage(place, str(error)) from error
+                if whole is None:
                     continue
-                record, pieces = Run([record.commit_ts], [b"".join(pieces)]), []
+                record = Run([record.commit_ts], [whole])
             if isinstance(record, Run):
                 first = bisect_right(record.commit_ts, after_ts)
                 if first < len(record.commit_ts):
                     yield Run(record.commit_ts[first:], record.payloads[first:])
 
     def jobs(self) -> list[DdlJob]:
-        """Return all jobs of DDL that are on record."""
+        """Return all jobs of DDL that are on record, in order."""
         return self._ddl.jobs()
+
+    def decisions(self) -> dict[int, Decision]:
+        """Return what the operator decided about single DDLs."""
+        return self._ddl.decisions()
 
     def check_range(self, checkpoint_ts: int) -> None:
         """Raise `NeedsOperator` unless all that was applied after a checkpoint is in the log."""
@@ -149,14 +152,20 @@ class RelayLog:
 
     # --- writing ---------------------------------------------------------------------------
 
-    def start(self, cluster_id: int, checkpoint_ts: int, jobs: Iterable[DdlJob]) -> None:
+    def start(
+        self,
+        cluster_id: int,
+        checkpoint_ts: int,
+        jobs: Iterable[DdlJob],
+        decisions: Iterable[Decision] = (),
+    ) -> None:
         """Go on with the stream of `cluster_id` after a checkpoint, anew if the log lacks that."""
         if self.cluster_id not in (None, cluster_id):
             raise NeedsOperator(
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
                 hint="give this Drainer another relay log-dir",
             )
-        self.note_jobs(sorted(jobs, key=lambda job: job.schema_version))
+        self.note_jobs(jobs, decisions)
         connected = self.cluster_id is not None and self.after_ts <= checkpoint_ts <= self.last_ts
         if not connected:
             if self.cluster_id is not None:
@@ -185,7 +194,7 @@ class RelayLog:
             self._rotate_if_full()
             count = self._fitting(kept)
             if count == 0:
-                self._append_large(kept[0][0], len(kept[0][1]), pieces_of(kept[0][1]))
+                self._append_large(*kept[0])
                 count = 1
             else:
                 stamps, payloads = zip(*kept[:count], strict=True)
@@ -193,18 +202,12 @@ class RelayLog:
                 self._reached(stamps[-1])
             del kept[:count]
 
-    def append_large(self, commit_ts: int, size_bytes: int, pieces: Iterable[bytes]) -> None:
-        """Add one binlog of `size_bytes` that comes in pieces, none of which is empty."""
-        if commit_ts > self.last_ts:
-            self._rotate_if_full()
-            self._append_large(commit_ts, size_bytes, pieces)
-
-    def note_jobs(self, jobs: Iterable[DdlJob]) -> None:
+    def note_jobs(self, jobs: Iterable[DdlJob], decisions: Iterable[Decision] = ()) -> None:
         """Keep jobs of DDL, each once; to be called before such a DDL is applied."""
         try:
-            self._ddl.note(jobs)
+            self._ddl.note(jobs, decisions)
         except WriteFailed as error:
-            raise _failed(error) from error
+            raise failed_write(error) from error
 
     def sync(self) -> None:
         """Return once everything is on the disk."""
@@ -212,7 +215,7 @@ class RelayLog:
             self._ddl.sync()
             self._binlogs.sync()
         except WriteFailed as error:
-            raise _failed(error) from error
+            raise failed_write(error) from error
 
     def trim(self, checkpoint_ts: int) -> None:
         """Remove the files that hold nothing after `checkpoint_ts`, but never the live one."""
@@ -238,14 +241,16 @@ class RelayLog:
     def _fitting(self, entries: Sequence[Entry]) -> int:
         """Return how many binlogs go into one record: it ends where the file is full."""
         room = min(RECORD_BYTES_MAX, self._file_bytes_max - self._binlogs.end.offset)
-        if len(entries[0][1]) > RECORD_BYTES_MAX:
-            return 0
-        sizes = itertools.accumulate(len(payload) + 12 for _, payload in entries)
-        return next((n for n, size in enumerate(sizes, 1) if size >= room), len(entries))
+        size = 0
+        for count, (_, payload) in enumerate(entries):
+            if size >= room or is_large(payload):
+                return count
+            size += len(payload) + 12
+        return len(entries)
 
-    def _append_large(self, commit_ts: int, size_bytes: int, pieces: Iterable[bytes]) -> None:
-        offset = 0
-        for data in pieces:
+    def _append_large(self, commit_ts: int, payload: Payload) -> None:
+        offset, size_bytes = 0, size_of(payload)
+        for data in pieces_of(payload):
             self._write(Piece(commit_ts, size_bytes, offset, data).encode())
             offset += len(data)
         assert offset == size_bytes, f"{offset} of {size_bytes} bytes of commit {commit_ts} came"
@@ -257,7 +262,7 @@ class RelayLog:
         try:
             self._binlogs.begin_next()
         except WriteFailed as error:
-            raise _failed(error) from error
+            raise failed_write(error) from error
         self._write_start(continues=True)
         self.sync()  # Or a crash after `trim` would leave a log that does not know its place.
 
@@ -274,19 +279,8 @@ class RelayLog:
         try:
             self._binlogs.append([payload], largest_ts=self.last_ts)
         except WriteFailed as error:
-            raise _failed(error) from error
+            raise failed_write(error) from error
 
     def _reached(self, commit_ts: int) -> None:
         self.last_ts = commit_ts
         self._last_ts_of[self._binlogs.end.segment] = commit_ts
-
-
-def _failed(error: WriteFailed) -> Exception:
-    """Return what to raise: a full disk needs a human, anything else may pass."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NeedsOperator(
-            f"no space for the relay log: {error}",
-            hint="make room on its disk, or give it another log-dir; nothing was applied "
-            "that is not in it",
-        )
-    return error

@@ -27,12 +27,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from drainer.payload import Payload
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2 as pb
 
@@ -81,7 +82,8 @@ class Run:
     """Binlogs in strictly increasing order of `commit_ts`."""
 
     commit_ts: Sequence[int]
-    payloads: Sequence[bytes]
+    payloads: Sequence[Payload]
+    """Bytes only where it is a record; a large binlog that was put together may be on the disk."""
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
@@ -89,7 +91,7 @@ class Run:
         lengths = np.fromiter(map(len, self.payloads), "<u4", count)
         stamps = np.fromiter(self.commit_ts, "<u8", count)
         head = RUN + _COUNT.pack(count) + stamps.tobytes() + lengths.tobytes()
-        return head + b"".join(self.payloads)
+        return head + b"".join(payload for payload in self.payloads if isinstance(payload, bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +153,9 @@ def _run(payload: bytes) -> Run:
     return Run(stamps.tolist(), [payload[a:b] for a, b in zip(begins, ends, strict=True)])
 
 
-def is_fake(payload: bytes) -> bool:
+def is_fake(payload: Payload) -> bool:
     """Tell whether a merged binlog is a fake one: such a stream has no other rollbacks."""
-    if len(payload) > _FAKE_BYTES_MAX:
+    if not isinstance(payload, bytes) or len(payload) > _FAKE_BYTES_MAX:
         return False
     binlog: Any = pb.Binlog.FromString(payload)
     return bool(binlog.tp == _ROLLBACK)
-
-
-def pieces_of(payload: bytes) -> Iterator[bytes]:
-    """Cut a large binlog."""
-    for begin in range(0, len(payload), RECORD_BYTES_MAX):
-        yield payload[begin : begin + RECORD_BYTES_MAX]

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
+from drainer.decisions import Decision
 from drainer.merger import Merged
+from drainer.parts import Parts, StoppedEarly, insist
 from drainer.pipeline import Pipeline
 from drainer.planner import DdlStep
 from drainer.relay.log import RelayLog
-from drainer.relay.records import Run
-from penstock.errors import PenstockError
+from drainer.relay.pieces import Gathering
+from drainer.relay.records import RECORD_BYTES_MAX, Run
+from drainer.schema import SchemaTracker
+from drainer.sinks import Checkpoint
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.registry import Registry
 from penstock.schema import DdlJob
 
 log = logging.getLogger(__name__)
@@ -31,14 +38,14 @@ class EndsAtDdl(PenstockError):
 class Replay:
     """The stored stream in the place of the Pumps' merged one."""
 
-    def __init__(self, stored: RelayLog, after_ts: int) -> None:
+    def __init__(self, stored: RelayLog, after_ts: int, gathering: Gathering) -> None:
         """Prepare to give out what was merged after `after_ts`."""
         self.arrived = asyncio.Event()
         self.is_out = False
         """True once everything was given out."""
         self.last_ts = after_ts
         """The commit_ts of the last binlog that was given out."""
-        self._runs: Iterator[Run] = stored.runs(after_ts)
+        self._runs: Iterator[Run] = stored.runs(after_ts, gathering)
         self._jobs = {job.id: job for job in stored.jobs()}
 
     def take(self) -> Merged | None:
@@ -61,6 +68,10 @@ class Replay:
         return job
 
 
+Wire = Callable[[Replay, SchemaTracker, Mapping[int, Decision], Checkpoint], Pipeline]
+"""Builds the way from the stored stream to the downstream."""
+
+
 async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> bool:
     """Run the pipeline to the end of the log; False when asked to stop before."""
 
@@ -79,3 +90,50 @@ async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> boo
     finally:
         running.cancel()
     return is_done()
+
+
+async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
+    """Make the downstream consistent; False when there is nothing to do and the upstream is back.
+
+    Raises `NeedsOperator` when the log lacks what may have been applied.
+    """
+    stored = parts.relay_log
+    assert stored is not None
+    checkpoint = await parts.thread.call(parts.sink.load_checkpoint)
+    if checkpoint is None or checkpoint.consistent:
+        log.error("the upstream cannot be reached; the downstream is consistent, so wait for it")
+        await _wait_for_upstream(parts, stop)
+        return False
+    stored.check_range(checkpoint.commit_ts)
+    decisions = stored.decisions()
+    tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, decisions)
+    spool_dir = parts.home.path / "spool"
+    spool_dir.mkdir(mode=0o700, exist_ok=True)
+    gathering = Gathering(spool_dir, RECORD_BYTES_MAX)
+    source = Replay(stored, checkpoint.commit_ts, gathering)
+    log.warning(
+        "the upstream cannot be reached and the downstream, at %d, may be between two states: "
+        "applying (%d, %d] from the relay log in %s",
+        checkpoint.commit_ts, checkpoint.commit_ts, stored.last_ts, stored.folder,
+    )  # fmt: skip
+    pipeline = wire(source, tracker, decisions, checkpoint)
+    if not await replay(pipeline, source, stop):
+        raise StoppedEarly
+    progress = pipeline.progress
+    last = replace(progress.checkpoint, consistent=True)
+    await parts.thread.call(lambda: parts.sink.save_checkpoint(last))
+    log.warning(
+        "the downstream is consistent at %d: %d transactions with %d rows came from the relay log; "
+        "this Drainer ends, start it again when the upstream is back",
+        last.commit_ts, progress.transactions, progress.rows,
+    )  # fmt: skip
+    return True
+
+
+async def _wait_for_upstream(parts: Parts, stop: asyncio.Event) -> None:
+    cluster_id = await insist(stop, "the cluster id", Registry(parts.etcd).cluster_id)
+    if cluster_id != parts.cluster_id:
+        raise NeedsOperator(
+            f"the relay log is of cluster {parts.cluster_id}, etcd's is {cluster_id}",
+            hint="give this Drainer another relay log-dir, or the right etcd",
+        )

@@ -12,13 +12,22 @@ then. `NoRelay` is what runs without a relay log: nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
 
 from drainer.merger import Merged
 from drainer.relay.log import Entry, RelayLog
 from penstock.schema import DdlJob
+
+if TYPE_CHECKING:
+    from drainer.parts import Parts
+    from drainer.schema_start import Followed
+    from drainer.sinks import Checkpoint
+
+log = logging.getLogger(__name__)
 
 _WAITING_BYTES_MAX = 1 << 20
 
@@ -103,13 +112,8 @@ class RelayStage:
         self._thread.submit(self._guarded, lambda: self._log.trim(checkpoint_ts))
 
     async def close(self) -> None:
-        """Write what is left, mark the clean stop, end the thread."""
-
-        def end() -> None:
-            self._log.close()
-            self._thread.shutdown(wait=False)
-
-        await asyncio.get_running_loop().run_in_executor(self._thread, end)
+        """End the thread after what it has to do; the log stays open."""
+        await asyncio.to_thread(self._thread.shutdown)
 
     def _taken(self) -> list[Entry]:
         entries, self._entries = self._entries, []
@@ -125,3 +129,20 @@ class RelayStage:
         except BaseException as error:
             self._failure = error
             raise
+
+
+async def relay_stage(
+    parts: Parts, checkpoint: Checkpoint, followed: Followed, stack: AsyncExitStack
+) -> Relay:
+    """Return the stage, going on after the checkpoint, for a Drainer that has its upstream."""
+    relay_log = parts.relay_log
+    if relay_log is None:
+        return NoRelay()
+    made = followed.decisions.values()
+    await asyncio.to_thread(
+        relay_log.start, parts.cluster_id, checkpoint.commit_ts, followed.jobs, made
+    )
+    stage = RelayStage(relay_log)
+    stack.push_async_callback(stage.close)
+    log.info("the relay log in %s goes on after %d", relay_log.folder, relay_log.last_ts)
+    return stage

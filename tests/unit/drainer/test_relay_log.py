@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.decisions import Decision
 from drainer.relay.log import RelayLog
 from drainer.relay.records import RECORD_BYTES_MAX, NotARecord, Piece, Run, Start, decode
 from penstock.codec import encode_binlog
@@ -197,13 +198,15 @@ def test_a_relay_log_of_another_cluster_is_refused() -> None:
 def test_jobs_of_ddl_are_kept_once_and_for_good() -> None:
     files = MemoryFiles()
     log = opened(files)
-    log.start(CLUSTER, 0, [job(2), job(1)])
+    skipped = Decision(commit_ts=7, sql=None, made="now")
+    log.start(CLUSTER, 0, [job(2), job(1)], [skipped])
     log.note_jobs([job(2), job(3)])
     log.sync()
     log.close()
     again = started(files, 10**6)
     again.note_jobs([job(3)])
     assert again.jobs() == [job(1), job(2), job(3)]
+    assert again.decisions() == {7: skipped}
 
 
 def test_the_last_group_cut_at_every_byte_is_torn_off_and_written_again() -> None:
