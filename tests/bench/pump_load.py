@@ -20,13 +20,14 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.pb import binlog_pb2
 from pumpclient.options import Options
 from pumpclient.write_queue import PendingWrite
 from pumpclient.writer import PumpWriter, Target
 from tests.bench.figure import percentile
 
+_Binlog = binlog_pb2.Binlog
+_PREWRITE, _COMMIT = binlog_pb2.Prewrite, binlog_pb2.Commit
 THREADS_MAX = 16
 ANSWER_S_MAX = 60.0
 
@@ -45,7 +46,11 @@ class Load:
 
 
 class Clock:
-    """Timestamps in the order of asking, and the payloads that carry them."""
+    """Timestamps in the order of asking, and the payloads that carry them.
+
+    The messages are filled without the detour by `penstock.model`, which would be a fifth of all
+    the client's time: it is the writer that is measured here, and not its application.
+    """
 
     def __init__(self, *, first_ts: int, value_bytes: int) -> None:
         self._ts = itertools.count(first_ts)
@@ -54,13 +59,13 @@ class Clock:
     def prewrite(self) -> tuple[int, bytes]:
         """Return the start_ts of a new transaction and its Prewrite."""
         start_ts = next(self._ts)
-        binlog = Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=self._value)
-        return start_ts, encode_binlog(binlog)
+        binlog = _Binlog(tp=_PREWRITE, start_ts=start_ts, commit_ts=0, prewrite_value=self._value)
+        return start_ts, binlog.SerializeToString()
 
     def commit(self, start_ts: int) -> bytes:
         """Return the Commit of a transaction, at the next timestamp."""
-        binlog = Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=next(self._ts))
-        return encode_binlog(binlog)
+        binlog = _Binlog(tp=_COMMIT, start_ts=start_ts, commit_ts=next(self._ts))
+        return binlog.SerializeToString()
 
 
 class _Write(PendingWrite):
