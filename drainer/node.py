@@ -132,6 +132,7 @@ class _Node:
 
         async def noted_job(step: DdlStep) -> DdlJob:
             job = await fetch_job(history, step)
+            await followed.before(job)
             relay.note_job(job)
             return job
 

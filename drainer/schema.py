@@ -9,13 +9,13 @@ table went may still name it; its rows have nowhere to go, and the answer says s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema import DdlJob, SchemaInfo, TableInfo
 
 if TYPE_CHECKING:
     from drainer.decisions import Decision
@@ -42,6 +42,11 @@ class _Version:
     table: TableInfo
 
 
+State = tuple[
+    list[SchemaInfo], list[tuple[int, str, bool, TableInfo]], list[tuple[int, str, str, int]]
+]
+
+
 class SchemaTracker:
     """Follows DDL jobs in order of their schema version; knows neither clock nor etcd."""
 
@@ -59,11 +64,65 @@ class SchemaTracker:
         `decisions` by commit_ts say which jobs are something else to this Drainer.
         """
         tracker = cls()
-        for job in sorted(jobs, key=lambda j: j.schema_version):
-            if job.finished_ts <= up_to_ts:
-                decision = (decisions or {}).get(job.finished_ts)
-                tracker.follow(decision.decided(job, tracker.catalog) if decision else job)
+        tracker.follow_all(jobs, up_to_ts, decisions or {})
         return tracker
+
+    def follow_all(
+        self, jobs: Iterable[DdlJob], up_to_ts: int, decisions: Mapping[int, Decision]
+    ) -> DdlJob | None:
+        """Follow all jobs finished at or before `up_to_ts`; return the last that was new."""
+        last = None
+        for job in sorted(jobs, key=lambda j: j.schema_version):
+            if job.finished_ts <= up_to_ts and job.schema_version > self.version:
+                decision = decisions.get(job.finished_ts)
+                self.follow(decision.decided(job, self.catalog) if decision else job)
+                last = job
+        return last
+
+    def state(self) -> State:
+        """Return all that this tracker knows, unshared: it may move on meanwhile.
+
+        That is the schemas, the versions of tables (with whether each is the table of today), and
+        what is gone.
+        """
+        versions = []
+        for table_id, kept in self._versions.items():
+            now = self.catalog.table_by_id(table_id)
+            for v in kept:
+                is_now = v is kept[-1] and now is not None
+                versions.append((v.since, v.schema_name, is_now, v.table))
+        gone = [
+            (g.table_id, g.schema_name, g.table_name, g.dropped_at_version)
+            for g in self._gone.values()
+        ]
+        return list(self.catalog.schemas()), versions, gone
+
+    @classmethod
+    def from_state(
+        cls,
+        version: int,
+        schemas: Sequence[SchemaInfo],
+        versions: Sequence[tuple[int, str, bool, TableInfo]],
+        gone: Sequence[tuple[int, str, str, int]],
+    ) -> SchemaTracker:
+        """Return a tracker that knows what `state` returned at that schema version."""
+        tracker = cls()
+        now = [(schema, table) for _, schema, is_now, table in versions if is_now]
+        tracker.catalog = Catalog.of(version, schemas, now)
+        for since, schema, _, table in versions:
+            kept = tracker._versions.setdefault(table.id, [])
+            kept.append(_Version(since, schema, table))
+        for each in gone:
+            tracker._gone[each[0]] = Gone(*each)
+        return tracker
+
+    def copy(self) -> SchemaTracker:
+        """Return a tracker that follows independently of this one."""
+        other = SchemaTracker()
+        other.catalog = self.catalog.copy()
+        other._versions = {table_id: list(kept) for table_id, kept in self._versions.items()}
+        other._gone = dict(self._gone)
+        return other
 
     @property
     def version(self) -> int:

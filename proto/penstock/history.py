@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
+from penstock.etcd import EtcdClient, Watch, etcd_errors, read
+from penstock.etcd_pages import read_pages
 from penstock.lease import Lease
 from penstock.registry import Cancellable
 from penstock.schema import DdlJob
@@ -118,8 +119,23 @@ class History:
         """Return the jobs of later schema versions, in order of version."""
         if self.schema_version() <= after_version:
             return []
-        items, _ = read_prefix(self._etcd, JOBS)
-        return _later(items, after_version)
+        later = (job for job, _ in self.recorded() if job.schema_version > after_version)
+        return sorted(later, key=lambda job: job.schema_version)
+
+    def recorded(self, after_revision: int = 0) -> Iterator[tuple[DdlJob, int]]:
+        """Return each job with etcd's revision of its recording, in order of id, page by page.
+
+        Only those recorded after `after_revision` of the same etcd: etcd itself leaves out the
+        others. A job that cannot be read raises Malformed.
+        """
+        for key, value, revision in read_pages(self._etcd, JOBS, after_revision=after_revision):
+            yield _job(key, value), revision
+
+    def revision_of(self, job_id: int) -> int:
+        """Return etcd's revision of a job's recording, 0 when there is no such job."""
+        with etcd_errors():
+            _, meta = self._etcd.get(_key(job_id))
+        return 0 if meta is None else int(meta.create_revision)
 
     def schema_version(self) -> int:
         """Return the version of the newest job, 0 before the first."""

@@ -36,14 +36,9 @@ from penstock.schema import (
 Json = dict[str, Any]
 
 _NOTHING_LEFT = {
-    DdlType.DROP_SCHEMA,
-    DdlType.DROP_TABLE,
-    DdlType.DROP_COLUMN,
-    DdlType.DROP_INDEX,
-    DdlType.DROP_VIEW,
-    DdlType.DROP_SEQUENCE,
-    DdlType.DROP_PRIMARY_KEY,
-}
+    DdlType.DROP_SCHEMA, DdlType.DROP_TABLE, DdlType.DROP_COLUMN, DdlType.DROP_INDEX,
+    DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE, DdlType.DROP_PRIMARY_KEY,
+}  # fmt: skip
 
 
 def table_to_json(table: TableInfo) -> Json:
@@ -86,7 +81,7 @@ def job_to_json(job: DdlJob) -> Json:
         "schema_state": 0 if job.type in _NOTHING_LEFT else PUBLIC,
         "binlog": {
             "SchemaVersion": job.schema_version,
-            "DBInfo": _schema_to_json(job.schema) if job.schema else None,
+            "DBInfo": schema_to_json(job.schema) if job.schema else None,
             "TableInfo": table_to_json(job.table) if job.table else None,
             "FinishedTS": job.finished_ts,
             "MultipleTableInfos": [table_to_json(table) for _, table in job.tables] or None,
@@ -115,7 +110,7 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
             table_name=_text(fields, "table_name"),
             finished_ts=_number(binlog, "FinishedTS"),
             state=_number(fields, "state"),
-            schema=_schema(binlog["DBInfo"]) if binlog.get("DBInfo") else None,
+            schema=schema_from_json(binlog["DBInfo"]) if binlog.get("DBInfo") else None,
             table=_table(binlog["TableInfo"]) if binlog.get("TableInfo") else None,
             tables=tuple(zip(schemas, tables, strict=True)),
         )
@@ -217,8 +212,8 @@ def _index(fields: Mapping[str, Any]) -> IndexInfo:
 
 
 def _table(fields: Mapping[str, Any]) -> TableInfo:
-    columns = tuple(_column(each) for each in fields.get("cols") or ())
-    indexes = tuple(_index(each) for each in fields.get("index_info") or ())
+    columns = tuple(map(_column, fields.get("cols") or ()))
+    indexes = tuple(map(_index, fields.get("index_info") or ()))
     return TableInfo(
         id=int(fields["id"]),
         name=_read_name(fields["name"]),
@@ -236,7 +231,8 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
     )
 
 
-def _schema_to_json(schema: SchemaInfo) -> Json:
+def schema_to_json(schema: SchemaInfo) -> Json:
+    """Return a database in the shape of TiDB's `DBInfo`."""
     return {
         "id": schema.id,
         "db_name": _name(schema.name),
@@ -246,7 +242,8 @@ def _schema_to_json(schema: SchemaInfo) -> Json:
     }
 
 
-def _schema(fields: Mapping[str, Any]) -> SchemaInfo:
+def schema_from_json(fields: Mapping[str, Any]) -> SchemaInfo:
+    """Read what `schema_to_json` or TiDB wrote."""
     return SchemaInfo(
         id=int(fields["id"]),
         name=_read_name(fields["db_name"]),

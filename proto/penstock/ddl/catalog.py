@@ -16,7 +16,7 @@ and reads no SQL, so that a history written by a real TiDB is followed in the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -42,8 +42,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class SchemaChange:
     """What a DDL job did, by tables.
 
-    A truncated table is `dropped` under its old id and `created` under its new one. A `renamed`
-    table may have changed in the same step. A replaced view is dropped and created.
+    A truncated table is `dropped` under its old id and `created` under its new one, a replaced view
+    likewise. A `renamed` table may have changed in the same step.
     """
 
     job: DdlJob
@@ -76,11 +76,23 @@ class Catalog:
         self._tables: dict[str, dict[str, int]] = {}
         self._by_id: dict[int, tuple[str, TableInfo]] = {}
 
+    @classmethod
+    def of(
+        cls, version: int, schemas: Iterable[SchemaInfo], tables: Iterable[tuple[str, TableInfo]]
+    ) -> Catalog:
+        """Return a catalog of these schemas and (schema name, table) at a schema version."""
+        made = cls()
+        made.version, made._schemas = version, {schema.name: schema for schema in schemas}
+        made._tables = {name: {} for name in made._schemas}
+        for schema, table in tables:
+            made._tables[schema][table.name] = table.id
+            made._by_id[table.id] = (schema, table)
+        return made
+
     def copy(self) -> Catalog:
         """Return a catalog that changes independently of this one."""
         other = Catalog()
-        other.version = self.version
-        other._schemas = dict(self._schemas)
+        other.version, other._schemas = self.version, dict(self._schemas)
         other._tables = {schema: dict(names) for schema, names in self._tables.items()}
         other._by_id = dict(self._by_id)
         return other
@@ -124,8 +136,7 @@ class Catalog:
         if job.type in _UNFOLLOWABLE:
             raise _unfit(job, _UNFOLLOWABLE[job.type])
         step = _STEPS.get(job.type, Catalog._replace)
-        trial = self.copy()
-        change = step(trial, job)
+        change = step(trial := self.copy(), job)
         self._schemas, self._tables, self._by_id = trial._schemas, trial._tables, trial._by_id
         self.version = max(self.version, job.schema_version)
         return change
@@ -158,7 +169,7 @@ class Catalog:
         return SchemaChange(job=job)
 
     def _create_tables(self, job: DdlJob) -> SchemaChange:
-        pairs = job.tables or (((self._schema_of(job), job.table),) if job.table else ())
+        pairs = self._pairs(job)
         if not pairs:
             raise _unfit(job, "it carries no table")
         created: list[tuple[str, TableInfo]] = []
@@ -177,9 +188,9 @@ class Catalog:
     def _truncate(self, job: DdlJob) -> SchemaChange:
         if job.table is None:
             raise _unfit(job, "it carries no table")
-        schema, before = self._remove(job, job.table_id)
-        created = self._add(job, schema, job.table)
-        return SchemaChange(job=job, dropped=((schema, before),), created=(created,))
+        dropped = self._remove(job, job.table_id)
+        created = self._add(job, dropped[0], job.table)
+        return SchemaChange(job=job, dropped=(dropped,), created=(created,))
 
     def _partitioning(self, job: DdlJob) -> SchemaChange:
         """Replace a table that TiDB gives a new id when it becomes partitioned or stops to be."""
@@ -191,21 +202,23 @@ class Catalog:
 
     def _replace(self, job: DdlJob) -> SchemaChange:
         """Replace tables by id, all at once, so that names may swap."""
-        pairs = job.tables or (((self._schema_of(job), job.table),) if job.table else ())
+        pairs = self._pairs(job)
         if not pairs:
             raise _unfit(job, f"jobs of type {job.type} without a table are unknown")
         before = [self._remove(job, table.id) for _, table in pairs]
         for i, (schema, table) in enumerate(pairs):
             self._add(job, schema, _settled(job, before[i][1], table))
-        after = [self._by_id[table.id] for _, table in pairs]
-        altered = []
-        renamed = []
-        for (old_schema, old), (new_schema, new) in zip(before, after, strict=True):
+        altered, renamed = [], []
+        for (old_schema, old), (_, table) in zip(before, pairs, strict=True):
+            new_schema, new = self._by_id[table.id]
             if (old_schema, old.name) == (new_schema, new.name):
                 altered.append((new_schema, old, new))
             else:
                 renamed.append((old_schema, old, new_schema, new))
         return SchemaChange(job=job, altered=tuple(altered), renamed=tuple(renamed))
+
+    def _pairs(self, job: DdlJob) -> tuple[tuple[str, TableInfo], ...]:
+        return job.tables or (((self._schema_of(job), job.table),) if job.table else ())
 
     def _schema_of(self, job: DdlJob) -> str:
         """Return the name of a job's schema; TiDB writes it in lower case, or only the id."""

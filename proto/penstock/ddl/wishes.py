@@ -80,6 +80,7 @@ def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
             return ["the character set"]
         case SetOptions():
             wishes.options.append(operation)
+            return ["the character set"] if operation.options.charset.charset else []
         case _:
             return _sort_in_key(draft, wishes, operation)
     return []

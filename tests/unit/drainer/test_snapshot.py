@@ -1,0 +1,180 @@
+"""A start from a snapshot ends where one from all history ends; a bad one is never believed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.decisions import Decision
+from drainer.schema import SchemaTracker
+from drainer.schema_start import Followed, schema_from
+from drainer.sinks import Checkpoint
+from drainer.snapshot import Origin, pack, unpack
+from drainer.snapshot_file import FILE_NAME, JOBS_BETWEEN, STEPS_BEHIND, SnapshotFile
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.etcd import EtcdClient
+from penstock.history import JOBS, History
+from penstock.schema import DdlJob
+from tests.unit.drainer.test_schema import history
+from tests.unit.penstock.test_ddl_property import run
+
+ORIGIN = Origin(
+    cluster_id=7, commit_ts=50, schema_version=5, last_job_id=9, revision=3, decided={"8": None}
+)
+MANY = history(*(f"CREATE TABLE t{i} (a INT PRIMARY KEY, b VARCHAR(9))" for i in range(240)))
+
+
+def knows(tracker: SchemaTracker) -> object:
+    schemas, versions, gone = tracker.state()
+    by_id = sorted(versions, key=lambda v: (v[3].id, v[0]))
+    return tracker.version, sorted(s.name for s in schemas), by_id, sorted(gone)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_whatever_a_tracker_knows_comes_back(data: st.DataObject) -> None:
+    jobs = run(data).history
+    jobs = [replace(job, finished_ts=10 * job.schema_version) for job in jobs]
+    half = data.draw(st.integers(0, len(jobs)))
+    tracker = SchemaTracker.from_history(jobs[:half], 10**9)
+    again, origin = unpack(pack(tracker, replace(ORIGIN, schema_version=tracker.version)), "x")
+    assert knows(again) == knows(tracker)
+    assert origin.decided == {"8": None}
+    for job in jobs[half:]:
+        assert again.follow(job).altered == tracker.follow(job).altered
+    assert knows(again) == knows(tracker)
+
+
+def test_a_flipped_bit_anywhere_is_found() -> None:
+    data = pack(SchemaTracker.from_history(MANY[:5], 10**9), replace(ORIGIN, schema_version=5))
+    for at in range(0, len(data), 7):
+        with pytest.raises(Corrupt):
+            unpack(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], "x")
+    with pytest.raises(Corrupt):
+        unpack(data[:-1], "x")
+
+
+class Start:
+    """A Drainer's start on a history in etcd, with a data directory."""
+
+    def __init__(self, etcd: EtcdClient, folder: Path, jobs: list[DdlJob] = MANY) -> None:
+        self.etcd, self.folder = etcd, folder
+        self.history = History(etcd)
+        self.jobs = jobs
+        for job in jobs:
+            self.history.append(job)
+
+    @property
+    def snapshot(self) -> Path:
+        return self.folder / FILE_NAME
+
+    def __call__(
+        self,
+        up_to: int,
+        decided: dict[int, Decision] | None = None,
+        *,
+        cluster_id: int = 7,
+        version: int | None = None,
+    ) -> Followed:
+        file = SnapshotFile(self.folder, cluster_id, self.history, decided or {})
+        version = self.jobs[up_to - 1].schema_version if version is None else version
+        checkpoint = Checkpoint(self.jobs[up_to - 1].finished_ts, version)
+        return schema_from(self.history, file, checkpoint, decided or {})
+
+
+def test_a_second_start_reads_the_snapshot_and_only_later_jobs(
+    etcd: EtcdClient, tmp_path: Path
+) -> None:
+    start = Start(etcd, tmp_path)
+    first = start(230)
+    assert len(first.jobs) == len(MANY)
+    second = start(235)
+    assert [job.schema_version for job in second.jobs] == list(range(231, 242))
+    assert knows(second.tracker) == knows(SchemaTracker.from_history(MANY, MANY[234].finished_ts))
+
+
+@pytest.mark.parametrize("harm", ["lost", "cut", "flipped", "foreign", "ahead"])
+def test_a_snapshot_that_cannot_be_used_is_rebuilt_from_history(
+    etcd: EtcdClient, tmp_path: Path, harm: str
+) -> None:
+    start = Start(etcd, tmp_path)
+    start(230)
+    data = start.snapshot.read_bytes()
+    up_to = 235
+    if harm == "lost":
+        start.snapshot.unlink()
+    elif harm == "cut":
+        start.snapshot.write_bytes(data[:100])
+    elif harm == "flipped":
+        start.snapshot.write_bytes(data[:99] + bytes([data[99] ^ 1]) + data[100:])
+    elif harm == "foreign":
+        start.snapshot.write_bytes(b"something else")
+    else:
+        up_to = 225
+    again = start(up_to)
+    assert len(again.jobs) == len(MANY)
+    wanted = SchemaTracker.from_history(MANY, MANY[up_to - 1].finished_ts)
+    assert knows(again.tracker) == knows(wanted)
+    assert unpack(start.snapshot.read_bytes(), "x")[1].commit_ts == MANY[up_to - 1].finished_ts
+
+
+def test_a_history_that_does_not_lead_to_the_checkpoint_is_refused(
+    etcd: EtcdClient, tmp_path: Path
+) -> None:
+    start = Start(etcd, tmp_path)
+    with pytest.raises(NeedsOperator, match="leads to 230"):
+        start(230, version=233)
+    with pytest.raises(NeedsOperator, match="leads to 230"):
+        start(230, version=229)
+
+
+def test_a_history_that_is_not_the_snapshot_s_is_refused(etcd: EtcdClient, tmp_path: Path) -> None:
+    start = Start(etcd, tmp_path)
+    start(230)
+    etcd.delete_prefix(JOBS)
+    with pytest.raises(NeedsOperator, match="does not have"):
+        start(235)
+
+
+def test_a_snapshot_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Path) -> None:
+    start = Start(etcd, tmp_path)
+    start(230)
+    with pytest.raises(NeedsOperator, match="of cluster 7, not of 8"):
+        start(235, cluster_id=8)
+
+
+def test_a_decision_that_the_snapshot_was_made_with_must_not_get_lost(
+    etcd: EtcdClient, tmp_path: Path
+) -> None:
+    start = Start(etcd, tmp_path)
+    ts = MANY[100].finished_ts
+    decided = {ts: Decision(commit_ts=ts, sql=None)}
+    first = start(230, decided)
+    assert first.tracker.catalog.table("d", MANY[100].table_name) is None
+    assert knows(start(230, decided).tracker) == knows(first.tracker)
+    with pytest.raises(NeedsOperator, match="which is gone"):
+        start(230)
+
+
+def test_a_long_life_renews_the_snapshot_behind_the_stream(
+    etcd: EtcdClient, tmp_path: Path
+) -> None:
+    start = Start(etcd, tmp_path)
+    followed = start(1)
+
+    async def live() -> None:
+        for job in MANY[1:]:
+            await followed.before(job)
+            followed.tracker.follow(job)
+
+    asyncio.run(live())
+    tracker, origin = unpack(start.snapshot.read_bytes(), "x")
+    assert origin.schema_version == 1 + JOBS_BETWEEN
+    assert origin.last_job_id == MANY[JOBS_BETWEEN].id
+    assert tracker.version < followed.tracker.version - STEPS_BEHIND
+    assert knows(start(240).tracker) == knows(SchemaTracker.from_history(MANY, 2400))
