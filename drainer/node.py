@@ -246,7 +246,6 @@ def _wired(
         decisions=decisions,
         ignored_ts=config.ignored_ts,
         route=selection.route,
-        on_followed=followed.on_followed,
     )
     source = Source(
         merger=stream.merger,
