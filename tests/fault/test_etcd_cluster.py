@@ -97,7 +97,7 @@ def answered(ask: Callable[[], Any]) -> Any:
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize("way", ["freeze", "kill"])
+@pytest.mark.parametrize("way", ["freeze", pytest.param("kill", marks=pytest.mark.slow)])
 def test_row_38_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
     etcd_cluster: EtcdCluster, pump_factory: Factory, way: str
 ) -> None:
