@@ -14,7 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pymysql
 
 from drainer.sinks.mysql_session import Connection, MysqlSession, passes, refused
-from drainer.sinks.split import InDoubt, Missed, RowStatement, Split, Transaction
+from drainer.sinks.split import (
+    InDoubt,
+    Missed,
+    RowStatement,
+    Split,
+    Transaction,
+    lane_committed,
+)
 
 
 class Lanes:
@@ -81,6 +88,7 @@ def _run(
             if safe:
                 raise  # What is run again in the safe form does no harm.
             raise InDoubt(f"a commit got no answer: {error}") from error
+        lane_committed()
         return missed
 
     return session.retrying(attempt)

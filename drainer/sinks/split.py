@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.failpoints import point
+
+lane_committed = point("drainer.lane_committed")
 
 
 class RowStatement(NamedTuple):

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.apply.literals import SQLITE
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
-from drainer.sinks.split import Missed, RowStatement, Split, Transaction
+from drainer.sinks.split import Missed, RowStatement, Split, Transaction, lane_committed
 from drainer.sinks.sqlite_ddl import plan
 from penstock.errors import NeedsOperator, Retryable
 
@@ -118,6 +118,7 @@ class SqliteSink:
             self._ledger.check(self._stored(connection))
             _run_rows(connection, transaction, None if safe else missed)
             connection.execute("COMMIT")
+            lane_committed()
             return missed
 
         return self._retrying(attempt)

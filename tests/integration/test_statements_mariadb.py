@@ -1,0 +1,158 @@
+"""Strategy `statements` on a real MariaDB: lanes at once, and a Drainer that dies between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deploy.local.etcd import EtcdServer
+from drainer.apply.literals import MYSQL
+from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.split import Split
+from penstock.schema import TableInfo
+from pumpclient import PumpClient
+from tests.integration.test_apply_mariadb import content, create, merged, plain, serial
+from tests.kit.changes import CASES, Case, Upstream, histories, play
+from tests.kit.fix_drainer import DrainerFactory
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.pages import scraped
+from tests.kit.shop import Shop, in_mariadb
+from tests.unit.drainer.test_statements import Changes, split
+
+START = Checkpoint(0, 0)
+WORSE = [
+    Case(
+        "generated columns",
+        "id INT PRIMARY KEY, v INT UNIQUE, g INT AS (v + 1) VIRTUAL UNIQUE,"
+        " s INT AS (v * 2) STORED",
+        ((1, 2, 3, 4), (None, 1, 2, 3), (None,), (None,)),
+    ),
+    Case(
+        "a language's own letters",
+        "a VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_swedish_ci PRIMARY KEY, v INT",
+        (("y", "Y", "z", "å"), (None, 1, 2, 3)),
+    ),
+]
+
+
+def made(table: TableInfo, changes: Changes, way: dict[str, Any]) -> Split:
+    return split(table, changes, dialect=MYSQL, **way)
+
+
+def point(sink: Sink) -> Checkpoint:
+    last = sink._ledger.last  # type: ignore[attr-defined]
+    return Checkpoint((last.commit_ts if last else 0) + 1, 1)
+
+
+def apply(sink: Sink, work: Split) -> None:
+    missed = sink.apply_split(work, point(sink), START)
+    assert not missed.count, missed
+
+
+def crash(sink: Sink, work: Split, lanes: Sequence[int]) -> None:
+    """Bring some transactions of each lane downstream, and never the last one."""
+    torn = [lane[: at % (len(lane) + 1)] for lane, at in zip(work.lanes, lanes, strict=False)]
+    if any(torn):
+        later = point(sink)
+        sink.apply_split(Split([lane for lane in torn if lane], [], work.safe), later, START)
+
+
+@pytest.mark.parametrize("case", [*CASES, *WORSE], ids=str)
+def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
+    mariadb: MariadbServer, case: Case
+) -> None:
+    table = case.table
+    extra = f"CREATE TABLE t ({case.columns}, extra INT NOT NULL DEFAULT 7)"
+    create(mariadb, case.sql, "merged", "serial")
+    create(mariadb, extra, "statements")
+    columns = len(table.columns)
+    sink = open_sink(mariadb.url, cluster_id=8)
+    with closing(mariadb.connect()) as connection, closing(sink):
+        plain(connection)
+        sink.load_checkpoint()
+
+        @settings(
+            max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow],
+            database=None,
+        )  # fmt: skip
+        @given(
+            batches=histories(case, 25),
+            lanes=st.sampled_from([0, 2, 4]),
+            safe=st.booleans(),
+            deaths=st.lists(st.integers(0, 5), min_size=4, max_size=4),
+        )
+        def check(batches: Any, lanes: int, safe: bool, deaths: list[int]) -> None:
+            for schema in ("statements", "merged", "serial"):
+                connection.query(f"DELETE FROM {schema}.t")
+            upstream = Upstream(table)
+            way = {"lanes": lanes, "batch": 2, "safe": safe}
+            for steps in batches:
+                changes = play(case, upstream, steps)
+                if not changes:
+                    continue
+                crash(sink, made(table, changes, way), deaths)
+                died = any(deaths)
+                apply(sink, made(table, changes, {**way, "safe": safe or died}))
+                for statement in [*merged(table, changes)]:
+                    connection.query(statement)
+                for statement in serial(table, changes):
+                    connection.query(statement)
+                wanted = content(connection, "serial")
+                assert content(connection, "merged") == wanted
+                rows = [row[:columns] for row in content(connection, "statements")]
+                assert sorted(rows, key=repr) == wanted
+
+        check()
+
+
+@pytest.mark.parametrize("dispatch", [True, False], ids=["spread", "whole"])
+def test_a_drainer_that_dies_between_a_batch_s_transactions_goes_on_in_safe_mode(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+    monkeypatch: pytest.MonkeyPatch,
+    dispatch: bool,
+) -> None:
+    pump_factory(etcd_server.url)
+    way = {"apply_strategy": "statements", "apply_txn_batch": 3, "apply_worker_count": 4}
+    monkeypatch.setenv("PENSTOCK_APPLY_DISPATCH", str(dispatch).lower())
+    drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, **way)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=4)
+        shop.create()
+        shop.trade(40)
+        shop.bulk(200)
+        with monkeypatch.context() as armed:
+            armed.setenv("PENSTOCK_FAILPOINTS", "drainer.lane_committed=kill@7")
+            drainer.start()
+            drainer.wait()
+        ((text,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        stored = json.loads(text)
+        assert stored["applying"] > stored["commitTS"]
+        assert stored["consistent"] is False
+        drainer.start()
+        drainer.wait_for("safe mode")
+        drainer.wait_until(shop.trade(30))
+        assert in_mariadb(mariadb) == shop.expected()
+        # A row that somebody else removed is missed, and told of.
+        victim = next(iter(shop.items))
+        mariadb.query(f"DELETE FROM shop.item WHERE id = {victim}")
+        with client.begin("shop") as txn:
+            txn.delete("item", shop.items.pop(victim))
+        assert txn.commit_ts is not None
+        drainer.wait_until(txn.commit_ts)
+        drainer.wait_for(r"1 updated or deleted rows .*`item`")
+        assert (
+            scraped(drainer.status().details["status_pages"])["penstock_drainer_missed_rows_total"]
+            == 1
+        )
+        assert in_mariadb(mariadb) == shop.expected()
+        assert drainer.stop() == 0
