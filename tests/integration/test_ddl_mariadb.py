@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ddl import SchemaChange
+from penstock.ddl import Catalog, SchemaChange
+from penstock.errors import NeedsOperator
 from penstock.schema import ColumnFlag, ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
+from tests.kit.ddl_history import RandomDdl
 from tests.kit.fix_mariadb import MariadbServer
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
@@ -89,8 +91,14 @@ def default_text(c: ColumnInfo) -> str | None:
         return f"current_timestamp({fsp})"
     if c.tp is MysqlType.BIT:
         return f"b'{int(c.default):b}'"
+    if c.tp is MysqlType.STRING and c.is_binary:
+        return "'" + c.default.ljust(c.flen, "\0").replace("\0", "\\0") + "'"
+    if c.tp in (MysqlType.FLOAT, MysqlType.DOUBLE) and c.decimal >= 0:
+        return f"{float(c.default):.{c.decimal}f}"
     is_bare = c.tp in (*_INTEGERS, MysqlType.YEAR, MysqlType.NEWDECIMAL)
     is_bare = is_bare or c.tp in (MysqlType.FLOAT, MysqlType.DOUBLE)
+    if ColumnFlag.ZEROFILL in c.flag and c.tp in _INTEGERS:
+        return c.default.zfill(c.flen)
     return c.default if is_bare else "'" + c.default.replace("'", "''") + "'"
 
 
@@ -192,8 +200,8 @@ def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str
 SESSION = "SET SESSION foreign_key_checks = 0, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
 EVERYTHING = (
     "table_schema NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys')"
-    " AND table_name NOT IN (SELECT table_name FROM information_schema.tables"
-    " WHERE table_type IN ('VIEW', 'SEQUENCE'))"
+    " AND (table_schema, table_name) NOT IN (SELECT table_schema, table_name"
+    " FROM information_schema.tables WHERE table_type IN ('VIEW', 'SEQUENCE'))"
 )
 
 
@@ -225,7 +233,8 @@ class ServerSession(DdlSession):
                 if table.kind == "TABLE":
                     name = table.name.replace("'", "''")
                     where = f"table_schema = '{schema}' AND table_name = '{name}'"
-                    assert not compare(self.connection, [(schema, table)], where), job.query
+                    wrong = compare(self.connection, [(schema, table)], where)
+                    assert not wrong, (job.query, wrong)
         return []
 
 
@@ -243,6 +252,68 @@ def test_the_tracked_schema_is_that_of_the_server_after_every_statement(connecti
         if sql.startswith(("DROP DATABASE", "ALTER TABLE keys3")):
             assert not compare(connection, session.catalog.tables(), EVERYTHING), sql
     assert not compare(connection, session.catalog.tables(), EVERYTHING)
+
+
+def differences_overall(connection: Any, catalog: Catalog) -> list[str]:
+    """What the server says of databases, tables, views and sequences that the catalog does not."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT schema_name, default_character_set_name, default_collation_name"
+            " FROM information_schema.schemata WHERE schema_name NOT IN"
+            " ('mysql', 'information_schema', 'performance_schema', 'sys')"
+        )
+        schemas = [tuple(row) for row in cursor.fetchall()]
+        cursor.execute(
+            "SELECT table_schema, table_name, REPLACE(table_type, 'BASE ', ''),"
+            " IF(table_type = 'BASE TABLE', table_collation, NULL),"
+            " IF(table_type = 'BASE TABLE', table_comment, NULL) FROM information_schema.tables"
+            " WHERE table_schema NOT IN"
+            " ('mysql', 'information_schema', 'performance_schema', 'sys')"
+        )
+        tables = [tuple(row) for row in cursor.fetchall()]
+    tracked_schemas: list[tuple[Any, ...]] = [
+        (s.name, charset_name(s.charset), charset_name(s.collate)) for s in catalog.schemas()
+    ]
+    tracked_tables: list[tuple[Any, ...]] = []
+    for schema, t in catalog.tables():
+        of_table = (charset_name(t.collate), t.comment) if t.kind == "TABLE" else (None, None)
+        tracked_tables.append((schema, t.name, t.kind, *of_table))
+    out = differences(tracked_schemas, schemas) + differences(tracked_tables, tables)
+    return out + compare(connection, catalog.tables(), EVERYTHING)
+
+
+def hold_random_history(connection: Any, seed: int, length: int) -> int:
+    """Run a random history and return how many statements of it the planner took."""
+    session = ServerSession(connection)
+    ddl = RandomDdl(seed, session.catalog)
+    taken = 0
+    for i in range(length):
+        sql = ddl.statement()
+        try:
+            session.run(sql)
+        except NeedsOperator:
+            continue
+        taken += 1
+        if i % 20 == 0:
+            assert not differences_overall(connection, session.catalog), sql
+    assert not differences_overall(connection, session.catalog)
+    return taken
+
+
+def test_the_tracked_schema_is_that_of_the_server_through_a_long_random_history(
+    mariadb: MariadbServer, connection: Any
+) -> None:
+    mariadb.drop_user_databases()
+    assert hold_random_history(connection, seed=4, length=500) > 200
+
+
+@pytest.mark.slow
+def test_the_tracked_schema_is_that_of_the_server_through_many_random_histories(
+    mariadb: MariadbServer, connection: Any
+) -> None:
+    for seed in range(100, 112):
+        mariadb.drop_user_databases()
+        hold_random_history(connection, seed, length=2000)
 
 
 @pytest.mark.slow
