@@ -14,6 +14,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from drainer import ddl_command
 from drainer.config import DrainerConfig
 from drainer.node import run
 from penstock import service
@@ -33,9 +34,12 @@ def _give_memory_back() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a Drainer until it is told to stop; return the process's exit code."""
+    """Run a Drainer until it is told to stop, or `drainer ddl …`; return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["ddl"]:
+        return ddl_command.main(arguments[1:])
     try:
-        config = load(DrainerConfig, argv, prog="drainer", env_prefix="DRAINER")
+        config = load(DrainerConfig, arguments, prog="drainer", env_prefix="DRAINER")
     except NeedsOperator as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 2
