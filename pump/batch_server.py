@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from penstock.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2 as pb
+from penstock.pieces import DATA_BYTES
 from pump.admission import Refused
 from pump.record import OutOfSpace
 from pump.server import abort, parsed, undecodable
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BATCHES_IN_FLIGHT_MAX = 32
+
+WHOLE_BYTES_MAX = 16 << 20
+"""What was stored in one frame and is larger than this is sent in pieces all the same."""
 
 
 class Operations(Protocol):
@@ -178,14 +182,17 @@ class BatchService:
             batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
             async with aclosing(batches):
                 async for pulled in batches:
-                    if pulled.large is None:
-                        yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
-                    elif request.pieces:
-                        async for message in self._pieces(pulled.large):
-                            yield message
-                    else:
+                    if pulled.large is not None and not request.pieces:
                         payload = await self._pulls.whole(pulled.large)
                         yield encode_pull_batch([pulled.large.commit_ts], [payload])
+                    elif pulled.large is not None:
+                        async for message in self._pieces(pulled.large):
+                            yield message
+                    elif request.pieces and max(map(len, pulled.payloads)) > WHOLE_BYTES_MAX:
+                        for message in _cut(pulled.commit_ts, pulled.payloads):
+                            yield message
+                    else:
+                        yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
         except (PenstockError, OSError) as error:
             await abort(context, error)
 
@@ -224,6 +231,17 @@ class BatchService:
         except PenstockError as error:
             await abort(context, error)
         return pb.TriggerGcReply(message=message).SerializeToString()
+
+
+def _cut(stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the messages of a batch in which some binlogs are to be sent in pieces."""
+    for commit_ts, payload in zip(stamps, payloads, strict=True):
+        if len(payload) <= WHOLE_BYTES_MAX:
+            yield encode_pull_batch([commit_ts], [payload])
+            continue
+        for offset in range(0, len(payload), DATA_BYTES):
+            piece = payload[offset : offset + DATA_BYTES]
+            yield encode_pull_piece(commit_ts, len(payload), offset, piece)
 
 
 def _refusal(index: int, error: BaseException) -> pb.Refusal:

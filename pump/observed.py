@@ -56,6 +56,7 @@ class Observed:
             "binlogs_refused": self.figures.refused_text(),
             "fake_binlogs_written": str(self.faker.written),
             "transactions_resolved": str(self.resolving.resolved),
+            "large_transactions_coming": str(len(self.storage.uploads)),
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
             "etcd": "away" if self.membership.etcd_is_away else "reachable",
             "leads_oracle": str(self.oracle is not None and self.oracle.is_leader),

@@ -14,6 +14,7 @@ from penstock.codec import decode_binlog, encode_binlog
 from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState
+from pump import batch_server
 from pump import large as large_module
 from pump.admission import Admission
 from pump.batch_server import BatchService
@@ -138,6 +139,31 @@ def test_a_binlog_in_pieces_of_any_size_is_pulled_as_it_was(
         (message,) = await pump.pull(pieces=False)
         assert list(message.payloads) == [whole]
         assert len(pump.storage.uploads) == 0
+
+    run(tmp_path, body)
+
+
+def test_a_large_binlog_that_came_in_one_message_leaves_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_server, "WHOLE_BYTES_MAX", 900)
+    monkeypatch.setattr(batch_server, "DATA_BYTES", 400)
+
+    async def body(pump: Pump) -> None:
+        payload = large_prewrite(10, ROWS)
+        small = large_prewrite(5, b"small")
+        await pump.writer.write([Record(BinlogType.PREWRITE, 5, 0, small), commit(5, 6)])
+        await pump.writer.write([Record(BinlogType.PREWRITE, 10, 0, payload), commit(10, 20)])
+        found = [message.piece for message in await pump.pull(pieces=True, after_ts=6)]
+        whole = payload + commit(10, 20).payload
+        assert [(p.commit_ts, p.bytes, p.offset) for p in found] == [
+            (20, len(whole), offset) for offset in (0, 400, 800)
+        ]
+        assert b"".join(p.data for p in found) == whole
+        (message,) = await pump.pull(pieces=False)
+        assert list(message.commit_ts) == [6, 20]
+        (first,) = await pump.pull(pieces=True)
+        assert list(first.commit_ts) == [6]
 
     run(tmp_path, body)
 
