@@ -155,6 +155,7 @@ def _screened(mutation: Any, screen: Screened) -> Change:
     if policy.takes_nothing:
         return Change(target[1].id, target, b"", [], len(mutation.sequence), tally)
     kinds, rows = _in_sequence(mutation)
+    policy.check(kinds)
     dropped, is_kept = policy.dropped, policy.is_kept
     kept = [
         i

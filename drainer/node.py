@@ -263,7 +263,9 @@ def _wired(
         thread=parts.thread,
         checkpoint=checkpoint,
     )
-    return Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
+    pipeline = Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
+    pipeline.progress.left_out = selection.describe
+    return pipeline
 
 
 def _wired_to_log(

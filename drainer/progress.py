@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from drainer.planner import RowsStep, Step
@@ -24,6 +25,8 @@ class Progress:
     commit_s: float = 0.0
     missed_rows: int = 0
     """Updated and deleted rows that were not there, where the strategy looks."""
+    left_out: Callable[[], dict[str, str]] = dict
+    """What filters left out, in words."""
 
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
         """Count a step that is in the downstream now."""
@@ -49,4 +52,5 @@ class Progress:
             "missed_rows": str(self.missed_rows),
             "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
+            **self.left_out(),
         }

@@ -60,6 +60,7 @@ class Selection:
         self._rules = rules
         self._schemas = schemas
         self._known: dict[int, Target] = {}
+        self._told: set[int] = set()
         rules.check(schemas.catalog.tables())
 
     @classmethod
@@ -74,6 +75,9 @@ class Selection:
             return None
         policy = self._rules.of_rows(*found)
         if policy.takes_nothing:
+            if table_id not in self._told:
+                self._told.add(table_id)
+                log.info("rows of %s.%s are filtered", found[0], found[1].name)
             return Screened(found, policy, self._tally)
         target = self._target(*found)
         return target if policy.takes_all else Screened(target, policy, self._tally)
@@ -89,6 +93,10 @@ class Selection:
         if known != target:
             known = self._known[target[1].id] = target
         return known
+
+    def describe(self) -> dict[str, str]:
+        """Return what an operator wants to read."""
+        return {"rows_left_out": str(self.rows_left_out), "ddls_left_out": str(self.ddls_left_out)}
 
     def _tally(self, rows: int) -> None:
         self.rows_left_out += rows

@@ -82,7 +82,7 @@ class _Parser:
         rest = self.text[self.token.start :][:30] or "its end"
         raise NeedsOperator(
             f"cannot read the expression {self.text!r} at {rest!r}: {wanted} is wanted",
-            hint="the README of penstock.filters lists what an expression may hold",
+            hint="drainer/README.md says what an expression may hold",
         )
 
     def word(self, *words: str) -> bool:

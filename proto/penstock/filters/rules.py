@@ -26,10 +26,11 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:
-    """What becomes of the rows of one table version: `dropped` kinds, then the test of values."""
+    """What becomes of the rows of one table version: by kind first, then by the test of values."""
 
     dropped: frozenset[MutationType]
     is_kept: IsKept | None
+    refused: frozenset[MutationType] = frozenset()
 
     @property
     def takes_nothing(self) -> bool:
@@ -39,7 +40,13 @@ class RowPolicy:
     @property
     def takes_all(self) -> bool:
         """True when every row passes, so that none needs to be looked at."""
-        return not self.dropped and self.is_kept is None
+        return not self.dropped and self.is_kept is None and not self.refused
+
+    def check(self, kinds: bytes) -> None:
+        """Raise `NeedsOperator` when one of these kinds of change meets a rule that says Error."""
+        met = [kind for kind in self.refused if kind in kinds]
+        if met:
+            raise _refused(f"rows with {', '.join(_EVENTS[kind] for kind in met)}")
 
 
 _ALL = RowPolicy(frozenset(), None)
@@ -74,21 +81,23 @@ class Rules:
     def of_rows(self, schema: str, table: TableInfo) -> RowPolicy:
         """Return what becomes of rows of this table version.
 
-        Raises `NeedsOperator` when a rule says Error, or an expression does not fit the table.
+        Raises `NeedsOperator` when an expression does not fit the table.
         """
         if not self.is_replicated(schema, table.name):
             return _NOTHING
-        dropped = set()
+        dropped, refused = set(), set()
         for kind, event in _EVENTS.items():
             decision = self._events.of_row(schema, table.name, event)
             if decision is Decision.ERROR:
-                raise _refused(f"rows of {schema}.{table.name} with {event}")
-            if decision is not Decision.DO:
+                refused.add(kind)
+            elif decision is not Decision.DO:
                 dropped.add(kind)
         if len(dropped) == len(_EVENTS):
             return _NOTHING
         is_kept = self._rows.of(schema, table)
-        return RowPolicy(frozenset(dropped), is_kept) if dropped or is_kept else _ALL
+        if not (dropped or refused or is_kept):
+            return _ALL
+        return RowPolicy(frozenset(dropped), is_kept, frozenset(refused))
 
     def of_ddl(self, change: SchemaChange) -> bool:
         """Tell whether a DDL is executed downstream.

@@ -98,6 +98,18 @@ def test_kinds_of_change_are_left_out_by_table() -> None:
     assert (two.rows, two.left_out) == ([b"d", b"i", b"u"], 0)
 
 
+def test_a_rule_that_says_error_stops_at_such_a_row_and_not_before() -> None:
+    rule = EventRule(schema_pattern="shop", events=("delete",), action="Error")
+    up = shop(FilterConfig(events=(rule,)))
+    table_id = up.table("shop", "item").id
+    insert = TableMutation(table_id=table_id, inserted_rows=(b"i",), sequence=(INSERT,))
+    delete = TableMutation(table_id=table_id, deleted_rows=(b"d",), sequence=(DELETE,))
+    (change,), _ = read_changes(up.value(insert), up.selection.lookup)
+    assert change.rows == [b"i"]
+    with pytest.raises(NeedsOperator, match="rows with delete meet an event rule that says Error"):
+        read_changes(up.value(delete), up.selection.lookup)
+
+
 def test_rows_are_left_out_by_their_values() -> None:
     rule = ExpressionRule(schema="shop", table="item", insert_value_expr="n < 0")
     up = shop(FilterConfig(expressions=(rule,)))
