@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from drainer.snapshot import Origin, pack, unpack
 from drainer.snapshot_file import FILE_NAME, JOBS_BETWEEN, STEPS_BEHIND, SnapshotFile
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.etcd import EtcdClient
-from penstock.history import JOBS, History
+from penstock.history import JOBS, SCHEMA_VERSION_KEY, History
 from penstock.schema import DdlJob
+from penstock.tableinfo import job_to_json
 from tests.unit.drainer.test_schema import history
+from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
 
 ORIGIN = Origin(
@@ -178,3 +181,32 @@ def test_a_long_life_renews_the_snapshot_behind_the_stream(
     assert origin.last_job_id == MANY[JOBS_BETWEEN].id
     assert tracker.version < followed.tracker.version - STEPS_BEHIND
     assert knows(start(240).tracker) == knows(SchemaTracker.from_history(MANY, 2400))
+
+
+@pytest.mark.slow
+def test_a_start_with_ten_thousand_jobs_follows_few_of_them(
+    etcd: EtcdClient, tmp_path: Path
+) -> None:
+    """Long histories as they are: tables that come, change and go."""
+    columns = ", ".join(f"c{i} VARCHAR(20) NOT NULL DEFAULT 'x'" for i in range(10))
+    session = DdlSession()
+    for i in range(2500):
+        session.run(f"CREATE TABLE t{i} (id BIGINT PRIMARY KEY, {columns})")
+        session.run(f"ALTER TABLE t{i} ADD extra INT", f"CREATE INDEX i ON t{i} (c1)")
+        session.run(f"DROP TABLE t{i - 500}" if i >= 500 else f"ALTER TABLE t{i} ADD more INT")
+    jobs = [replace(j, finished_ts=10 * j.schema_version) for j in session.history]
+    write_at_once(etcd, jobs)
+    start = Start(etcd, tmp_path, [])
+    start.jobs = jobs
+    assert len(start(9_950).jobs) > 10_000
+    followed = start(10_000)
+    assert len(followed.jobs) < 100
+    wanted = SchemaTracker.from_history(jobs, jobs[9_999].finished_ts)
+    assert knows(followed.tracker) == knows(wanted)
+
+
+def write_at_once(etcd: EtcdClient, jobs: list[DdlJob]) -> None:
+    """Record jobs without the history's own care, which takes several calls each."""
+    for job in jobs:
+        etcd.put(f"{JOBS}{job.id:020d}", json.dumps(job_to_json(job)))
+    etcd.put(SCHEMA_VERSION_KEY, str(jobs[-1].schema_version))
