@@ -35,7 +35,7 @@ from drainer.relay.recovery import Replay, recover
 from drainer.relay.stage import NoRelay, Relay, relay_stage
 from drainer.schema import SchemaTracker
 from drainer.schema_start import Followed, schema_at
-from drainer.selection import Selection
+from drainer.selection import Selection, compiled
 from drainer.server import Services, build_server, listen
 from drainer.sinks import Checkpoint
 from drainer.spool import Spool
@@ -56,6 +56,7 @@ _REPLAY_CHECKPOINT_S = 0.1
 
 async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
     """Live until `stop` or an operator's verb; raise what no retry can cure."""
+    compiled(config)  # A rule that cannot be is told before anything is opened.
     try:
         async with AsyncExitStack() as stack:
             parts = await open_parts(config, stack, stop)
