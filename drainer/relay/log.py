@@ -135,14 +135,20 @@ class RelayLog:
         """Return what the operator decided about single DDLs."""
         return self._ddl.decisions()
 
-    def check_range(self, checkpoint_ts: int) -> None:
-        """Raise `NeedsOperator` unless all that was applied after a checkpoint is in the log."""
-        if self.after_ts <= checkpoint_ts <= self.last_ts and self.cluster_id is not None:
+    def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
+        """Raise `NeedsOperator` unless all that was applied after a checkpoint is in the log.
+
+        `applied_ts` is up to where that may be, as far as the checkpoint knows.
+        """
+        reaches = self.after_ts <= checkpoint_ts <= self.last_ts and applied_ts <= self.last_ts
+        if reaches and self.cluster_id is not None:
             return
         if self.cluster_id is None:
             lacking = f"is empty, so all that was applied after {checkpoint_ts} is missing"
         elif checkpoint_ts < self.after_ts:
             lacking = f"begins after {self.after_ts}: ({checkpoint_ts}, {self.after_ts}] is missing"
+        elif checkpoint_ts <= self.last_ts:
+            lacking = f"ends at {self.last_ts}: ({self.last_ts}, {applied_ts}] is missing"
         else:
             lacking = f"ends at {self.last_ts}: all after the checkpoint {checkpoint_ts} is missing"
         raise NeedsOperator(

@@ -104,7 +104,8 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
         log.error("the upstream cannot be reached; the downstream is consistent, so wait for it")
         await _wait_for_upstream(parts, stop)
         return False
-    stored.check_range(checkpoint.commit_ts)
+    may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
+    stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
     decisions = stored.decisions()
     tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, decisions)
     spool_dir = parts.home.path / "spool"

@@ -13,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.decisions import Decision
+from drainer.payload import Spooled
+from drainer.payload import opened as source_of
 from drainer.relay.log import RelayLog
+from drainer.relay.pieces import Gathering
 from drainer.relay.records import RECORD_BYTES_MAX, NotARecord, Piece, Run, Start, decode
+from drainer.slicing import outline
 from penstock.codec import encode_binlog
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.files import Files
@@ -61,9 +65,10 @@ def started(files: Files, checkpoint_ts: int = 0, **options: int) -> RelayLog:
 
 def stored(log: RelayLog, after_ts: int = 0) -> list[tuple[int, bytes]]:
     return [
-        (ts, bytes(payload))
+        (ts, payload)
         for run in log.runs(after_ts)
         for ts, payload in zip(run.commit_ts, run.payloads, strict=True)
+        if isinstance(payload, bytes)
     ]
 
 
@@ -140,6 +145,28 @@ def test_a_binlog_larger_than_a_record_is_in_pieces_and_comes_back_whole() -> No
     assert len(names(files)) == 2  # It is not split over files, however small those are.
 
 
+def test_a_binlog_that_lies_on_the_disk_goes_through_the_log_piece_by_piece(tmp_path: Path) -> None:
+    payload = binlog(20, 3 * RECORD_BYTES_MAX)
+    path = tmp_path / "spooled"
+    path.write_bytes(payload)
+    with source_of(path) as read:
+        spooled = Spooled(path, len(payload), b"", outline(read, len(payload)))
+    files = MemoryFiles()
+    log = started(files)
+    log.append([*entries(10), (20, spooled), *entries(30)])
+    log.sync()
+    assert stored(log) == [*entries(10), (20, payload), *entries(30)]
+    back = tmp_path / "back"
+    back.mkdir()
+    runs = list(opened(files).runs(0, Gathering(back, RECORD_BYTES_MAX)))
+    assert [list(run.commit_ts) for run in runs] == [[10], [20], [30]]
+    (found,) = runs[1].payloads
+    assert isinstance(found, Spooled)
+    assert (found.path.read_bytes(), found.outline) == (payload, spooled.outline)
+    found.release()
+    assert not list(back.iterdir())
+
+
 def test_files_go_when_all_in_them_is_downstream_but_never_the_live_one() -> None:
     files = MemoryFiles()
     log = started(files)
@@ -181,7 +208,9 @@ def test_what_is_missing_is_said_with_its_range() -> None:
     log = started(files, 8)
     append(log, entries(10, 20, 30))
     log.check_range(8)
-    log.check_range(30)
+    log.check_range(30, 30)
+    with pytest.raises(NeedsOperator, match=r"ends at 30: \(30, 31\] is missing"):
+        log.check_range(10, 31)
     with pytest.raises(NeedsOperator, match=r"begins after 8: \(5, 8\] is missing"):
         log.check_range(5)
     with pytest.raises(NeedsOperator, match=r"ends at 30: all after the checkpoint 31 is missing"):

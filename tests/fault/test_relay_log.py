@@ -1,0 +1,241 @@
+"""Rows 65 to 67: the upstream is gone, the downstream is behind, and the relay log has the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient import PumpClient
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.shop import Shop, State, in_mariadb, in_sqlite
+
+pytestmark = pytest.mark.fault
+
+
+class Downstream:
+    """SQLite or MariaDB: its rows, its checkpoint, and a way to hold up what is committed."""
+
+    def __init__(self, path: Path, server: MariadbServer | None) -> None:
+        self._path = path
+        self._server = server
+        self.url = server.url if server else f"sqlite:///{path}"
+
+    def state(self) -> State:
+        return in_mariadb(self._server) if self._server else in_sqlite(self._path)
+
+    def checkpoint(self) -> dict[str, Any]:
+        if self._server:
+            ((text,),) = self._server.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
+        else:
+            with closing(sqlite3.connect(self._path)) as connection:
+                query = 'SELECT checkPoint FROM "tidb_binlog.checkpoint"'
+                ((text,),) = connection.execute(query).fetchall()
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no transaction commit, as one that is stuck in the middle would not."""
+        connection: Any
+        if self._server:
+            connection = self._server.connect()
+            with closing(connection):
+                connection.begin()
+                connection.query("SELECT * FROM tidb_binlog.checkpoint FOR UPDATE")
+                yield
+        else:
+            with closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                yield
+                other.execute("ROLLBACK")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("sqlite", marks=pytest.mark.slow),
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+    ]
+)
+def downstream(request: pytest.FixtureRequest, tmp_path: Path) -> Downstream:
+    server = request.getfixturevalue("mariadb") if request.param == "mariadb" else None
+    return Downstream(tmp_path / "down.db", server)
+
+
+class Diary:
+    """What the shop held after each commit."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.states: dict[int, State] = {}
+
+    def trade(self, transactions: int) -> None:
+        for _ in range(transactions):
+            commit_ts = self.shop.trade(1)
+            self.states[commit_ts] = self.shop.expected()
+
+    def ddl(self, sql: str) -> None:
+        commit_ts = self.shop.execute_ddl(sql)
+        self.states[commit_ts] = self.shop.expected()
+
+    def at(self, commit_ts: int) -> State:
+        return self.states[max(ts for ts in self.states if ts <= commit_ts)]
+
+
+def bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.seg"))
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 90) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come true"
+        time.sleep(0.05)
+
+
+def relayed(folder: Path) -> dict[str, Any]:
+    return {
+        "relay_log_dir": folder,
+        "relay_max_file_size": 2_000,
+        "relay_upstream_timeout_s": 2,
+        "batch_rows_max": 40,
+    }
+
+
+def left_behind(
+    drainer: DrainerProcess, diary: Diary, downstream: Downstream, folder: Path
+) -> None:
+    """Kill the Drainer while a batch is stuck and more of it is in the relay log."""
+    before = bytes_in(folder)
+    with downstream.held():
+        diary.trade(20)
+        diary.ddl("ALTER TABLE shop.note ADD COLUMN extra INT DEFAULT 7")
+        diary.ddl("ALTER TABLE shop.note DROP COLUMN extra")
+        diary.trade(20)
+        until(lambda: bytes_in(folder) > before)
+        time.sleep(0.5)
+        drainer.kill()
+
+
+def test_row_66_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
+    fresh_etcd: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    downstream: Downstream,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "relay"
+    pump = pump_factory(fresh_etcd.url)
+    drainer = drainer_factory(fresh_etcd.url, downstream.url, **relayed(folder))
+    with PumpClient.connect(fresh_etcd.url) as client:
+        diary = Diary(Shop(client, seed=21))
+        diary.shop.create()
+        diary.trade(60)
+        drainer.wait_until(diary.shop.last_ts)
+        # What is downstream is not kept, but for the file that is being written.
+        until(lambda: not (folder / "000000.seg").exists())
+        left_behind(drainer, diary, downstream, folder)
+    then = downstream.checkpoint()
+    assert then["consistent"] is False
+    assert then["commitTS"] < diary.shop.last_ts
+    pump.kill()
+    fresh_etcd.kill()
+
+    assert drainer.spawn().wait(150) == 0
+    log = drainer.log_text()
+    assert "applying (" in log
+    assert "came from the relay log" in log
+    now = downstream.checkpoint()
+    assert now["consistent"] is True
+    assert now["commitTS"] > then["commitTS"]
+    assert downstream.state() == diary.at(now["commitTS"])
+
+    # With a consistent downstream it waits for the upstream, as ever; and goes on with it.
+    drainer.spawn().wait_for("the downstream is consistent, so wait for it", 120)
+    fresh_etcd.start()
+    pump.start()
+    drainer.wait_until(diary.shop.last_ts)
+    assert downstream.state() == diary.shop.expected()
+    assert downstream.checkpoint()["consistent"] is False
+    assert drainer.stop() == 0
+    assert downstream.checkpoint()["consistent"] is True
+
+
+@pytest.mark.slow
+def test_row_67_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothing(
+    fresh_etcd: EtcdServer, pump_factory: Any, drainer_factory: DrainerFactory, tmp_path: Path
+) -> None:
+    folder, downstream = tmp_path / "relay", Downstream(tmp_path / "down.db", None)
+    pump_factory(fresh_etcd.url)
+    drainer = drainer_factory(fresh_etcd.url, downstream.url, **relayed(folder))
+    with PumpClient.connect(fresh_etcd.url) as client:
+        diary = Diary(Shop(client, seed=22))
+        diary.shop.create()
+        diary.trade(60)
+        drainer.wait_until(diary.shop.last_ts)
+        until(lambda: not (folder / "000000.seg").exists())
+        left_behind(drainer, diary, downstream, folder)
+    fresh_etcd.kill()
+    then, state = downstream.checkpoint(), downstream.state()
+    oldest, newest = (sorted(folder.glob("*.seg"))[at] for at in (0, -1))
+
+    put_checkpoint(tmp_path / "down.db", {**then, "commitTS": 5})
+    assert drainer.spawn().wait(120) == 2
+    assert re.search(r"begins after \d+: \(5, \d+\] is missing", drainer.log_text())
+    put_checkpoint(tmp_path / "down.db", {**then, "commitTS": then["commitTS"] * 2})
+    assert drainer.spawn().wait(120) == 2
+    assert "all after the checkpoint" in drainer.log_text()
+    put_checkpoint(tmp_path / "down.db", then)
+
+    intact = oldest.read_bytes()
+    oldest.write_bytes(intact[:200] + bytes([intact[200] ^ 1]) + intact[201:])
+    assert drainer.spawn().wait(120) == 1
+    assert re.search(rf"stopped: {oldest}, offset \d+", drainer.log_text())
+    assert (downstream.checkpoint(), downstream.state()) == (then, state)
+    oldest.write_bytes(intact)
+
+    newest.write_bytes(newest.read_bytes()[:-10])
+    assert drainer.spawn().wait(120) == 0
+    assert "cut the torn end" in drainer.log_text()
+    now = downstream.checkpoint()
+    assert now["consistent"] is True
+    assert now["commitTS"] > then["commitTS"]
+    assert downstream.state() == diary.at(now["commitTS"])
+
+
+def test_row_65_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    downstream = Downstream(tmp_path / "down.db", None)
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, downstream.url)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=23)
+        drainer.wait_until(shop.create())
+    assert drainer.stop() == 0
+    then = downstream.checkpoint()
+    assert then["consistent"] is True
+    ahead = then["commitTS"] + (1 << 40)
+    put_checkpoint(tmp_path / "down.db", {**then, "commitTS": ahead})
+    assert drainer.spawn().wait(120) == 2
+    assert re.search(rf"what commits in \(\d+, {ahead}\]", drainer.log_text())
+    assert downstream.checkpoint()["commitTS"] == ahead
+
+
+def put_checkpoint(path: Path, fields: dict[str, Any]) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        update = 'UPDATE "tidb_binlog.checkpoint" SET checkPoint = ?'
+        connection.execute(update, (json.dumps(fields),))
