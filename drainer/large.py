@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from itertools import islice
 
 from drainer.apply.work import Batch
 from drainer.batches import Collector, Lookup, Target, read_changes
@@ -38,6 +40,7 @@ _REPORT_S = 10.0
 _LOOK_S = 0.5
 
 Generate = Callable[[Batch], Awaitable[list[bytes]]]
+_Ready = queue.SimpleQueue[list[bytes] | Exception | None]
 
 
 class Large:
@@ -132,55 +135,67 @@ class _Large:
 
 
 class _Handover:
-    """Slices from the event loop, which makes them, to the sink thread, which asks for them."""
+    """Slices from the event loop, which makes them, to the sink thread, which asks for them.
+
+    A plain queue, because a future that crosses threads keeps its result until the garbage
+    collector comes by, and that is not often where a few objects hold megabytes each.
+    """
 
     def __init__(self, batches: Callable[[], Iterator[Batch]], generate: Generate) -> None:
         self._batches = batches
         self._generate = generate
         self._loop = asyncio.get_running_loop()
-        self._making: asyncio.Task[list[bytes] | None] | None = None
+        self._making: asyncio.Task[None] | None = None
         self._closed = False
 
     def parts(self) -> Generator[list[bytes]]:
         """Yield the statements of slice after slice; called in the sink thread, once a try."""
-        batches = self._batches()
-        ahead = asyncio.run_coroutine_threadsafe(self._next(batches), self._loop)
+        batches, ready = self._batches(), _Ready()
+        self._call(self._begin, batches, ready)
         try:
-            while (statements := self._waited(ahead)) is not None:
-                ahead = asyncio.run_coroutine_threadsafe(self._next(batches), self._loop)
+            while (statements := self._waited(ready)) is not None:
+                self._call(self._begin, batches, ready)
                 yield statements
                 del statements
         finally:
-            ahead.cancel()
-
-    def _waited(self, ahead: Future[list[bytes] | None]) -> list[bytes] | None:
-        """Return what is being made; look up now and then, for an event loop may end or hang."""
-        while not self._closed:
-            try:
-                return ahead.result(_LOOK_S)
-            except CancelledError:
-                break
-            except TimeoutError:
-                if ahead.done():
-                    raise
-        raise Retryable("the Drainer ends while it applies a large transaction")
-
-    async def _next(self, batches: Iterator[Batch]) -> list[bytes] | None:
-        if self._closed:
-            raise asyncio.CancelledError
-        self._making = asyncio.current_task()
-        batch = await asyncio.to_thread(next, batches, None)
-        if batch is None:
-            return None
-        generating = self._generate(batch)
-        del batch
-        return await generating
+            self._call(self._cancel)
 
     def close(self) -> None:
         """End whatever is being made; the sink thread then hears that there is no more."""
         self._closed = True
+        self._cancel()
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # The loop is closed: the sink thread notices by itself.
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _waited(self, ready: _Ready) -> list[bytes] | None:
+        """Return what is being made; look up now and then, for an event loop may end or hang."""
+        while not self._closed:
+            try:
+                made = ready.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            if isinstance(made, Exception):
+                raise made
+            return made
+        raise Retryable("the Drainer ends while it applies a large transaction")
+
+    def _begin(self, batches: Iterator[Batch], ready: _Ready) -> None:
+        if not self._closed:
+            self._making = self._loop.create_task(self._make(batches, ready))
+
+    def _cancel(self) -> None:
         if self._making is not None:
             self._making.cancel()
+
+    async def _make(self, batches: Iterator[Batch], ready: _Ready) -> None:
+        try:
+            made: list[Batch] = []
+            await asyncio.to_thread(lambda: made.extend(islice(batches, 1)))
+            ready.put(await self._generate(made.pop()) if made else None)
+        except Exception as error:
+            ready.put(error)
 
 
 def _surveyed(payload: Spooled, lookup: Lookup) -> tuple[int, dict[int, Target | None]]:

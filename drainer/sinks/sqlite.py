@@ -206,7 +206,12 @@ class SqliteSink:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = connection = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                self._path,
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+                # No two statements are alike, and a hundred of a megabyte each would be kept.
+                cached_statements=0,
             )
             connection.execute("PRAGMA journal_mode = WAL")
             # FULL syncs each commit: an acknowledged checkpoint must survive a power cut.

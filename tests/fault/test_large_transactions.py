@@ -1,0 +1,146 @@
+"""Row 51, the Drainer: transactions much larger than its memory, and a kill in their middle."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient import PumpClient
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.huge import CREATE, FIRST_ID, Huge, write
+
+pytestmark = pytest.mark.fault
+
+MIB = 1 << 20
+
+
+def test_row_51_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    huge = Huge(rows=24_000, body_bytes=2800)
+    path = tmp_path / "down.db"
+    drainer, commit_ts = _begun(etcd, etcd_server, pump_factory, drainer_factory, path, huge)
+    drainer.wait_for("applying the")
+    _until(lambda: _size(Path(f"{path}-wal")) > 4 * MIB)
+    drainer.kill()
+    assert _found(path) == (0, None, None)
+    drainer.start()
+    _forget_peak(drainer)
+    drainer.wait_until(commit_ts, timeout_s=180)
+    # 64 MiB of rows; held in one piece they took several times that.
+    assert _peak_bytes(drainer) < 330 * MIB
+    assert _found(path) == _all(huge)
+    _until(lambda: not list((drainer.data_dir / "spool").iterdir()))
+    # What comes behind it, and around it, is not held up.
+    with PumpClient.connect(etcd_server.url) as client, client.begin("huge") as txn:
+        txn.insert("t", {"id": 1, "body": b"small"})
+    drainer.wait_until(txn.commit_ts)
+
+
+@pytest.mark.slow
+def test_row_51_two_gibibytes_are_applied_in_bounded_memory(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    huge = Huge(rows=550_000, body_bytes=4080)
+    path = tmp_path / "down.db"
+    drainer, commit_ts = _begun(etcd, etcd_server, pump_factory, drainer_factory, path, huge)
+    drainer.wait_for("applying the 2[0-9]{9} bytes", timeout_s=300)
+    drainer.wait_until(commit_ts, timeout_s=1800)
+    assert _peak_bytes(drainer) < 330 * MIB
+    assert _found(path) == _all(huge)
+
+
+def test_a_downstream_that_dies_within_a_large_transaction_gets_it_again_from_its_start(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+) -> None:
+    huge = Huge(rows=6000, body_bytes=3600)
+    pump = pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, mariadb.url, batch_bytes_max=MIB)
+    _create(etcd_server)
+    commit_ts = write(etcd, pump.addr, huge)
+    drainer.wait_for("applying the")
+    time.sleep(0.3)
+    mariadb.kill()
+    mariadb.start()
+    drainer.wait_until(commit_ts)
+    counted = "SELECT COUNT(*), MIN(id), SUM(id), MIN(LENGTH(body)) FROM huge.t"
+    total = sum(range(FIRST_ID, FIRST_ID + huge.rows))
+    assert [tuple(map(int, row)) for row in mariadb.query(counted)] == [
+        (huge.rows, FIRST_ID, total, huge.body_bytes)
+    ]
+
+
+def _create(etcd_server: EtcdServer) -> None:
+    with PumpClient.connect(etcd_server.url) as client:
+        client.execute_ddl("CREATE DATABASE huge")
+        client.execute_ddl(CREATE)
+
+
+def _begun(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    path: Path,
+    huge: Huge,
+) -> tuple[DrainerProcess, int]:
+    """Return a Drainer that has the table, once the transaction is committed on a Pump."""
+    pump = pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+    _create(etcd_server)
+    drainer.wait_for("2 in all")
+    _forget_peak(drainer)
+    return drainer, write(etcd, pump.addr, huge)
+
+
+def _found(path: Path) -> tuple[Any, ...]:
+    with closing(sqlite3.connect(path)) as connection:
+        sql = "SELECT count(*), min(id), sum(id) FROM `huge.t` WHERE id > 1"
+        found: tuple[Any, ...] = connection.execute(sql).fetchone()
+        return found
+
+
+def _all(huge: Huge) -> tuple[int, int, int]:
+    return huge.rows, FIRST_ID, sum(range(FIRST_ID, FIRST_ID + huge.rows))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _forget_peak(drainer: DrainerProcess) -> None:
+    """Let the kernel count the highest resident size from here on."""
+    Path(f"/proc/{drainer.pid}/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak_bytes(drainer: DrainerProcess) -> int:
+    status = Path(f"/proc/{drainer.pid}/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
