@@ -6,6 +6,10 @@ Each unique index of a table gives a change one key for its old and one for its 
     1        wild: whether the value equals another cannot be told here
     other    a hash over the index and the values; equal for all values that the index calls equal
 
+A foreign key links its child's columns with the parent's: both have a key for it, with one number
+for equal values, so that child and parent do not overtake each other either. An update that leaves
+the columns alone has none.
+
 Equal numbers for different values only cost parallelism, so the folding is coarser than any
 collation it is used for: letter case, accents and trailing spaces are dropped. A collation or a
 character of which that is not known for sure is wild, and so is an index on a generated column,
@@ -27,6 +31,7 @@ from typing import Any
 
 from drainer.apply.keys import apply_key
 from drainer.apply.literals import Family, family, padded_length
+from drainer.apply.work import Link
 from penstock.schema import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 
 NO_KEY, WILD = 0, 1
@@ -46,12 +51,24 @@ Fold = Callable[[Any], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """One index's keys; `tag` names it across tables, `holds_row` when the index forbids twins."""
+    """One index's or foreign key's keys; `tag` names it across tables.
+
+    `is_unique` says that the index forbids two rows with one key.
+    """
 
     tag: int
     parts: tuple[tuple[int, Fold], ...]
     told: bool
-    holds_row: bool = True
+    is_unique: bool = True
+
+    def keys(self, old: Sequence[Any] | None, new: Sequence[Any] | None) -> tuple[int, int]:
+        """Return the keys of a change's old and new image; None is one that it has not."""
+        before = NO_KEY if old is None else self.key(old)
+        after = NO_KEY if new is None else self.key(new)
+        if not self.is_unique and self.told and old is not None and new is not None:
+            unchanged = all(old[at] == new[at] for at, _ in self.parts)
+            return (NO_KEY, NO_KEY) if unchanged else (before, after)
+        return before, after
 
     def key(self, row: Sequence[Any]) -> int:
         """Return the causality key of one image of a row."""
@@ -98,10 +115,22 @@ def _unique_set(schema: str, table: TableInfo, index: IndexInfo) -> KeySet:
     return KeySet(tag_of(schema, table.name, index.columns), _parts(table, index.columns), told)
 
 
-def tag_of(schema: str, table: str, columns: Sequence[IndexColumn]) -> int:
-    """Return the number of an index: its table, its columns, their prefixes."""
+@lru_cache(maxsize=1024)
+def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
+    """Return the key sets of a table's foreign keys, as child or as parent."""
+    sets = []
+    for tag, offsets in links:
+        columns = [table.columns[offset] for offset in offsets]
+        parts = tuple((column.offset, fold_of(column)) for column in columns)
+        told = not any(column.is_generated for column in columns)
+        sets.append(KeySet(tag, parts, told, is_unique=False))
+    return tuple(sets)
+
+
+def tag_of(schema: str, table: str, columns: Sequence[IndexColumn], what: str = "unique") -> int:
+    """Return the number of an index or a foreign key: its table, its columns, their prefixes."""
     names = sorted(f"{part.name.lower()}({part.length})" for part in columns)
-    return _number(*(text.encode() for text in (schema.lower(), table.lower(), *names)))
+    return _number(*(text.encode() for text in (what, schema.lower(), table.lower(), *names)))
 
 
 def _parts(table: TableInfo, columns: Sequence[IndexColumn]) -> tuple[tuple[int, Fold], ...]:

@@ -16,7 +16,7 @@ to that. The answer travels as an Arrow stream with one row for each change:
     a0 a1 …   uint64         the same of the new image
 
 The metadata `penstock` of its schema is JSON: "once" for a table without row key, and for each key
-set its "tags" and whether it names one row at most ("unique").
+set its "tags" and whether two rows cannot share a key ("unique").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drainer.apply.causality import NO_KEY, key_sets
+from drainer.apply.causality import key_sets, link_sets
 from drainer.apply.keys import apply_key
 from drainer.apply.rowwise import Row, row_codec
 from drainer.apply.sql import TableSql, table_sql
@@ -111,7 +111,7 @@ def row_statements(unit: WorkUnit) -> RowStatements:
     """
     table = unit.table
     sql = table_sql(unit.dialect, unit.schema, unit.name, table)
-    sets = key_sets(unit.schema, table.renamed(unit.name))
+    sets = key_sets(unit.schema, table.renamed(unit.name)) + link_sets(table, unit.links)
     once = apply_key(table) is None
     rows = unit.rows.column("row").to_pylist()
     kinds = unit.rows.column("kind").to_pylist()
@@ -135,9 +135,9 @@ def row_statements(unit: WorkUnit) -> RowStatements:
         first.append(statement)
         second.append(behind)
         labels.append(sql.label(new if old is None else old))  # type: ignore[arg-type]
-        before[i] = [NO_KEY if old is None else each.key(old) for each in sets]
-        after[i] = [NO_KEY if new is None else each.key(new) for each in sets]
-    tags, unique = [each.tag for each in sets], [each.holds_row for each in sets]
+        for j, each in enumerate(sets):
+            before[i, j], after[i, j] = each.keys(old, new)
+    tags, unique = [each.tag for each in sets], [each.is_unique for each in sets]
     return RowStatements(once, tags, unique, first, second, labels, before, after)
 
 

@@ -39,6 +39,10 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, S
 _HINT = "Drainer and Spark tasks must run the same version of Penstock"
 
 
+Link = tuple[int, tuple[int, ...]]
+"""A foreign key's number, and the offsets of its columns in this table, child's or parent's."""
+
+
 class Op(IntEnum):
     """What a task has to do with one row of a work unit."""
 
@@ -100,6 +104,7 @@ class WorkUnit:
     table: TableInfo
     rows: pa.RecordBatch
     displaces: bool = False
+    links: tuple[Link, ...] = ()
 
     def encode(self) -> bytes:
         """Return the unit as one Arrow IPC stream."""
@@ -112,6 +117,7 @@ class WorkUnit:
                 "name": self.name,
                 "table": _table_text(self.table),
                 "displaces": self.displaces,
+                "links": self.links,
             }
         )
         schema = ROWS_SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
@@ -137,6 +143,7 @@ class WorkUnit:
                 table=_table(header["table"]),
                 rows=rows.replace_schema_metadata(None),
                 displaces=header["displaces"],
+                links=tuple((tag, tuple(offsets)) for tag, offsets in header["links"]),
             )
         except _UNREADABLE as error:
             raise Malformed(f"undecodable work unit: {error}", hint=_HINT) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.split import Missed, Split
+from drainer.sinks.split import ForeignKey, Missed, Split
 from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class Sink(Protocol):
         this is still so, which keeps another Drainer's out. Raises `InDoubt` when a lane's commit
         got no answer and `split` is not `safe`.
         """
+        ...
+
+    def foreign_keys(self) -> tuple[ForeignKey, ...]:
+        """Return the downstream's foreign keys: the same object until a DDL has run."""
         ...
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:

@@ -23,10 +23,10 @@ from pymysql.constants import ER
 from drainer.apply.literals import MYSQL
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
-from drainer.sinks.mysql_lanes import Lanes, run_rows
+from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
 from drainer.sinks.mysql_session import ROWS_SQL_MODE, Connection, MysqlSession, code_of, one
 from drainer.sinks.mysql_url import Target, parse_url
-from drainer.sinks.split import Missed, Split, Transaction
+from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
 from penstock.ddl.lexer import quote_name
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType
@@ -58,6 +58,7 @@ class MysqlSink:
         )
         self._session = new_session()
         self._lanes = Lanes(new_session)
+        self._foreign_keys: tuple[ForeignKey, ...] | None = None
         self._table = f"`{self._target.checkpoint_schema}`.`{self._target.checkpoint_table}`"
 
     # --- the promise -----------------------------------------------------------------------
@@ -146,6 +147,12 @@ class MysqlSink:
         self._session.retrying(attempt)
         self._ledger.wrote(text)
 
+    def foreign_keys(self) -> tuple[ForeignKey, ...]:
+        """Return the downstream's foreign keys: the same object until a DDL has run."""
+        if self._foreign_keys is None:
+            self._foreign_keys = self._session.retrying(lambda c, _: foreign_keys(c))
+        return self._foreign_keys
+
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Save the intent, run the job's query, save `checkpoint`.
 
@@ -155,6 +162,7 @@ class MysqlSink:
         last = self._ledger.last
         intended = last is not None and last.ddl_intent_ts == checkpoint.commit_ts
         doubtful = maybe_done or intended
+        self._foreign_keys = None
         self.save_checkpoint(self._ledger.intent(checkpoint))
 
         def attempt(connection: Connection, retried: bool) -> None:

@@ -15,6 +15,7 @@ import pymysql
 
 from drainer.sinks.mysql_session import Connection, MysqlSession, passes, refused
 from drainer.sinks.split import (
+    ForeignKey,
     InDoubt,
     Missed,
     RowStatement,
@@ -108,3 +109,20 @@ def run_rows(connection: Connection, rows: list[RowStatement], missed: Missed | 
             raise refused(error, statement.row) from error
         if missed is not None and not found and statement.names_a_row:
             missed.note(statement.row)
+
+
+def foreign_keys(connection: Connection) -> tuple[ForeignKey, ...]:
+    """Return all foreign keys of the server."""
+    found: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_schema, table_name, referenced_table_schema, referenced_table_name,"
+            " constraint_name, column_name, referenced_column_name"
+            " FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL"
+        )
+        for *key, child, parent in cursor.fetchall():
+            found.setdefault(tuple(key), []).append((child, parent))
+    return tuple(
+        ForeignKey(schema, table, parent_schema, parent, tuple(columns))
+        for (schema, table, parent_schema, parent, _), columns in found.items()
+    )

@@ -27,6 +27,16 @@ class RowStatement(NamedTuple):
 Transaction = list[RowStatement]
 
 
+class ForeignKey(NamedTuple):
+    """One of the downstream's foreign keys; `columns` pairs the child's with the parent's."""
+
+    schema: str
+    table: str
+    parent_schema: str
+    parent: str
+    columns: tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Lanes of transactions, and the `last` one, which also stores the checkpoint.

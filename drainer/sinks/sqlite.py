@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.apply.literals import SQLITE
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
-from drainer.sinks.split import Missed, RowStatement, Split, Transaction, lane_committed
+from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
 from drainer.sinks.sqlite_ddl import plan
 from penstock.errors import NeedsOperator, Retryable
 
@@ -122,6 +122,10 @@ class SqliteSink:
             return missed
 
         return self._retrying(attempt)
+
+    def foreign_keys(self) -> tuple[ForeignKey, ...]:
+        """Return none: the tables of a file are made without."""
+        return ()
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Change the tables and store `checkpoint`, all or nothing.

@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from drainer.apply.causality import NO_KEY, WILD
+from drainer.apply.causality import NO_KEY, WILD, tag_of
 from drainer.apply.row_statements import Keys, RowStatements
-from drainer.sinks.split import RowStatement, Split, Transaction
+from drainer.apply.work import Link
+from drainer.sinks.split import ForeignKey, RowStatement, Split, Transaction
+from penstock.schema import IndexColumn, TableInfo
 
 _ONCE = WILD
 """Ties all that must happen once; no value's key is this number once wild ones are tamed."""
@@ -70,6 +72,23 @@ class _Groups:
     def _join(self, one: int, other: int) -> None:
         low, high = sorted((self.root(one), self.root(other)))
         self.parents[high] = low
+
+
+def links_of(schema: str, table: TableInfo, keys: Iterable[ForeignKey]) -> tuple[Link, ...]:
+    """Return the foreign keys that a table is child or parent of, as its units tell of them."""
+    here = (schema.lower(), table.name.lower())
+    links = []
+    for key in keys:
+        pairs = sorted(key.columns, key=lambda pair: pair[1].lower())
+        ends = ((key.schema, key.table), (key.parent_schema, key.parent))
+        columns = [IndexColumn(name=parent, offset=0) for _, parent in pairs]
+        tag = tag_of(key.parent_schema, key.parent, columns, "foreign key")
+        for side, end in enumerate(ends):
+            found = [table.column(pair[side]) for pair in pairs]
+            offsets = tuple(column.offset for column in found if column is not None)
+            if (end[0].lower(), end[1].lower()) == here and len(offsets) == len(pairs):
+                links.append((tag, offsets))
+    return tuple(dict.fromkeys(links))
 
 
 def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -> list[Change]:

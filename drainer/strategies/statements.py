@@ -24,13 +24,22 @@ from drainer.apply.work import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
 from drainer.coordinator import Coordinator
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
-from drainer.sinks.split import InDoubt, Missed, Split
+from drainer.sinks.split import ForeignKey, InDoubt, Missed, Split
 from drainer.strategies import Prepared
-from drainer.strategies.grouping import Ints, in_commit_order, is_crossing, spread, whole
+from drainer.strategies.grouping import (
+    Ints,
+    in_commit_order,
+    is_crossing,
+    links_of,
+    spread,
+    whole,
+)
 
 log = logging.getLogger(__name__)
 
 UNIT_ROWS_MIN = 1000
+
+ForeignKeys = tuple[ForeignKey, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class EachChange:
         self._parts = parts
         self._start = start
         self._committed_ts = start.commit_ts
+        self._keys: ForeignKeys | None = None
         self.missed_rows = 0
         if self.is_safe:
             log.info("safe mode: inserts replace, updates delete and replace")
@@ -75,20 +85,30 @@ class EachChange:
 
     async def prepare(self, batch: Batch) -> Prepared:
         """Let the tasks write the SQL, and group it here."""
-        split = await self.split(batch, safe=self.is_safe)
-        return _Changes(self, batch, split)
+        keys = self._keys
+        if keys is None:
+            keys = await self.foreign_keys()
+        split = await self.split(batch, keys, safe=self.is_safe)
+        return _Changes(self, batch, keys, split)
 
-    async def split(self, batch: Batch, *, safe: bool) -> Split:
+    async def foreign_keys(self) -> ForeignKeys:
+        """Return the downstream's foreign keys as they are once all before this is committed."""
+        self._keys = await self._thread.call(self._sink.foreign_keys)
+        return self._keys
+
+    async def split(self, batch: Batch, keys: ForeignKeys, *, safe: bool) -> Split:
         """Return a batch's statements, in lanes."""
-        units, numbers = await asyncio.to_thread(self._units, batch, safe)
+        units, numbers = await asyncio.to_thread(self._units, batch, keys, safe)
         answers = await self._coordinator.run(units)
         made = await asyncio.to_thread(self._arranged, answers, numbers, safe)
-        return await self.split(batch, safe=True) if made is None else made
+        return await self.split(batch, keys, safe=True) if made is None else made
 
-    def _units(self, batch: Batch, safe: bool) -> tuple[list[bytes], list[Ints]]:
+    def _units(self, batch: Batch, keys: ForeignKeys, safe: bool) -> tuple[list[bytes], list[Ints]]:
         units: list[bytes] = []
         numbers: list[Ints] = []
         for changes in batch.tables:
+            assert changes.transactions is not None, "the batch says which rows belong together"
+            table, links = changes.table, links_of(changes.schema, changes.table, keys)
             whole_unit = _rows(changes, Op.SAFE if safe else Op.EACH)
             count = len(whole_unit)
             step = max(UNIT_ROWS_MIN, -(-count // self._parts))
@@ -98,9 +118,10 @@ class EachChange:
                     len(units),
                     self._sink.dialect,
                     changes.schema,
-                    changes.table.name,
-                    changes.table,
+                    table.name,
+                    table,
                     whole_unit.slice(at, step),
+                    links=links,
                 )
                 units.append(unit.encode())
                 numbers.append(changes.transactions[at : at + step])
@@ -144,19 +165,23 @@ def _rows(changes: TableRows, op: Op) -> pa.RecordBatch:
 class _Changes:
     """A batch and its statements; the rows stay until the commit, in case it must be redone."""
 
-    def __init__(self, strategy: EachChange, batch: Batch, split: Split) -> None:
+    def __init__(self, strategy: EachChange, batch: Batch, keys: ForeignKeys, split: Split) -> None:
         self._strategy = strategy
         self._batch = batch
+        self._keys = keys
         self._split: Split | None = split
 
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Apply; after a commit without an answer once more, in the safe form."""
         split, self._split = self._split, None
         assert split is not None, "a batch is committed once"
+        keys = await self._strategy.foreign_keys()
+        if keys is not self._keys:  # A DDL ran meanwhile, and other tables are linked now.
+            split = await self._strategy.split(self._batch, keys, safe=split.safe)
         try:
             await self._strategy.apply(split, checkpoint)
         except InDoubt as doubt:
             log.warning("%s; the batch up to %d is run again", doubt, checkpoint.commit_ts)
             del split
-            safe = await self._strategy.split(self._batch, safe=True)
+            safe = await self._strategy.split(self._batch, keys, safe=True)
             await self._strategy.apply(safe, checkpoint)

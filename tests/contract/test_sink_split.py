@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from drainer.sinks import Checkpoint, Sink
-from drainer.sinks.split import InDoubt, RowStatement, Split, Transaction
+from drainer.sinks.split import ForeignKey, InDoubt, RowStatement, Split, Transaction
 from penstock.errors import NeedsOperator
 from tests.contract.test_sink import Downstream, downstream, shop
 
@@ -166,6 +166,23 @@ def test_a_commit_without_an_answer_is_in_doubt_unless_it_is_safe(
     sink.apply_split(again, point, START)
     assert broken == [True]
     assert ids(downstream) == [1]
+
+
+@on_mysql
+def test_foreign_keys_are_read_again_after_a_ddl(shop: Shop) -> None:
+    downstream, sink = shop
+    assert sink.foreign_keys() == ()
+    assert sink.foreign_keys() is sink.foreign_keys()
+    downstream.ddl(
+        sink,
+        "CREATE TABLE p (a INT, b INT, PRIMARY KEY (a, b))",
+        "CREATE TABLE c (id INT PRIMARY KEY, x INT, y INT,"
+        " FOREIGN KEY (y, x) REFERENCES p (a, b), FOREIGN KEY (x) REFERENCES t (id))",
+    )
+    assert set(sink.foreign_keys()) == {
+        ForeignKey("shop", "c", "shop", "p", (("y", "a"), ("x", "b"))),
+        ForeignKey("shop", "c", "shop", "t", (("x", "id"),)),
+    }
 
 
 @on_mysql
