@@ -277,3 +277,16 @@ def test_an_ignored_transaction_is_left_out_and_time_still_moves(
     found = steps(plan)
     assert [(s.commit_ts, getattr(s, "rows", None)) for s in found] == [(20, 2), (40, None)]
     assert "transaction 20 is in ignore-txn-commit-ts" in caplog.text
+
+
+def test_a_sequence_s_new_value_only_moves_the_time() -> None:
+    plan = planner()
+    setval = Binlog(
+        tp=BinlogType.COMMIT,
+        start_ts=29,
+        commit_ts=30,
+        ddl_job_id=9,
+        ddl_query=b"SELECT setval(s, 5)",
+    )
+    offer(plan, c10=inserts(10, 2), c30=encode_binlog(setval))
+    assert [(s.commit_ts, getattr(s, "rows", None)) for s in steps(plan)] == [(30, 2)]
