@@ -167,8 +167,8 @@ class Storage:
             sorter = self._ledger.sorter
             checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
             max_commit_ts = sorter.max_commit_ts
-        needed[head.segment] = most_ts
-        self._needed.note(needed)
+            needed[head.segment] = most_ts
+            self._needed.note(needed)  # Before a purge sees that a Prewrite is not open any more.
         size_bytes = sum(map(_LENGTH, positions))
         self._appended_records += len(stored)
         self._appended_bytes += size_bytes
@@ -232,9 +232,9 @@ class Storage:
             self.flush()
             before = self.stream.purge
             limit = self._flusher.flushed.first_segment
+            pieces = self.uploads.segments()  # First: what ends here goes on as an open Prewrite.
             with self._state_lock:  # Pieces may lie in front of what a replay needs.
-                pieces = self._ledger.sorter.segments_of_pieces()
-            limit = min([limit, *pieces, *self.uploads.segments()])
+                limit = min([limit, *pieces, *self._ledger.sorter.segments_of_pieces()])
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
             if purge.first_segment > before.first_segment:
                 self._index.set_purge(purge)
