@@ -15,13 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
 from drainer.apply.keys import apply_key, can_meet_others
 from drainer.apply.literals import MYSQL, SQLITE
 from drainer.apply.sql import table_sql
-from drainer.apply.work import Batch, WorkUnit, in_order
-from drainer.batches import Collector, read_changes
+from drainer.apply.work import Batch
 from drainer.large import Large
 from drainer.payload import Spooled
 from drainer.planner import LargeStep
@@ -30,50 +27,13 @@ from drainer.sinks import Checkpoint, open_sink
 from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_convert import stored_value
 from drainer.sinks.sqlite_ddl import create_indexes, create_table
-from drainer.slicing import Limits, outline, slices
-from penstock.codec import encode_binlog, encode_prewrite_value
+from drainer.slicing import Limits, outline
+from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.model import Binlog, BinlogType, MutationType
 from penstock.schema import TableInfo
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
-
-Changes = Sequence[tuple[MutationType, bytes]]
-VERSION = 3
-
-
-def value_of(changes: Changes, table_id: int = 7) -> bytes:
-    lists: dict[MutationType, list[bytes]] = {kind: [] for kind in MutationType}
-    for kind, data in changes:
-        lists[kind].append(data)
-    mutation = TableMutation(
-        table_id=table_id,
-        inserted_rows=tuple(lists[MutationType.INSERT]),
-        updated_rows=tuple(lists[MutationType.UPDATE]),
-        deleted_rows=tuple(lists[MutationType.DELETE]),
-        sequence=tuple(kind for kind, _ in changes),
-    )
-    return encode_prewrite_value(PrewriteValue(schema_version=VERSION, mutations=(mutation,)))
-
-
-def sql_of(batch: Batch, dialect: str = SQLITE) -> list[bytes]:
-    units = plan_units(batch, 2, dialect)
-    return list(in_order(generate(WorkUnit.decode(unit.encode())) for unit in units))
-
-
-def sliced(table: TableInfo, changes: Changes, bytes_max: int) -> list[bytes]:
-    value = value_of(changes)
-    statements: list[bytes] = []
-    limits = Limits(bytes_max, 10**9)
-
-    def source(offset: int, count: int) -> bytes:
-        return value[offset : offset + count]
-
-    for part in slices(source, 0, len(value), version=VERSION, limits=limits):
-        found, _ = read_changes(part, lambda table_id, version: ("s", table))
-        collector = Collector()
-        collector.add(found, len(part))
-        statements += sql_of(Batch(1, collector.tables(), displaces=True))
-    return statements
+from tests.kit.sliced import VERSION, Changes, sliced, sql_of, value_of
 
 
 def database(table: TableInfo) -> sqlite3.Connection:
