@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drainer.planner import RowsStep, Step
+from drainer.planner import LargeStep, RowsStep, Step
 from drainer.sinks import Checkpoint
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ class Progress:
         """Count a step that is in the downstream now."""
         self.checkpoint = checkpoint
         self.steps += 1
+        if isinstance(step, LargeStep):
+            self.transactions += 1
+            self.commit_s = commit_s
         if isinstance(step, RowsStep) and step.rows:
             self.transactions += step.transactions
             self.rows += step.rows
