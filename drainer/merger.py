@@ -18,14 +18,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import lt
+
+import numpy as np
 
 from drainer.payload import Payload, release, start_ts_of
 from penstock.errors import NeedsOperator
 
 PAYLOAD_OVERHEAD_BYTES = 80
 """What a buffered binlog costs beside its bytes: the bytes object, its timestamp, two slots."""
+
+RUN_BYTES = 1 << 20
+"""A run is about this much where there is enough: what it costs is shared by its binlogs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +89,26 @@ class Merger:
             return
         state = self._sources[source]
         assert not state.finished, f"{source} has left the merge"
-        last = state.received_ts
-        for ts in commit_ts:
-            if ts <= last:
-                raise NeedsOperator(
-                    f"Pump {source} sent commit_ts {ts} after {last}",
-                    hint="its store is damaged, or two Pumps run under one node id; "
-                    "emitting either binlog could break the commit order, so the Drainer stops",
-                )
-            last = ts
+        if commit_ts[0] <= state.received_ts or not _rises(commit_ts):
+            raise _disorder(source, state.received_ts, commit_ts)
         size = sum(map(len, payloads)) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
-        state.received_ts = last
+        state.received_ts = commit_ts[-1]
         state.bytes += size
         state.chunks.append(_Chunk(commit_ts, payloads, size))
 
     def take(self) -> Merged | None:
         """Return the next run at or below the low water, or None when every such one is out.
 
-        A run ends where the first Pump's received message ends, so its size is bounded by one
-        message per Pump.
+        It ends where a Pump's message ends: the first one that fills that Pump's share of
+        `RUN_BYTES`. So a run's size is bounded by those and one message per Pump.
         """
         if not self._sources:
             return None
         horizon = self.low_water
+        share = RUN_BYTES // len(self._sources)
         for state in self._sources.values():
-            if state.chunks:
-                horizon = min(horizon, state.chunks[0].commit_ts[-1])
-        parts = [part for state in self._sources.values() if (part := _cut(state, horizon))]
+            horizon = min(horizon, _reach(state, share, horizon))
+        parts = [part for state in self._sources.values() for part in _cut(state, horizon)]
         self._forget_finished()
         if not parts:
             return None
@@ -118,20 +118,32 @@ class Merger:
         return merged
 
     def _merge(self, parts: list[Merged]) -> Merged:
-        commit_ts = [ts for part in parts for ts in part.commit_ts]
-        payloads = [payload for part in parts for payload in part.payloads]
+        commit_ts: list[int] = []
+        payloads: list[Payload] = []
+        for part in parts:
+            commit_ts += part.commit_ts
+            payloads += part.payloads
         size = sum(part.bytes for part in parts)
+        stamps = np.array(commit_ts, np.int64)
         # The sort finds the parts' rising runs and merges them, which is all that is left to do.
-        order = sorted(range(len(commit_ts)), key=commit_ts.__getitem__)
-        kept = [order[0]]
-        for index in order[1:]:
-            if commit_ts[index] == commit_ts[kept[-1]]:
-                _assert_same(commit_ts[index], payloads[index], payloads[kept[-1]])
-                release(payloads[index])
-                self.duplicates += 1
-            else:
-                kept.append(index)
-        return Merged([commit_ts[i] for i in kept], [payloads[i] for i in kept], size)
+        order = stamps.argsort(kind="stable")
+        stamps = stamps[order]
+        repeated = stamps[1:] == stamps[:-1]
+        if repeated.any():
+            self._drop(np.flatnonzero(repeated).tolist(), order.tolist(), commit_ts, payloads)
+            kept = np.insert(~repeated, 0, True)
+            stamps, order = stamps[kept], order[kept]
+        return Merged(stamps.tolist(), list(map(payloads.__getitem__, order.tolist())), size)
+
+    def _drop(
+        self, places: list[int], order: list[int], commit_ts: list[int], payloads: list[Payload]
+    ) -> None:
+        """Let go of what repeats the binlog before it in `order`, which it must be equal to."""
+        for place in places:
+            one, other = order[place], order[place + 1]
+            _assert_same(commit_ts[one], payloads[other], payloads[one])
+            release(payloads[other])
+        self.duplicates += len(places)
 
     def _forget_finished(self) -> None:
         spent = [name for name, s in self._sources.items() if s.finished and not s.chunks]
@@ -168,25 +180,58 @@ class Merger:
         return state.bytes if state else 0
 
     @property
+    def binlogs(self) -> int:
+        """Return how many binlogs wait here."""
+        chunks = (chunk for state in self._sources.values() for chunk in state.chunks)
+        return sum(len(chunk.commit_ts) - chunk.start for chunk in chunks)
+
+    @property
     def bytes(self) -> int:
         """Return the weight of everything that waits here."""
         return sum(state.bytes for state in self._sources.values())
 
 
-def _cut(state: _Source, horizon: int) -> Merged | None:
-    """Take what a source's first chunk holds at or below the horizon."""
-    if not state.chunks or state.chunks[0].commit_ts[state.chunks[0].start] > horizon:
-        return None
-    chunk = state.chunks[0]
-    start, end = chunk.start, bisect_right(chunk.commit_ts, horizon, chunk.start)
-    if end < len(chunk.commit_ts):
-        chunk.start = end
-        return Merged(chunk.commit_ts[start:end], chunk.payloads[start:end], 0)
-    state.chunks.popleft()
-    state.bytes -= chunk.bytes
-    if start == 0:
-        return Merged(chunk.commit_ts, chunk.payloads, chunk.bytes)
-    return Merged(chunk.commit_ts[start:], chunk.payloads[start:], chunk.bytes)
+def _rises(commit_ts: Sequence[int]) -> bool:
+    return all(map(lt, commit_ts, islice(commit_ts, 1, None)))
+
+
+def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOperator:
+    """Return what stops the merge, naming the first binlog that is not above the one before."""
+    before = [last_ts, *commit_ts]
+    last, ts = next((a, b) for a, b in zip(before, commit_ts, strict=False) if a >= b)
+    return NeedsOperator(
+        f"Pump {source} sent commit_ts {ts} after {last}",
+        hint="its store is damaged, or two Pumps run under one node id; "
+        "emitting either binlog could break the commit order, so the Drainer stops",
+    )
+
+
+def _reach(state: _Source, share: int, horizon: int) -> int:
+    """Return the end of the message that fills the `share`; `horizon` if none does before it."""
+    weight = 0
+    for chunk in state.chunks:
+        weight += chunk.bytes
+        end = chunk.commit_ts[-1]
+        if weight >= share or end >= horizon:
+            return end
+    return horizon
+
+
+def _cut(state: _Source, horizon: int) -> Iterator[Merged]:
+    """Take what a source's chunks hold at or below the horizon."""
+    while state.chunks and state.chunks[0].commit_ts[state.chunks[0].start] <= horizon:
+        chunk = state.chunks[0]
+        start, end = chunk.start, bisect_right(chunk.commit_ts, horizon, chunk.start)
+        if end < len(chunk.commit_ts):
+            chunk.start = end
+            yield Merged(chunk.commit_ts[start:end], chunk.payloads[start:end], 0)
+            return
+        state.chunks.popleft()
+        state.bytes -= chunk.bytes
+        if start == 0:
+            yield Merged(chunk.commit_ts, chunk.payloads, chunk.bytes)
+        else:
+            yield Merged(chunk.commit_ts[start:], chunk.payloads[start:], chunk.bytes)
 
 
 def _assert_same(ts: int, one: Payload, other: Payload) -> None:

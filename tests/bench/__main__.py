@@ -24,6 +24,7 @@ from tests.bench import (
     apply_merge,
     decode,
     lag,
+    merge,
     pump_matrix,
     pump_pull,
     pump_stored,
@@ -42,6 +43,7 @@ SPINE: dict[str, Bench] = {
 }
 
 OTHERS: dict[str, Bench] = {
+    "merge.k drainer.merge": merge.measure,
     **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
     "pump.ack_p99.": pump_matrix.measure_ack,
     "pump.pull.128b": partial(pump_pull.measure_size, "128b"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.merger import Merger
+from drainer.merger import RUN_BYTES, Merger
 from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator
 from penstock.model import Binlog, BinlogType
@@ -184,3 +184,40 @@ def test_any_arrival_gives_the_sorted_union_and_never_passes_the_low_water(
     out += everything(merger)
     assert out == sorted(set().union(*streams))
     assert merger.bytes == 0
+
+
+def test_small_messages_of_many_pumps_leave_in_one_run_and_large_ones_do_not_gather() -> None:
+    merger = Merger(0)
+    for source in range(20):
+        merger.add(str(source))
+    for at in range(1, 2001):
+        push(merger, str(at % 20), at)
+    merged = merger.take()
+    assert merged is not None
+    assert list(merged.commit_ts) == list(range(1, 1982))
+
+    large = Merger(0)
+    for source in "ab":
+        large.add(source)
+        for at in range(1, 9):
+            large.push(source, [at * 10 + (source == "b")], [bytes(RUN_BYTES)])
+    run = large.take()
+    assert run is not None
+    assert list(run.commit_ts) == [10]
+
+
+def test_a_transaction_that_three_pumps_hold_is_emitted_once_and_its_first_copy_is_kept() -> None:
+    merger = Merger(0)
+    for source in "abc":
+        merger.add(source)
+        push(merger, source, 3, 7, 9)
+    assert everything(merger) == [3, 7, 9]
+    assert merger.duplicates == 6
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind() -> None:
+    merger = Merger(0)
+    merger.add("a")
+    with pytest.raises(NeedsOperator, match="sent commit_ts 6 after 6"):
+        push(merger, "a", 5, 6, 6, 7)
+    assert (merger.received_ts("a"), merger.bytes) == (0, 0)
