@@ -115,8 +115,8 @@ def _walk_batch(data: bytes) -> tuple[int, int, Sequence[bytes]] | None:
     return (numbers[0x08], numbers[0x10], payloads) if at == end else None
 
 
-_BINLOG_FIELDS = {0x22, 0x2A, 0x32}
-"""Tags of prewrite_key, prewrite_value and ddl_query, whose bytes are stepped over."""
+_BINLOG_FIELDS = {0x22, 0x2A, 0x32, 0x7A}
+"""Tags of prewrite_key, prewrite_value, ddl_query and origin, whose bytes are stepped over."""
 
 
 def _walk_binlog(payload: bytes) -> tuple[int, int, int, int] | None:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from penstock.errors import Malformed
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.model import (
+    Binlog,
+    BinlogType,
+    MutationType,
+    Origin,
+    PrewriteValue,
+    TableMutation,
+)
 from penstock.pb import binlog_pb2 as pb
 
 _HINT = "the writer and the Pumps must speak the same binlog.proto"
@@ -33,6 +40,8 @@ def encode_binlog(binlog: Binlog) -> bytes:
         message.ddl_query = binlog.ddl_query
     if binlog.ddl_schema_state:
         message.ddl_schema_state = binlog.ddl_schema_state
+    if binlog.origin is not None:
+        message.origin.CopyFrom(_origin_message(binlog.origin))
     return message.SerializeToString()
 
 
@@ -53,6 +62,36 @@ def decode_binlog(data: bytes) -> Binlog:
         ddl_query=message.ddl_query,
         ddl_job_id=message.ddl_job_id,
         ddl_schema_state=message.ddl_schema_state,
+        origin=origin_of(message.origin) if message.HasField("origin") else None,
+    )
+
+
+def decode_origin(data: bytes) -> Origin:
+    """Return the origin in a serialized `binlog.Origin`; raise `Malformed`."""
+    try:
+        return origin_of(pb.Origin.FromString(data))
+    except DecodeError as error:
+        raise Malformed(f"undecodable origin: {error}", hint=_HINT) from error
+
+
+def origin_of(message: pb.Origin) -> Origin:
+    """Return the message as a value."""
+    return Origin(
+        source=message.source,
+        epoch=message.epoch,
+        file=message.file,
+        position=message.position,
+        gtid=message.gtid,
+    )
+
+
+def _origin_message(origin: Origin) -> pb.Origin:
+    return pb.Origin(
+        source=origin.source,
+        epoch=origin.epoch,
+        file=origin.file,
+        position=origin.position,
+        gtid=origin.gtid or None,
     )
 
 

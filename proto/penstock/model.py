@@ -27,6 +27,30 @@ class MutationType(IntEnum):
     DELETE = 4
 
 
+Place = tuple[int, int, int]
+"""Epoch, file and position of an origin: grows strictly within a source, in commit order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a transaction was made, if not by the writer that passes it on.
+
+    `epoch` counts the histories of the source, `file` is the number in the binlog file's name,
+    `position` where the transaction ends in it. `gtid` is for people.
+    """
+
+    source: str
+    epoch: int
+    file: int
+    position: int
+    gtid: str = ""
+
+    @property
+    def place(self) -> Place:
+        """What two origins of one source are compared by."""
+        return (self.epoch, self.file, self.position)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binlog:
     """One binlog; a merged one (Prewrite and Commit in one) is what a Pump streams out."""
@@ -39,6 +63,7 @@ class Binlog:
     ddl_query: bytes = b""
     ddl_job_id: int = 0
     ddl_schema_state: int = 0
+    origin: Origin | None = None
 
     @property
     def is_fake(self) -> bool:

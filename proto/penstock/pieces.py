@@ -45,7 +45,7 @@ from penstock.segments import Position
 PIECE, ASSEMBLY = 1, 2
 FORMAT = 1
 HEAD_BYTES_MAX = 64 << 10
-"""A binlog's fields before its row changes: timestamps and a key for the resolver."""
+"""A binlog's fields before its row changes: timestamps, a key for the resolver, an origin."""
 
 _MARK = 0
 _MARKED = struct.Struct("<BBH")
@@ -58,7 +58,7 @@ DATA_BYTES = (1 << 20) - _PIECE.size
 
 _VALUE_TAG = 0x2A
 _HEAD_TAGS = {0x08: False, 0x10: False, 0x18: False, 0x22: True, 0x32: True, 0x38: False}
-_HEAD_TAGS[0x40] = False
+_HEAD_TAGS |= {0x40: False, 0x7A: True}
 """What may stand before `prewrite_value`: True for fields whose bytes are stepped over."""
 
 _HINT = "this Penstock reads format 1; was the log written by a newer one?"

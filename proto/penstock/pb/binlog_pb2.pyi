@@ -59,8 +59,22 @@ class PrewriteValue(_message.Message):
     mutations: _containers.RepeatedCompositeFieldContainer[TableMutation]
     def __init__(self, schema_version: _Optional[int] = ..., mutations: _Optional[_Iterable[_Union[TableMutation, _Mapping]]] = ...) -> None: ...
 
+class Origin(_message.Message):
+    __slots__ = ("source", "epoch", "file", "position", "gtid")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    GTID_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    epoch: int
+    file: int
+    position: int
+    gtid: str
+    def __init__(self, source: _Optional[str] = ..., epoch: _Optional[int] = ..., file: _Optional[int] = ..., position: _Optional[int] = ..., gtid: _Optional[str] = ...) -> None: ...
+
 class Binlog(_message.Message):
-    __slots__ = ("tp", "start_ts", "commit_ts", "prewrite_key", "prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state")
+    __slots__ = ("tp", "start_ts", "commit_ts", "prewrite_key", "prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state", "origin")
     TP_FIELD_NUMBER: _ClassVar[int]
     START_TS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +83,7 @@ class Binlog(_message.Message):
     DDL_QUERY_FIELD_NUMBER: _ClassVar[int]
     DDL_JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DDL_SCHEMA_STATE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     tp: BinlogType
     start_ts: int
     commit_ts: int
@@ -77,4 +92,5 @@ class Binlog(_message.Message):
     ddl_query: bytes
     ddl_job_id: int
     ddl_schema_state: int
-    def __init__(self, tp: _Optional[_Union[BinlogType, str]] = ..., start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., prewrite_value: _Optional[bytes] = ..., ddl_query: _Optional[bytes] = ..., ddl_job_id: _Optional[int] = ..., ddl_schema_state: _Optional[int] = ...) -> None: ...
+    origin: Origin
+    def __init__(self, tp: _Optional[_Union[BinlogType, str]] = ..., start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., prewrite_value: _Optional[bytes] = ..., ddl_query: _Optional[bytes] = ..., ddl_job_id: _Optional[int] = ..., ddl_schema_state: _Optional[int] = ..., origin: _Optional[_Union[Origin, _Mapping]] = ...) -> None: ...
