@@ -1,0 +1,115 @@
+"""Where a server is, and a connection to it: PyMySQL's, with its errors made ours."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pymysql
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from pumpclient.mysql.protocol.refusals import refusal
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files; without `ca` the server's certificate is not checked, only the line encrypted."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context; raise `NeedsOperator` when a file cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            context.check_hostname = self.ca is not None and self.check_hostname
+            context.verify_mode = ssl.CERT_REQUIRED if self.ca else ssl.CERT_NONE
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise NeedsOperator(
+                f"TLS towards the server: {error}", hint="check the paths of ca, cert and key"
+            ) from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server is and who asks. `tls` None: encrypted when the server offers it."""
+
+    host: str
+    port: int = 3306
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: TlsFiles | None = None
+    connect_timeout_s: float = 10.0
+    statement_timeout_s: float = 30.0
+
+    def __str__(self) -> str:
+        """Return host and port, which may be logged."""
+        return f"{self.host}:{self.port}"
+
+    def connect(self) -> Connection:
+        """Open a session; raise `Retryable` or `NeedsOperator`, as `refusals` sorts them."""
+        with server_errors(self):
+            return pymysql.connect(
+                host=self.host,
+                port=self.port,
+                user=self.user,
+                password=self.password,
+                ssl=self.tls.context() if self.tls else None,
+                connect_timeout=self.connect_timeout_s,
+                read_timeout=self.statement_timeout_s,
+                write_timeout=self.statement_timeout_s,
+                autocommit=True,
+                charset="utf8mb4",
+                program_name="penstock mysql-source",
+            )
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """Open a session for the `with`; errors within it are ours too."""
+        connection = self.connect()
+        try:
+            with server_errors(self):
+                yield connection
+        finally:
+            connection.close()
+
+
+@contextmanager
+def server_errors(address: object) -> Iterator[None]:
+    """Raise PyMySQL's errors and those of the network as Penstock's."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        code, message = error.args[0] if error.args else 0, str(error)
+        if isinstance(error, pymysql.err.InternalError) and code not in range(1000, 5000):
+            raise Retryable(f"{address}: {error}") from error
+        known = len(error.args) > 1 and isinstance(code, int)
+        found = refusal(code, str(error.args[1])) if known else Retryable(message)
+        raise _located(found, address) from error
+    except OSError as error:
+        raise Retryable(f"{address}: {error or type(error).__name__}") from error
+
+
+def _located(error: PenstockError, address: object) -> PenstockError:
+    if isinstance(error, NeedsOperator):
+        return type(error)(f"{address}: {error.problem}", hint=error.hint)
+    return type(error)(f"{address}: {error}")
+
+
+def rows(connection: Connection, sql: str, *parameters: object) -> list[dict[str, Any]]:
+    """Return a statement's rows, by lower-case column name."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters or None)
+        names = [column[0].lower() for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -1,0 +1,131 @@
+"""What a server's error means: wait and try again, or somebody must act, and how.
+
+Error 1236 ends a dump for many reasons, which only its text tells apart. The texts are those of
+MySQL 5.7 to 9 and MariaDB 10 to 12; one that matches nothing stays an error for a person.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+
+DUMP_FAILED = 1236
+PURGED_HINT = (
+    "the server deleted what is still needed: begin again with an initial load, and let the server"
+    " keep its binlogs for longer (binlog_expire_logs_seconds)"
+)
+
+
+class ServerIdTaken(Retryable):
+    """Another replica has our number, and the server keeps only one of the two."""
+
+
+class Purged(NeedsOperator):
+    """The server does not have the files, or the GTIDs, that are needed next."""
+
+
+class PositionLost(NeedsOperator):
+    """The server's file is not the one that our position is in."""
+
+
+class Refusal(NamedTuple):
+    """One row: which error, and what it is; no hint means that waiting may help."""
+
+    code: int
+    text: re.Pattern[str]
+    hint: str | None = None
+    kind: type[NeedsOperator] | type[Retryable] = NeedsOperator
+
+
+def _row(
+    code: int,
+    text: str,
+    hint: str | None = None,
+    kind: type[NeedsOperator] | type[Retryable] | None = None,
+) -> Refusal:
+    chosen = kind or (Retryable if hint is None else NeedsOperator)
+    return Refusal(code, re.compile(text, re.IGNORECASE | re.DOTALL), hint, chosen)
+
+
+_GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO the user"
+_POSITION_HINT = (
+    "the position is from another server or from before RESET MASTER: start from a checkpoint of"
+    " this server, or from a new initial load"
+)
+_GTID_HINT = (
+    "the server never had these transactions: it is not a replica of the one before, or it lost"
+    " some at a failover; compare its GTID set, then begin again with an initial load"
+)
+
+REFUSALS = (
+    _row(1236, "same server_uuid/server_id|same server.?_?id|same server uuid", kind=ServerIdTaken),
+    _row(1236, "could not find first log file", PURGED_HINT, Purged),
+    _row(1236, "purged (binary logs|required)|purged the binary log|(has|have) been purged"
+         "|(master|source) has purged|required binary logs", PURGED_HINT, Purged),
+    _row(1236, "could not find GTID state requested by slave.*probably", PURGED_HINT, Purged),
+    _row(1236, "slave has more GTIDs|replica has more GTIDs", _GTID_HINT),
+    _row(1236, "which is not in the master'?s binlog|not in the source'?s binlog"
+         "|diverged|alternate future", _GTID_HINT),
+    _row(1236, "impossible position|position > file size|beyond the end of|log position",
+         _POSITION_HINT, PositionLost),
+    _row(1236, "checksum that (master|source) is configured",
+         "its binlog_checksum was changed while the dump began; if this stays, set it to CRC32"),
+    _row(1236, "event read from binlog did not pass|checksum verification failed|crc check",
+         "the server's own binlog file is damaged: copy the file from a replica of it, or begin"
+         " again with an initial load"),
+    _row(1236, "bogus data in log event|log event entry exceeded max_allowed_packet"
+         "|larger than max_allowed_packet|net_store_length|corrupted|truncated",
+         "either the position is not the beginning of an event, or an event is larger than the"
+         " server's max_allowed_packet (set it to 1G), or its file is damaged"
+         " (mariadb-binlog --verify-binlog-checksum tells)"),
+    _row(1236, "binary log is not open|binlog is not open|logging not enabled",
+         "start the server with log_bin, binlog_format=ROW"),
+    _row(1236, "misconfigured (master|source)|server id was not set",
+         "give the server a server_id that is not 0"),
+    _row(1236, "gtid_mode|GTID_MODE = OFF|auto.?position",
+         "set gtid_mode=ON and enforce_gtid_consistency=ON, or start by file and position"),
+    _row(1236, "could not open log file|I/O error|errno|failed to read",
+         "the server cannot read its own binlog file: look at its error log and disk"),
+    _row(1236, "memory allocation|out of memory"),
+    _row(1236, "start replication from earlier|encrypt|decrypt",
+         "the server cannot decrypt its binlog: look at its error log and key management"),
+    _row(1044, "", _GRANT),
+    _row(1045, "", "check user and password, and from which hosts the user may come"),
+    _row(1130, "", "let the user connect from this host"),
+    _row(1142, "", _GRANT),
+    _row(1227, "", _GRANT),
+    _row(1698, "", "the user may only come over a socket: give it a password"),
+    _row(1820, "", "the user's password has expired: set a new one"),
+    _row(1862, "", "the user's password has expired: set a new one"),
+    _row(1373, "", PURGED_HINT, Purged),
+    _row(1381, "", "start the server with log_bin, binlog_format=ROW"),
+    _row(1193, "", "the server does not know a variable that is needed: versions since MySQL 5.7"
+         " and MariaDB 10.4 do"),
+    _row(2003, "certificate|ssl|tls",
+         "TLS failed: check the certificates, their names and dates"),
+    _row(2026, "", "TLS failed: check the certificates, their names and dates"),
+    _row(2054, "", "the server wants an authentication plug-in that PyMySQL lacks: install"
+         " PyMySQL[rsa] or PyMySQL[ed25519]"),
+    _row(2059, "", "the server wants an authentication plug-in that PyMySQL lacks: install"
+         " PyMySQL[rsa] or PyMySQL[ed25519]"),
+    *(_row(code, "") for code in
+      (1040, 1053, 1077, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1927,
+       2002, 2003, 2005, 2006, 2013, 2055, 4031)),
+)  # fmt: skip
+"""The first row that matches decides."""
+
+
+def refusal(code: int, message: str) -> PenstockError:
+    """Return the error to raise for a server's error; one unknown is for a person."""
+    for row in REFUSALS:
+        if row.code == code and row.text.search(message):
+            problem = f"error {code}: {message}"
+            if issubclass(row.kind, Retryable):
+                return row.kind(problem)
+            return row.kind(problem, hint=row.hint or "see the server's documentation")
+    return NeedsOperator(
+        f"the server refuses: error {code}: {message}",
+        hint="look the number up in the server's documentation",
+    )

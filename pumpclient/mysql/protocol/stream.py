@@ -1,0 +1,265 @@
+"""The events of a server's binlog as they come, over one session that is watched for stalls.
+
+    with open_stream(address, options) ... identity -> start(place) -> batches() -> close()
+
+The session asks who the server is before it asks for events, so both answers are one server's,
+whatever a virtual address does meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import select
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import uuid4
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
+from pumpclient.mysql.protocol.address import ServerAddress, server_errors
+from pumpclient.mysql.protocol.packets import (
+    DumpFlag,
+    PacketReader,
+    acknowledge,
+    dump_from_gtids,
+    dump_from_position,
+    register_replica,
+)
+from pumpclient.mysql.protocol.refusals import ServerIdTaken
+from pumpclient.mysql.protocol.server import ServerIdentity, identify, replica_ids
+from pumpclient.mysql.protocol.server_id import draw_server_id
+from pumpclient.mysql.protocol.session import ReplicaSession, session_statements
+
+logger = logging.getLogger(__name__)
+
+_RECEIVED_BYTES_MAX = 256 << 10
+_OK = 0x00
+
+
+class EventStream(Protocol):
+    """A server's events, header and checksum included."""
+
+    identity: ServerIdentity
+
+    @property
+    def ack_wanted(self) -> bool:
+        """True once the server waits for `ack`."""
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """Yield events as they come together; an empty list when there were none for a while."""
+
+    def events(self) -> Iterator[bytes]:
+        """Yield the same one by one."""
+
+    def ack(self, file: str, position: int) -> None:
+        """Tell the server that everything up to here is on a disk."""
+
+    def close(self) -> None:
+        """End the stream, at the server too."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How to replicate. `server_id` None draws a free one at each connection.
+
+    A stream without event or heartbeat for `stalled_periods` heartbeats has failed; `idle_s` is
+    how often `batches` comes back with nothing.
+    """
+
+    server_id: int | None = None
+    heartbeat_s: float = 10.0
+    stalled_periods: int = 3
+    idle_s: float = 0.5
+    semi_sync: bool = False
+    gtid_strict_mode: bool = True
+
+
+class BinlogStream:
+    """One session and its dump; `start` once, then `batches`. `close` may come from any thread."""
+
+    def __init__(self, address: ServerAddress, options: StreamOptions) -> None:
+        """Connect and ask who the server is."""
+        self._address = address
+        self._options = options
+        self._closing = False
+        self._connection = address.connect()
+        self._reader = PacketReader(semi_sync=False)
+        try:
+            with server_errors(address):
+                self.identity = identify(self._connection)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._thread_id: int = self._connection.thread_id()  # type: ignore[no-untyped-call]
+
+    @property
+    def ack_wanted(self) -> bool:
+        """True once the server waits for `ack`."""
+        return self._reader.ack_wanted
+
+    def start_at(self, file: str, position: int, *, to_the_end: bool = False) -> None:
+        """Ask for everything from a place on; `to_the_end` ends there instead of waiting."""
+        server_id = self._set_up(None)
+        flags = self._flags(to_the_end=to_the_end)
+        self._send(dump_from_position(server_id, file, position, flags))
+
+    def start_behind(self, gtids: GtidSet) -> None:
+        """Ask for everything that is not in `gtids`."""
+        if isinstance(gtids, MariadbGtidSet):
+            self._check_flavor(Flavor.MARIADB)
+            server_id = self._set_up(gtids)
+            self._send(dump_from_position(server_id, "", 4, self._flags()))
+            return
+        assert isinstance(gtids, MysqlGtidSet)
+        self._check_flavor(Flavor.MYSQL)
+        server_id = self._set_up(None)
+        self._send(dump_from_gtids(server_id, gtids))
+
+    def _check_flavor(self, flavor: Flavor) -> None:
+        if self.identity.flavor is not flavor:
+            raise NeedsOperator(
+                f"{self._address} runs {self.identity.version}, the GTIDs are of {flavor.value}",
+                hint="a relay log cannot go over from MySQL to MariaDB or back: begin a new one",
+            )
+
+    def _flags(self, *, to_the_end: bool = False) -> int:
+        flags = DumpFlag.NON_BLOCK if to_the_end else DumpFlag(0)
+        if self.identity.flavor is Flavor.MARIADB:
+            flags |= DumpFlag.SEND_ANNOTATE
+        return flags
+
+    def _set_up(self, start_behind: MariadbGtidSet | None) -> int:
+        session = ReplicaSession(
+            heartbeat_s=self._options.heartbeat_s,
+            replica_uuid=uuid4(),
+            semi_sync=self._options.semi_sync,
+            start_behind=start_behind,
+            gtid_strict_mode=self._options.gtid_strict_mode,
+        )
+        with server_errors(self._address):
+            with self._connection.cursor() as cursor:
+                for statement, parameters in session_statements(self.identity.flavor, session):
+                    cursor.execute(statement, parameters)
+            server_id = self._options.server_id
+            if server_id is None:
+                server_id = draw_server_id(replica_ids(self._connection), secrets.randbelow)
+            self._send(register_replica(server_id, socket.gethostname()))
+            self._private("_read_packet")()  # Raises unless it is OK.
+        self._reader = PacketReader(semi_sync=self._options.semi_sync)
+        return server_id
+
+    def _private(self, name: str) -> Any:
+        # PyMySQL has no public way to send another command; a test holds that these exist.
+        return getattr(self._connection, name)
+
+    def _send(self, payload: bytes) -> None:
+        """Send a command, which starts the sequence of packets again."""
+        with server_errors(self._address):
+            self._private("_write_bytes")(len(payload).to_bytes(3, "little") + b"\0" + payload)
+            self._connection._next_seq_id = 1  # type: ignore[attr-defined]
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """Yield events as they come together; an empty list when there were none for a while.
+
+        Ends when the stream is closed or asked to end. Raises `Retryable` when the connection is
+        lost or stalled, and what `refusals` makes of the server's error.
+        """
+        stalled_s = self._options.heartbeat_s * self._options.stalled_periods
+        heard_s = time.monotonic()
+        received = self._receive()
+        for data in received:
+            now_s = time.monotonic()
+            if data is None:
+                if now_s - heard_s > stalled_s:
+                    raise Retryable(
+                        f"{self._address}: neither event nor heartbeat for {stalled_s:g} s"
+                    )
+                yield []
+                continue
+            heard_s = now_s
+            while events := self._feed(data):
+                yield events
+                data = b""
+            if self._reader.is_ended:
+                return
+
+    def _feed(self, data: bytes) -> list[bytes]:
+        try:
+            return self._reader.feed(data)
+        except ServerIdTaken as error:
+            if self._options.server_id is None:
+                raise  # The next connection draws another.
+            raise NeedsOperator(
+                f"{self._address}: {error}",
+                hint=f"another replica has server id {self._options.server_id}: choose another",
+            ) from error
+        except NeedsOperator as error:
+            raise type(error)(f"{self._address}: {error.problem}", hint=error.hint) from error
+
+    def _receive(self) -> Iterator[bytes | None]:
+        """Yield what the socket has, None after each `idle_s` without anything."""
+        sock = self._private("_sock")
+        if sock is None:
+            raise Retryable(f"{self._address}: the connection is closed")
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        timeout_ms = self._options.idle_s * 1000
+        try:
+            while not self._closing:
+                pending = isinstance(sock, ssl.SSLSocket) and sock.pending()
+                if not pending and not poll.poll(timeout_ms):
+                    yield None
+                    continue
+                data = sock.recv(_RECEIVED_BYTES_MAX)
+                if not data:
+                    break
+                yield data
+        except OSError as error:
+            if not self._closing:
+                raise Retryable(f"{self._address}: the connection was cut: {error}") from error
+        if not self._closing:
+            raise Retryable(f"{self._address}: the server closed the connection")
+
+    def events(self) -> Iterator[bytes]:
+        """Yield the events of `batches` one by one."""
+        for batch in self.batches():
+            yield from batch
+
+    def ack(self, file: str, position: int) -> None:
+        """Tell the server that everything up to here is on a disk."""
+        self._reader.ack_wanted = False
+        with server_errors(self._address):
+            self._private("_write_bytes")(acknowledge(file, position))
+
+    def close(self) -> None:
+        """End the stream; the server's thread is killed, or it lives on until it next sends."""
+        if self._closing:
+            return
+        self._closing = True
+        sock = self._private("_sock")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(PenstockError), self._address.session() as other:
+                self._kill(other)
+        self._private("_force_close")()
+
+    def _kill(self, other: Any) -> None:
+        # Behind a virtual address this may be another server, where the number is somebody else's.
+        if identify(other) != self.identity:
+            logger.info("%s leads to another server now: no dump thread killed", self._address)
+            return
+        with contextlib.suppress(Exception), other.cursor() as cursor:
+            cursor.execute(
+                "SELECT 1 FROM information_schema.processlist"
+                " WHERE id = %s AND command LIKE 'Binlog Dump%%'",
+                (self._thread_id,),
+            )
+            if cursor.fetchall():
+                cursor.execute("KILL %s", (self._thread_id,))
