@@ -33,11 +33,14 @@ from drainer.sinks import Checkpoint, Sink
 from drainer.slicing import slices, survey
 from drainer.strategies import Prepared
 from penstock.errors import Malformed, Retryable
+from penstock.failpoints import point
 
 log = logging.getLogger(__name__)
 
 _REPORT_S = 10.0
 _LOOK_S = 0.5
+
+_committed = point("drainer.large_committed")
 
 Generate = Callable[[Batch], Awaitable[list[bytes]]]
 _Ready = queue.SimpleQueue[list[bytes] | Exception | None]
@@ -85,6 +88,7 @@ class _Large:
         payload, began_s = self._step.payload, time.monotonic()
         log.info("applying the %d bytes of transaction %d", payload.size, self._step.commit_ts)
         await self._way.commit(self, checkpoint)
+        _committed()
         payload.release()
         log.info(
             "transaction %d of %d bytes is downstream after %.1f s",

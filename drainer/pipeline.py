@@ -29,6 +29,7 @@ from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
 from drainer.strategies import Prepared, Strategy
 from penstock.errors import NeedsOperator
+from penstock.failpoints import point
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEPS_UNDER_WAY_MAX = 2
+
+_merged = point("drainer.merged")
+_ddl_followed = point("drainer.ddl_followed")
+_planned = point("drainer.planned")
+_generated = point("drainer.generated")
+_before_sink = point("drainer.before_sink")
+_checkpoint_known = point("drainer.checkpoint_known")
 
 
 class Feed(Protocol):
@@ -177,6 +185,7 @@ class Pipeline:
         self._source.relay.offer(merged)
         self._planner.offer(merged)
         self._source.pumps.taken()
+        _merged()
         return True
 
     def _open_batch(self) -> RowsStep | None:
@@ -205,6 +214,7 @@ class Pipeline:
         change = None
         if isinstance(step, DdlStep):
             change = await self._source.follow_ddl(step)
+            _ddl_followed()
         self._slots -= 1
         self._last_step_s = time.monotonic()
         # A crash left a DDL half done: its intent stays on record until it has run.
@@ -225,12 +235,14 @@ class Pipeline:
             work.prepared = asyncio.create_task(self._downstream.large(step))
             await asyncio.wait((work.prepared,))
         self._queue.put_nowait(work)
+        _planned()
 
     async def _prepared(self, batch: Batch) -> Prepared:
         started_s = time.monotonic()
         preparing = self._downstream.strategy.prepare(batch)
         del batch  # Whoever turns rows into SQL also decides how long they are needed.
         prepared = await preparing
+        _generated()
         self.progress.generate_s = time.monotonic() - started_s
         return prepared
 
@@ -243,8 +255,10 @@ class Pipeline:
                 await asyncio.wait((work.prepared,))
             if work.relayed is not None:
                 await work.relayed
+            _before_sink()
             started_s = time.monotonic()
             await self._apply(work)
+            _checkpoint_known()
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
             self.progress.missed_rows = self._downstream.strategy.missed_rows
             self._source.relay.trim(work.checkpoint.commit_ts)

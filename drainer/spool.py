@@ -28,6 +28,7 @@ from typing import Any
 from drainer.payload import Payload, Spooled, opened
 from drainer.slicing import Outline, outline
 from penstock.errors import Malformed, NeedsOperator
+from penstock.failpoints import point
 from penstock.model import BinlogType
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,9 @@ DDL_BYTES_MAX = 16 << 20
 """A DDL is handled in memory, whatever way it came."""
 
 _HINT = "Pump and Drainer must run compatible versions"
+_piece_written = point("drainer.piece_spooled")
+_spooled = point("drainer.binlog_spooled")
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Run = tuple[Sequence[int], Sequence[Payload]]
@@ -192,6 +196,7 @@ class _Writing:
                 rest = rest[os.write(self._descriptor, rest) :]
         self._digest.update(data)
         self.size += len(data)
+        _piece_written()
 
     async def finish(self) -> Payload:
         """Return the handle; or, for a DDL, its bytes."""
@@ -207,6 +212,7 @@ class _Writing:
         if spooled.outline.ddl_job_id > 0:
             return await asyncio.to_thread(self._path.read_bytes)
         self._kept = True
+        _spooled()
         return spooled
 
     def _check(self, spooled: Spooled) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from drainer.merger import Merged
 from drainer.relay.log import Entry, RelayLog
+from penstock.failpoints import point
 from penstock.schema import DdlJob
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WAITING_BYTES_MAX = 1 << 20
+
+_written = point("drainer.relay_written")
+_synced = point("drainer.relay_synced")
 
 
 class Relay(Protocol):
@@ -103,7 +107,9 @@ class RelayStage:
         def write() -> None:
             self._log.note_jobs(jobs)
             self._log.append(entries)
+            _written()
             self._log.sync()
+            _synced()
 
         return asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, write)
 

@@ -21,6 +21,7 @@ import pymysql
 from pymysql.constants import ER
 
 from drainer.apply.literals import MYSQL
+from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
@@ -104,6 +105,7 @@ class MysqlSink:
                     for statement in statements:
                         connection.query(statement)
                     del statements
+                    steps.changed()
 
         self._commit(work, checkpoint)
 
@@ -140,9 +142,12 @@ class MysqlSink:
                 connection.rollback()
                 log.info("the commit whose answer was lost did happen (%s)", checkpoint)
                 return
+            steps.begun()
             work(connection)
             self._store(connection, text)
+            steps.stored()
             connection.commit()
+            steps.committed()
 
         self._session.retrying(attempt)
         self._ledger.wrote(text)
@@ -164,6 +169,7 @@ class MysqlSink:
         doubtful = maybe_done or intended
         self._foreign_keys = None
         self.save_checkpoint(self._ledger.intent(checkpoint))
+        steps.ddl_intended()
 
         def attempt(connection: Connection, retried: bool) -> None:
             if not (doubtful or retried):
@@ -182,6 +188,7 @@ class MysqlSink:
                 log.info("DDL job %d was done before: %s", change.job.id, error)
 
         self._session.retrying(attempt)
+        steps.ddl_run()
         self.save_checkpoint(checkpoint)
 
     def close(self) -> None:

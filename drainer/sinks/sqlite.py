@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from drainer.apply.literals import SQLITE
+from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
 from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
 from drainer.sinks.sqlite_ddl import plan
@@ -83,7 +84,12 @@ class SqliteSink:
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
-        self._commit(lambda connection: _execute(connection, statements), checkpoint)
+
+        def work(connection: sqlite3.Connection) -> None:
+            _execute(connection, statements)
+            steps.changed()
+
+        self._commit(work, checkpoint)
 
     def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
@@ -93,6 +99,7 @@ class SqliteSink:
                 for statements in lists:
                     _execute(connection, statements)
                     del statements
+                    steps.changed()
 
         self._commit(work, checkpoint)
 
@@ -132,19 +139,20 @@ class SqliteSink:
 
         `maybe_done` changes nothing: a checkpoint before the DDL says that it was not done.
         """
-        steps = plan(change)
+        planned = plan(change)
 
         def work(connection: sqlite3.Connection) -> None:
             failures: list[NeedsOperator] = []
-            for name, function in steps.functions.items():
+            for name, function in planned.functions.items():
                 connection.create_function(name, 1, _noting(function, failures))
             try:
-                for statement in steps.statements:
+                for statement in planned.statements:
                     connection.execute(statement)
             except sqlite3.OperationalError:
                 if failures:
                     raise failures[0] from None
                 raise
+            steps.ddl_run()
 
         self._commit(work, checkpoint)
 
@@ -163,10 +171,13 @@ class SqliteSink:
             connection.execute("BEGIN IMMEDIATE")
             standing = self._ledger.standing(self._stored(connection), text, retried=False)
             assert standing is Standing.OURS
+            steps.begun()
             work(connection)
             sql = f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?)"  # noqa: S608
             connection.execute(sql, (self._cluster, text))
+            steps.stored()
             connection.execute("COMMIT")
+            steps.committed()
 
         self._retrying(attempt)
         self._ledger.wrote(text)
