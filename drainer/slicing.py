@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from drainer.wire import LEN, VARINT, Source, fields, malformed, raw_fields, signed, tag, varint
-from penstock.model import MutationType
+from penstock.codec import decode_origin
+from penstock.model import MutationType, Origin
 
 _TP, _START_TS, _COMMIT_TS = tag(1, VARINT), tag(2, VARINT), tag(3, VARINT)
-_PREWRITE_VALUE, _DDL_JOB_ID = tag(5, LEN), tag(7, VARINT)
+_PREWRITE_VALUE, _DDL_JOB_ID, _ORIGIN = tag(5, LEN), tag(7, VARINT), tag(15, LEN)
 _SCHEMA_VERSION, _MUTATION = tag(1, VARINT), tag(2, LEN)
 _TABLE_ID, _SEQUENCE, _PACKED_SEQUENCE = tag(1, VARINT), tag(7, VARINT), tag(7, LEN)
 _OBSOLETE = (tag(4, VARINT), tag(4, LEN), tag(5, LEN))
@@ -32,6 +33,7 @@ _LISTS = {
 }
 _ONE_KIND = bytes([_SEQUENCE])
 _KINDS_AT_ONCE = 32 << 10
+_ORIGIN_BYTES_MAX = 64 << 10
 _SPARE_BYTES = 64
 """What a slice needs beside its rows and their kinds: two ids and four lengths."""
 
@@ -46,17 +48,22 @@ class Outline:
     ddl_job_id: int
     value_start: int
     value_end: int
+    origin: Origin | None = None
 
 
 def outline(source: Source, size: int) -> Outline:
     """Return the outline of a merged binlog of `size` bytes; raise `Malformed`."""
     numbers = {_TP: 0, _START_TS: 0, _COMMIT_TS: 0, _DDL_JOB_ID: 0}
-    value = (0, 0)
-    for found, _, content, end in fields(source, 0, size):
+    value, origin = (0, 0), None
+    for found, at, content, end in fields(source, 0, size):
         if found in numbers:
             numbers[found] = signed(content)
         elif found == _PREWRITE_VALUE:
             value = (content, end)
+        elif found == _ORIGIN:
+            if end - content > _ORIGIN_BYTES_MAX:
+                raise malformed(at, f"an origin of {end - content} bytes")
+            origin = decode_origin(source(content, end - content))
     return Outline(
         tp=numbers[_TP],
         start_ts=numbers[_START_TS],
@@ -64,6 +71,7 @@ def outline(source: Source, size: int) -> Outline:
         ddl_job_id=numbers[_DDL_JOB_ID],
         value_start=value[0],
         value_end=value[1],
+        origin=origin,
     )
 
 

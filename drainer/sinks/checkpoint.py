@@ -6,7 +6,9 @@ It is one row, the cluster's id and JSON, in the shape of the original:
      "ddl-intent": 0, "applying": 0, "writer": "5f1c9a0e22d94b11"}
 
 The first three fields are the original's, the others are ours, and it does not mind them; of a row
-that the original wrote only `commitTS` and `consistent` are read. `consistent` is false while a
+that the original wrote only `commitTS` and `consistent` are read. Where transactions come from
+sources that tell their origin, `origins` is {source: [epoch, file, position]}: the last ones that
+are downstream, so that none is there twice (`drainer.origins`). `consistent` is false while a
 Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
 `ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
 is above `commitTS`, is up to where changes may be there already: a batch of several transactions
@@ -21,11 +23,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from penstock.errors import Malformed, NeedsOperator
+from penstock.model import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Checkpoint:
     consistent: bool = False
     ddl_intent_ts: int = 0
     applying_ts: int = 0
+    origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
 
     @property
     def is_between(self) -> bool:
@@ -45,17 +50,17 @@ class Checkpoint:
 
     def to_json(self, writer: str) -> str:
         """Return the row's text as this `writer` stores it."""
-        return json.dumps(
-            {
-                "consistent": self.consistent,
-                "commitTS": self.commit_ts,
-                "ts-map": {},
-                "schema-version": self.schema_version,
-                "ddl-intent": self.ddl_intent_ts,
-                "applying": self.applying_ts,
-                "writer": writer,
-            }
-        )
+        fields: dict[str, Any] = {
+            "consistent": self.consistent,
+            "commitTS": self.commit_ts,
+            "ts-map": {},
+            "schema-version": self.schema_version,
+            "ddl-intent": self.ddl_intent_ts,
+            "applying": self.applying_ts,
+        }
+        if self.origins:
+            fields["origins"] = self.origins
+        return json.dumps(fields | {"writer": writer})
 
     @classmethod
     def from_json(cls, text: str) -> Checkpoint:
@@ -79,6 +84,7 @@ class Checkpoint:
             consistent=consistent,
             ddl_intent_ts=_number(stored, "ddl-intent"),
             applying_ts=_number(stored, "applying"),
+            origins=_origins(stored),
         )
 
 
@@ -87,6 +93,18 @@ def _number(stored: dict[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
         raise _unreadable(stored, f"{name} is {value!r}")
     return value
+
+
+def _origins(stored: dict[str, Any]) -> dict[str, Place]:
+    found = stored.get("origins", {})
+    places: dict[str, Place] = {}
+    for source, place in found.items() if isinstance(found, dict) else [("", None)]:
+        if not isinstance(place, list) or len(place) != 3:
+            raise _unreadable(stored, f"origins are {found!r}")
+        named = dict(zip(("epoch", "file", "position"), place, strict=True))
+        epoch, file, position = (_number(named, name) for name in named)
+        places[source] = (epoch, file, position)
+    return places
 
 
 def _unreadable(stored: object, why: str) -> Malformed:

@@ -1,6 +1,6 @@
 """A checkpoint in a file, for a sink whose downstream cannot hold one with its changes.
 
-    <data-dir>/savepoint    TOML: consistent, commitTS, schema-version, ddl-intent
+    <data-dir>/savepoint    TOML: consistent, commitTS, schema-version, ddl-intent, [origins]
 
 The name and the first three keys are the original's, so that its file is continued. A save writes
 another file, syncs it, renames it and syncs the folder: a crash leaves the old file or the new one.
@@ -10,6 +10,7 @@ What a sink delivered after the saved checkpoint it delivers again, so its consu
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -55,7 +56,12 @@ class CheckpointFile:
             "schema-version": checkpoint.schema_version,
             "ddl-intent": checkpoint.ddl_intent_ts,
         }
-        text = "".join(f"{key} = {value}\n" for key, value in fields.items())
+        lines = [f"{key} = {value}\n" for key, value in fields.items()]
+        if checkpoint.origins:
+            # A name in JSON's quotes is a quoted key of TOML, if nothing below a blank is in it.
+            places = {json.dumps(name): list(at) for name, at in checkpoint.origins.items()}
+            lines += ["[origins]\n", *(f"{name} = {at}\n" for name, at in places.items())]
+        text = "".join(lines)
         fresh = self.path.with_suffix(".new")
         try:
             self._files.names(self._folder)
