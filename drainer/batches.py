@@ -9,7 +9,7 @@ outlives the call that read it. The order of the rows of a table is the order of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from drainer.apply.work import TableRows
+from drainer.loopback import MarkTable
 from penstock.errors import Malformed
 from penstock.filters.rules import RowPolicy
 from penstock.model import MutationType
@@ -128,6 +129,8 @@ class Collector:
 def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], int]:
     """Return a transaction's changes, and how many rows were for tables that are dropped.
 
+    One that carries this Drainer's mark has no changes (`drainer.loopback`).
+
     Raises `Malformed` when the bytes are no row changes or their lists and sequence disagree.
     """
     try:
@@ -135,18 +138,36 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], i
     except DecodeError as error:
         raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
     version = value.schema_version
+    targets = [lookup(mutation.table_id, version) for mutation in value.mutations]
+    if MarkTable in map(type, targets) and _is_returning(value.mutations, targets):
+        return [], 0
     changes = []
     dropped = 0
-    for mutation in value.mutations:
-        target = lookup(mutation.table_id, version)
+    for mutation, target in zip(value.mutations, targets, strict=True):
         if target is None:
             dropped += len(_in_sequence(mutation)[1])
+        elif isinstance(target, MarkTable):
+            continue
         elif isinstance(target, Screened):
             changes.append(_screened(mutation, target))
         else:
             # Tables that are one downstream have one id in their targets.
             changes.append(Change(target[1].id, target, *_in_sequence(mutation)))
     return changes, dropped
+
+
+def is_own(mutation: Any, marks: MarkTable) -> bool:
+    """Tell whether changes of the table of marks say that their transaction came from here."""
+    return marks.stops(*_in_sequence(mutation))
+
+
+def _is_returning(mutations: Iterable[Any], targets: Iterable[Target | None]) -> bool:
+    """Tell whether a transaction came from here, and count it then."""
+    for mutation, target in zip(mutations, targets, strict=True):
+        if isinstance(target, MarkTable) and is_own(mutation, target):
+            target.note()
+            return True
+    return False
 
 
 def _screened(mutation: Any, screen: Screened) -> Change:

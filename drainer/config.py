@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drainer.downstream import DEFAULT_SINK, downstream_url
 from drainer.syncer import SyncerConfig
 from penstock.config import size_bytes
 from penstock.filters import FilterConfig
@@ -105,7 +106,7 @@ class DrainerConfig:
     )
     node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
     sink: str = setting(
-        "sqlite:///downstream.db",
+        DEFAULT_SINK,
         "downstream: sqlite:///file.db or mysql://user:password@host:port/",
     )
     initial_commit_ts: int = setting(
@@ -133,6 +134,11 @@ class DrainerConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @property
+    def downstream(self) -> str:
+        """The URL of the downstream, password included: not for logs."""
+        return downstream_url(self.sink, self.syncer)
+
+    @property
     def ignored_ts(self) -> frozenset[int]:
         """The commit_ts whose transactions are not applied."""
         return frozenset(map(int, self.ignore_txn_commit_ts))
@@ -158,3 +164,4 @@ class DrainerConfig:
         if self.spark.tasks < 0:
             raise out_of_range("spark.tasks", self.spark.tasks, "use 0 for the default")
         check_advertised(self.advertise_addr or self.addr)
+        downstream_url(self.sink, self.syncer)

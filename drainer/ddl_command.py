@@ -110,7 +110,8 @@ def _line(job: DdlJob) -> str:
 
 def _checkpoint(config: DrainerConfig, etcd: EtcdClient) -> Checkpoint | None:
     """Return what the downstream holds; at most an empty checkpoint table is made there."""
-    sink = open_sink(config.sink, cluster_id=Registry(etcd).cluster_id(), retry_s_max=_SINK_S_MAX)
+    cluster_id = Registry(etcd).cluster_id()
+    sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
     try:
         return sink.load_checkpoint()
     finally:

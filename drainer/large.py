@@ -21,11 +21,12 @@ import logging
 import queue
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 
 from drainer.apply.work import Batch
-from drainer.batches import Collector, Lookup, Target, read_changes
+from drainer.batches import Collector, Lookup, Target, is_own, read_changes
+from drainer.loopback import MarkTable
 from drainer.payload import Spooled, opened
 from drainer.planner import LargeStep
 from drainer.sink_thread import SinkThread
@@ -34,6 +35,7 @@ from drainer.slicing import slices, survey
 from drainer.strategies import Prepared
 from penstock.errors import Malformed, Retryable
 from penstock.failpoints import point
+from penstock.pb import binlog_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +63,16 @@ class Large:
         Raises `Malformed` when the step holds no row changes, and what looking up a table raises.
         """
         version, targets = await asyncio.to_thread(_surveyed, step.payload, step.lookup)
-        return _Large(step, version, targets, self)
+        large = _Large(step, version, targets, self)
+        if MarkTable in map(type, targets.values()):
+            await asyncio.to_thread(large.look_for_mark)
+        return large
 
     async def commit(self, transaction: _Large, checkpoint: Checkpoint) -> None:
         """Run all slices in one transaction with the checkpoint."""
+        if transaction.is_returning:
+            await self._thread.call(lambda: self._sink.save_checkpoint(checkpoint))
+            return
         handover = _Handover(transaction.batches, self._generate)
         try:
             await self._thread.call(lambda: self._sink.apply_parts(handover.parts, checkpoint))
@@ -82,6 +90,19 @@ class _Large:
         self._version = version
         self._targets = targets
         self._way = way
+        self.is_returning = False
+        """True when it carries this Drainer's own mark: nothing of it goes downstream."""
+
+    def look_for_mark(self) -> None:
+        """Find out whether it came from here, slice by slice; it is counted then."""
+        with closing(self._slices()) as parts:
+            for part in parts:
+                for mutation in pb.PrewriteValue.FromString(part).mutations:
+                    target = self._targets.get(mutation.table_id)
+                    if isinstance(target, MarkTable) and is_own(mutation, target):
+                        target.note()
+                        self.is_returning = True
+                        return
 
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Bring the transaction downstream and delete its file."""
@@ -98,15 +119,9 @@ class _Large:
     def batches(self) -> Iterator[Batch]:
         """Yield the slices from the first on; each call is a walk of its own."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
-        found, read_bytes, number, dropped = step.payload.outline, 0, 0, 0
-        with opened(step.payload.path) as source:
-            for part in slices(
-                source,
-                found.value_start,
-                found.value_end,
-                version=self._version,
-                limits=step.limits,
-            ):
+        read_bytes, number, dropped = 0, 0, 0
+        with closing(self._slices()) as parts:
+            for part in parts:
                 changes, gone = read_changes(part, self._target)
                 dropped += gone
                 read_bytes += len(part)
@@ -126,6 +141,13 @@ class _Large:
             log.warning(
                 "%d rows of commit %d are for dropped tables and end here", dropped, step.commit_ts
             )
+
+    def _slices(self) -> Generator[bytes]:
+        """Yield the slices' bytes from the first on."""
+        payload, limits = self._step.payload, self._step.limits
+        begin, end = payload.outline.value_start, payload.outline.value_end
+        with opened(payload.path) as source:
+            yield from slices(source, begin, end, version=self._version, limits=limits)
 
     def _target(self, table_id: int, version: int) -> Target | None:
         # A mutation that names a second table behind its rows is none that a survey reads.

@@ -75,7 +75,7 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
     else:
         found = cluster_id = await insist(stop, "the cluster id", ask)
     thread = SinkThread()
-    sink = open_sink(config.sink, cluster_id=cluster_id)
+    sink = open_sink(config.downstream, cluster_id=cluster_id)
 
     async def close_sink() -> None:
         sink.close()

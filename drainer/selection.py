@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from drainer.batches import Screened, Target
 from drainer.config import DrainerConfig
+from drainer.loopback import OWN_SCHEMAS, MarkTable, is_mark_table
 from drainer.schema import Gone, SchemaTracker
 from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
@@ -32,13 +33,15 @@ log = logging.getLogger(__name__)
 Place = tuple[str, TableInfo]
 
 
-def protected_schemas(sink_url: str) -> set[str]:
-    """Return the schemas of a downstream that are the Drainer's own."""
+def protected_schemas(config: DrainerConfig) -> set[str]:
+    """Return the schemas that are the Drainers' own, downstream and, if it loops, upstream."""
+    sink_url = config.downstream
+    own = set(OWN_SCHEMAS) if config.syncer.loopback_control else set()
     if urlsplit(sink_url).scheme in ("mysql", "mariadb", "tidb"):
         from drainer.sinks.mysql_url import parse_url
 
-        return {parse_url(sink_url).checkpoint_schema}
-    return set()
+        own.add(parse_url(sink_url).checkpoint_schema)
+    return own
 
 
 def compiled(config: DrainerConfig) -> Rules:
@@ -46,15 +49,29 @@ def compiled(config: DrainerConfig) -> Rules:
     return Rules(
         config.syncer.added_to(config.filter),
         lists=[config.syncer.lists()],
-        protected=protected_schemas(config.sink),
+        protected=protected_schemas(config),
     )
 
 
 class Selection:
     """Filters and routes over the schema as it is tracked."""
 
-    def __init__(self, rules: Rules, schemas: SchemaTracker) -> None:
-        """Check the rules against the tables there are; raise `NeedsOperator` if one is unfit."""
+    def __init__(
+        self,
+        rules: Rules,
+        schemas: SchemaTracker,
+        *,
+        channel_id: int | None = None,
+        runs_ddl: bool = True,
+    ) -> None:
+        """Check the rules against the tables there are; raise `NeedsOperator` if one is unfit.
+
+        Transactions with the mark of `channel_id` are left out whole. Without `runs_ddl`, DDL is
+        only tracked.
+        """
+        self.transactions_returned = 0
+        self._channel_id = channel_id
+        self._runs_ddl = runs_ddl
         self.rows_left_out = 0
         self.ddls_left_out = 0
         self._rules = rules
@@ -66,13 +83,21 @@ class Selection:
     @classmethod
     def of(cls, config: DrainerConfig, schemas: SchemaTracker) -> Selection:
         """Return the selection that a Drainer's settings ask for."""
-        return cls(compiled(config), schemas)
+        syncer = config.syncer
+        return cls(
+            compiled(config),
+            schemas,
+            channel_id=syncer.channel_id if syncer.loopback_control else None,
+            runs_ddl=syncer.sync_ddl,
+        )
 
     def lookup(self, table_id: int, version: int) -> Target | None:
         """Return where rows go, None when their table is dropped; `Screened` if not all do."""
         found = self._schemas.table_at(table_id, version)
         if isinstance(found, Gone):
             return None
+        if self._channel_id is not None and is_mark_table(found[0], found[1].name):
+            return MarkTable(found, self._channel_id, self._tally_returned)
         policy = self._rules.of_rows(*found)
         if policy.takes_nothing:
             if table_id not in self._told:
@@ -96,7 +121,14 @@ class Selection:
 
     def describe(self) -> dict[str, str]:
         """Return what an operator wants to read."""
-        return {"rows_left_out": str(self.rows_left_out), "ddls_left_out": str(self.ddls_left_out)}
+        return {
+            "rows_left_out": str(self.rows_left_out),
+            "ddls_left_out": str(self.ddls_left_out),
+            "transactions_returned": str(self.transactions_returned),
+        }
+
+    def _tally_returned(self) -> None:
+        self.transactions_returned += 1
 
     def _tally(self, rows: int) -> None:
         self.rows_left_out += rows
@@ -109,6 +141,10 @@ class Selection:
         Raises `NeedsOperator` where only an operator can say what is right.
         """
         job = change.job
+        if not self._runs_ddl:
+            log.info("DDL at %d is only tracked (sync-ddl): %s", job.finished_ts, job.query)
+            self.ddls_left_out += 1
+            return None
         if not self._rules.of_ddl(change):
             log.info("DDL at %d is filtered: %s", job.finished_ts, job.query)
             self.ddls_left_out += 1

@@ -1,4 +1,4 @@
-"""The filters of the original's `[syncer]` section, under its names.
+"""The original's `[syncer]` section, under its names; `drainer.original` knows the other keys.
 
     [syncer]                                        [[syncer.replicate-do-table]]
     replicate-do-db = ["shop", "~^log_"]            db-name = "shop"
@@ -8,7 +8,7 @@
     ignore-event = ["truncate table"]               binlog-filter-rule = ["no-truncate"]
     ignore-sql = ["^create index"]                  source = { schema = "shop*", table = "*" }
 
-They add to what `[filter]` says: a change must pass both. A rule's `target` is a route, which in
+Filters add to what `[filter]` says: a change must pass both. A rule's `target` is a route, which in
 the original only reached Oracle. Plain names in the first group are regular expressions of the
 whole name, as they were there; those of a migrate rule are wildcards.
 """
@@ -17,10 +17,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from drainer.downstream import ToConfig, check_db_type
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
 from penstock.filters.tables import DrainerList
-from penstock.settings import setting
+from penstock.settings import out_of_range, setting
+
+_UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
+                     "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",
+                     "IGNORE_SPACE"}  # fmt: skip
+"""Under which the text of a DDL means something else than the Drainer has read in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +56,15 @@ class TableMigrateRule:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncerConfig:
-    """Filters under the names of the original's drainer.toml."""
+    """What the original's drainer.toml has in the section of this name."""
 
+    db_type: str = setting("", "mysql, mariadb, tidb or sqlite; default: as the sink's URL says")
+    sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
+    sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
+    loopback_control: bool = setting(
+        False, "mark downstream transactions, and leave out those that carry our mark"
+    )
+    channel_id: int = setting(0, "the mark; the same for both directions")
     replicate_do_db: tuple[str, ...] = setting((), "schemas to replicate")
     replicate_do_table: tuple[TablePattern, ...] = setting((), "tables to replicate")
     ignore_schemas: tuple[str, ...] = setting((), "schemas to leave out, comma-separated")
@@ -60,6 +73,18 @@ class SyncerConfig:
     binlog_filter_rule: dict[str, BinlogFilterRule] = field(
         default_factory=dict, metadata={"help": "event filters by name"}
     )
+    to: ToConfig = field(default_factory=ToConfig)
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        check_db_type(self.db_type)
+        if not -(1 << 63) <= self.channel_id < 1 << 63:
+            raise out_of_range("syncer.channel-id", self.channel_id, "it is a bigint")
+        for mode in self.sql_mode.upper().split(","):
+            if mode.strip() in _UNREADABLE_MODES:
+                raise out_of_range(
+                    "syncer.sql-mode", self.sql_mode, f"{mode.strip()} changes how DDL reads"
+                )
 
     def lists(self) -> DrainerList:
         """Return the filter by name; raise `NeedsOperator` for a pattern that cannot be."""

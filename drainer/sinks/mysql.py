@@ -25,7 +25,15 @@ from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
-from drainer.sinks.mysql_session import ROWS_SQL_MODE, Connection, MysqlSession, code_of, one
+from drainer.sinks.mysql_session import (
+    Connection,
+    MysqlSession,
+    code_of,
+    ddl_sql_mode,
+    one,
+    rows_sql_mode,
+    set_variable,
+)
 from drainer.sinks.mysql_url import Target, parse_url
 from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
 from penstock.ddl.lexer import quote_name
@@ -38,8 +46,6 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
-
-DDL_SQL_MODE = ROWS_SQL_MODE.removesuffix(",NO_BACKSLASH_ESCAPES")
 
 _PACKET_SPARE_BYTES = 1024
 
@@ -225,12 +231,12 @@ class MysqlSink:
             )
         if job.schema_name and job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
             connection.select_db(job.schema_name)
-        connection.query(f"SET SESSION sql_mode = '{DDL_SQL_MODE}'")
+        set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
         # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
         connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
         connection.query(job.query)
         connection.query("SET TIMESTAMP = DEFAULT")
-        connection.query(f"SET SESSION sql_mode = '{ROWS_SQL_MODE}'")
+        set_variable(connection, "sql_mode", rows_sql_mode(self._target))
 
     def _check_sizes(self, statements: Sequence[str | bytes]) -> None:
         largest = max(map(len, statements), default=0)

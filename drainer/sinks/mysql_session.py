@@ -4,12 +4,19 @@ The session's sql_mode is part of the literals' format (`drainer.apply.literals`
 NO_BACKSLASH_ESCAPES so that only quotes are special, STRICT_ALL_TABLES so that a value that does
 not fit is an error and not another value, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0
 and '2021-02-31' arrive as they are. FOUND_ROWS makes an UPDATE count the rows that it found.
+An operator's own sql_mode takes the place of all but NO_BACKSLASH_ESCAPES and
+NO_AUTO_VALUE_ON_ZERO, without which rows would say something else.
+
+With loop-back control every transaction begins with a change of the session's row in the table of
+marks, whoever begins it: whatever goes through a session is marked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import re
 import socket
 import threading
 import time
@@ -19,6 +26,7 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.constants import CLIENT, ER
 
+from drainer.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.sinks.mysql_ddl import ALREADY_CODES
 from drainer.sinks.mysql_url import Target
 from penstock.errors import NeedsOperator, Retryable
@@ -29,6 +37,9 @@ ROWS_SQL_MODE = (
     "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
     "NO_BACKSLASH_ESCAPES"
 )
+
+DDL_SQL_MODE = ROWS_SQL_MODE.removesuffix(",NO_BACKSLASH_ESCAPES")
+_NEEDED_MODES = "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
 
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
 # Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
@@ -48,8 +59,23 @@ _UNFIT = {
     ER.WARN_DATA_TRUNCATED, ER.TRUNCATED_WRONG_VALUE, ER.BAD_NULL_ERROR, ER.NO_DEFAULT_FOR_FIELD,
 }  # fmt: skip
 
+_MARKS = f"`{MARK_SCHEMA}`.`{MARK_TABLE}`"
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_session_numbers = itertools.count()
+
 Connection = Any  # PyMySQL's stubs make the connection generic over its cursor.
 T = TypeVar("T")
+
+
+class _MarkingConnection(pymysql.connections.Connection):
+    """A connection that begins each transaction with `mark`, if there is one."""
+
+    mark = ""
+
+    def begin(self) -> None:
+        super().begin()
+        if self.mark:
+            self.query(self.mark)
 
 
 class MysqlSession:
@@ -62,6 +88,7 @@ class MysqlSession:
         self._closing = closing
         self._connection: Connection | None = None
         self._using = threading.Lock()
+        self._number = next(_session_numbers)
         self.packet_bytes_max = 0
 
     def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
@@ -114,14 +141,17 @@ class MysqlSession:
         if self._closing.is_set():
             raise Retryable("the sink is closed")
         if self._connection is None:
-            self._connection = connection = pymysql.connect(
+            self._connection = connection = _MarkingConnection(
                 **self._target.options, client_flag=CLIENT.FOUND_ROWS
             )
             _keep_alive(connection)
-            connection.query(
-                f"SET SESSION sql_mode = '{ROWS_SQL_MODE}', time_zone = '+00:00',"
-                " foreign_key_checks = 0"
-            )
+            for name, value in self._target.params:
+                set_variable(connection, name, value)
+            connection.query("SET SESSION time_zone = '+00:00', foreign_key_checks = 0")
+            set_variable(connection, "sql_mode", rows_sql_mode(self._target))
+            if self._target.channel_id is not None:
+                _create_marks(connection)
+                connection.mark = _mark(self._target.channel_id, self._number)
             connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             self.packet_bytes_max = int(one(connection, "SELECT @@max_allowed_packet")[0])
         return self._connection
@@ -139,6 +169,44 @@ class MysqlSession:
         if connection is not None:
             with contextlib.suppress(pymysql.err.MySQLError, OSError):
                 connection.close()
+
+
+def rows_sql_mode(target: Target) -> str:
+    """Return the mode that rows are written under."""
+    return f"{target.sql_mode},{_NEEDED_MODES}" if target.sql_mode else ROWS_SQL_MODE
+
+
+def ddl_sql_mode(target: Target) -> str:
+    """Return the mode that DDL is run under."""
+    return target.sql_mode or DDL_SQL_MODE
+
+
+def set_variable(connection: Connection, name: str, value: str) -> None:
+    """Set a session variable, to a number where the value is one."""
+    literal = value if _NUMBER.fullmatch(value) else connection.escape(value)
+    connection.query(f"SET SESSION `{name}` = {literal}")
+
+
+def _mark(channel_id: int, number: int) -> str:
+    return (
+        f"INSERT INTO {_MARKS} VALUES ({number}, {channel_id}, 1, 'penstock')"  # noqa: S608
+        " ON DUPLICATE KEY UPDATE val = val + 1"
+    )
+
+
+def _create_marks(connection: Connection) -> None:
+    """Create the table of marks when there is none: a statement that changes nothing is logged."""
+    try:
+        one(connection, f"SELECT 1 FROM {_MARKS} LIMIT 0")  # noqa: S608
+    except pymysql.err.MySQLError as error:
+        if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
+            raise
+        connection.query(f"CREATE DATABASE IF NOT EXISTS `{MARK_SCHEMA}`")
+        connection.query(
+            f"CREATE TABLE IF NOT EXISTS {_MARKS} (id BIGINT NOT NULL, channel_id BIGINT NOT NULL"
+            " DEFAULT 0, val BIGINT DEFAULT 0, channel_info VARCHAR(64),"
+            " PRIMARY KEY (id, channel_id))"
+        )
 
 
 def one(connection: Connection, sql: str) -> Any:

@@ -2,12 +2,17 @@
 
     mysql://user:password@host:port/?checkpoint-schema=tidb_binlog&ssl-ca=/path/ca.pem
 
-Special characters in user and password are percent-encoded.
+Special characters in user and password are percent-encoded; `password-file` names a file instead.
+`params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
+`loopback-channel` the mark that transactions leave (`drainer.loopback`).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -15,7 +20,14 @@ from penstock.errors import NeedsOperator
 
 _CONNECT_TIMEOUT_S = 10
 _TLS = {"ssl-ca": "ssl_ca", "ssl-cert": "ssl_cert", "ssl-key": "ssl_key"}
-_KNOWN = {"checkpoint-schema", "checkpoint-table", "unix-socket", *_TLS}
+_KNOWN = {
+    "checkpoint-schema", "checkpoint-table", "loopback-channel", "params", "password-file",
+    "sql-mode", "unix-socket", *_TLS,
+}  # fmt: skip
+_VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*", re.DOTALL)
+_FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
+          "transaction_isolation", "names", "character_set_client"}  # fmt: skip
+"""Session variables that are part of how rows are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,9 @@ class Target:
     options: dict[str, Any]
     checkpoint_schema: str
     checkpoint_table: str
+    params: tuple[tuple[str, str], ...] = ()
+    sql_mode: str = ""
+    channel_id: int | None = None
 
 
 def parse_url(url: str) -> Target:
@@ -33,7 +48,8 @@ def parse_url(url: str) -> Target:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "127.0.0.1", parts.port or 3306
-        asked = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+        asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
+        channel_id = int(asked["loopback-channel"]) if "loopback-channel" in asked else None
     except ValueError as error:
         # The URL itself holds a password and is not repeated.
         raise NeedsOperator(
@@ -49,7 +65,7 @@ def parse_url(url: str) -> Target:
         "host": host,
         "port": port,
         "user": unquote(parts.username or "root"),
-        "password": unquote(parts.password or ""),
+        "password": _password(unquote(parts.password or ""), asked.get("password-file", "")),
         "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": _CONNECT_TIMEOUT_S,
@@ -62,4 +78,37 @@ def parse_url(url: str) -> Target:
         options=options,
         checkpoint_schema=asked.get("checkpoint-schema", "tidb_binlog").replace("`", "``"),
         checkpoint_table=asked.get("checkpoint-table", "checkpoint").replace("`", "``"),
+        params=tuple(_variables(asked.get("params", ""))),
+        sql_mode=asked.get("sql-mode", ""),
+        channel_id=channel_id,
     )
+
+
+def _password(told: str, file: str) -> str:
+    if not file:
+        return told
+    if told:
+        raise NeedsOperator(
+            "the downstream's URL has a password and a password-file",
+            hint="leave one of them out",
+        )
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise NeedsOperator(
+            f"cannot read the password-file {file}: {error.strerror}", hint="check path and rights"
+        ) from error
+
+
+def _variables(text: str) -> Iterator[tuple[str, str]]:
+    for each in filter(None, text.split(",")):
+        found = _VARIABLE.fullmatch(each)
+        if found is None:
+            raise NeedsOperator(f"{each!r} sets no session variable", hint="write name=value")
+        if found[1].lower() in _FIXED:
+            raise NeedsOperator(
+                f"the session variable {found[1]} is part of how rows are written",
+                hint="times travel as UTC whatever the downstream's time zone is; sql-mode has a"
+                " setting of its own",
+            )
+        yield found[1], found[2]

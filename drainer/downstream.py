@@ -1,0 +1,131 @@
+"""The downstream as the original's drainer.toml names it, as the URL that a sink is opened with.
+
+    [syncer]                     [syncer.to]                  [syncer.to.checkpoint]
+    db-type = "mysql"            host = "10.0.0.9"            schema = "tidb_binlog"
+    sql-mode = "ANSI_"         user = "repl"
+
+becomes mysql://repl:…@10.0.0.9:3306/?checkpoint-schema=tidb_binlog. What is not
+said comes from MYSQL_HOST, MYSQL_PORT, MYSQL_USER and MYSQL_PSWD, then from the original's
+defaults; loop-back control adds its channel to whichever URL there is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode, urlsplit
+
+from penstock.errors import NeedsOperator
+from penstock.settings import out_of_range, setting
+
+if TYPE_CHECKING:
+    from drainer.syncer import SyncerConfig
+
+MYSQL_TYPES = ("mysql", "mariadb", "tidb")
+_TYPES = (*MYSQL_TYPES, "sqlite")
+_ABSENT_TYPES = ("file", "pb", "kafka", "oracle", "flash")
+DEFAULT_SINK = "sqlite:///downstream.db"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToSecurity:
+    """TLS to the downstream."""
+
+    ssl_ca: str = setting("", "PEM file of the CA that signed the downstream's certificate")
+    ssl_cert: str = setting("", "PEM file of the certificate to show there")
+    ssl_key: str = setting("", "PEM file of its private key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToCheckpoint:
+    """Where in the downstream the checkpoint is."""
+
+    schema: str = setting("", "schema of the checkpoint; default: tidb_binlog")
+    table: str = setting("", "table of the checkpoint; default: checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToConfig:
+    """A MySQL downstream, under the names of the original."""
+
+    host: str = setting("", "the downstream's host; default: MYSQL_HOST, then 127.0.0.1")
+    port: int = setting(0, "its port; 0: MYSQL_PORT, then 3306")
+    user: str = setting("", "the account; default: MYSQL_USER, then root")
+    password: str = setting("", "its password; default: MYSQL_PSWD. Better not in a file like this")
+    password_file: str = setting("", "file that holds the password and nothing else")
+    params: tuple[str, ...] = setting((), "session variables, name=value, comma-separated")
+    checkpoint: ToCheckpoint = field(default_factory=ToCheckpoint)
+    security: ToSecurity = field(default_factory=ToSecurity)
+
+
+def check_db_type(db_type: str) -> None:
+    """Raise `NeedsOperator` for a downstream that there is no sink for."""
+    if not db_type or db_type in _TYPES:
+        return
+    known = f"use {', '.join(_TYPES)}"
+    if db_type in _ABSENT_TYPES:
+        raise NeedsOperator(
+            f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
+            hint=f"there is no output to files, Kafka or Oracle; {known}",
+        )
+    raise out_of_range("syncer.db-type", db_type, known)
+
+
+def downstream_url(sink: str, syncer: SyncerConfig, env: Mapping[str, str] | None = None) -> str:
+    """Return the URL of the downstream; raise `NeedsOperator` when two are named."""
+    url = sink
+    if syncer.to != ToConfig() or (syncer.db_type in MYSQL_TYPES and sink == DEFAULT_SINK):
+        if sink != DEFAULT_SINK:
+            raise NeedsOperator(
+                "both sink and [syncer.to] name a downstream", hint="leave one of them out"
+            )
+        if syncer.db_type == "sqlite":
+            raise NeedsOperator(
+                "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
+                hint="set sink = sqlite:///file.db, or another db-type",
+            )
+        url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
+    scheme = urlsplit(url).scheme
+    if syncer.db_type and (syncer.db_type == "sqlite") != (scheme == "sqlite"):
+        raise NeedsOperator(
+            f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
+            hint="leave db-type out: the sink's URL tells it",
+        )
+    more = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
+    if syncer.loopback_control:
+        if scheme == "sqlite":
+            raise NeedsOperator(
+                "loopback-control is on, and SQLite is nobody's upstream",
+                hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
+            )
+        more["loopback-channel"] = str(syncer.channel_id)
+    if not more or scheme == "sqlite":
+        return url
+    return url + ("&" if urlsplit(url).query else "?") + urlencode(more)
+
+
+def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
+    port = to.port or env.get("MYSQL_PORT", 3306)
+    host = to.host or env.get("MYSQL_HOST", "127.0.0.1")
+    user = to.user or env.get("MYSQL_USER", "root")
+    password = to.password or ("" if to.password_file else env.get("MYSQL_PSWD", ""))
+    if to.password and to.password_file:
+        raise NeedsOperator(
+            "[syncer.to] has both password and password-file", hint="leave one of them out"
+        )
+    options = {
+        "checkpoint-schema": to.checkpoint.schema,
+        "checkpoint-table": to.checkpoint.table,
+        "password-file": to.password_file,
+        "params": ",".join(to.params),
+        "ssl-ca": to.security.ssl_ca,
+        "ssl-cert": to.security.ssl_cert,
+        "ssl-key": to.security.ssl_key,
+    }
+    account = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+    host = f"[{host}]" if ":" in host else host
+    url = f"{db_type or 'mysql'}://{account}@{host}:{port}/"
+    told = urlencode({key: value for key, value in options.items() if value})
+    return f"{url}?{told}" if told else url

@@ -1,0 +1,90 @@
+"""Two clusters that replicate each other: what one Drainer brought, the other does not bring back.
+
+    A ── Drainer, channel 7 ──> B        every transaction there also changes a row of
+                                         `retl`.`_drainer_repl_mark` with channel_id 7
+    A <── Drainer, channel 7 ── B        leaves out each transaction that changes such a row
+
+The table is the original's, so that its Drainer may stand at either end:
+
+    id           bigint        which connection, so that none waits for another
+    channel_id   bigint        the key's second part; the same number at both ends
+    val          bigint        one more with every transaction
+    channel_info varchar(64)   for people
+
+The mark decides for a whole transaction, before filters do, whatever else is in it. The schema
+`retl` is the Drainers' own: nothing in it is replicated as data, neither rows nor DDL, and the same
+holds for `tidb_binlog`, where the other end's Drainer keeps its checkpoint. So three clusters in a
+ring are not served: a mark goes one hop. DDL carries no mark; one of the two has sync-ddl = false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.datum.rows import RowCodec
+from penstock.errors import Malformed
+from penstock.model import MutationType
+from penstock.schema import TableInfo
+
+MARK_SCHEMA, MARK_TABLE = "retl", "_drainer_repl_mark"
+OWN_SCHEMAS = (MARK_SCHEMA, "tidb_binlog")
+_CHANNEL_COLUMN = "channel_id"
+
+
+def is_mark_table(schema: str, table: str) -> bool:
+    """Tell whether this is the table of marks."""
+    return (schema.lower(), table.lower()) == (MARK_SCHEMA, MARK_TABLE)
+
+
+class MarkTable(tuple[str, TableInfo]):
+    """The table of marks as a target of rows: none goes there, and some stop their transaction."""
+
+    _channel_id: int
+    _at: int
+    _codec: RowCodec
+    _tally: Callable[[], None]
+
+    def __new__(
+        cls, target: tuple[str, TableInfo], channel_id: int, tally: Callable[[], None]
+    ) -> MarkTable:
+        """Watch for `channel_id`; `tally` counts the transactions that stop here.
+
+        Raises `Malformed` for a table that only bears the name.
+        """
+        made = super().__new__(cls, target)
+        column = target[1].column(_CHANNEL_COLUMN)
+        if column is None:
+            raise Malformed(
+                f"{MARK_SCHEMA}.{MARK_TABLE} has no column {_CHANNEL_COLUMN}",
+                hint="loop-back control reads it there: let a Drainer create the table",
+            )
+        made._channel_id, made._at = channel_id, column.offset
+        made._codec, made._tally = RowCodec(target[1]), tally
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by identity: each has a count to add to."""
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def stops(self, kinds: bytes, rows: Sequence[bytes]) -> bool:
+        """Tell whether the transaction with these changes came from here; does not count it.
+
+        Raises `Malformed` for bytes that are no rows of this table.
+        """
+        return any(self._is_own(*each) for each in zip(kinds, rows, strict=True))
+
+    def note(self) -> None:
+        """Count one transaction that was stopped."""
+        self._tally()
+
+    def _is_own(self, kind: int, data: bytes) -> bool:
+        images: Sequence[Sequence[object]]
+        if kind == MutationType.UPDATE:
+            images = self._codec.decode_update(data)
+        elif kind == MutationType.INSERT:
+            images = [self._codec.decode_insert(data)]
+        else:
+            images = [self._codec.decode_delete(data)]
+        return any(image[self._at] == self._channel_id for image in images)

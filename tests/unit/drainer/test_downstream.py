@@ -1,0 +1,90 @@
+"""Which downstream the settings name, and how its URL is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainer.config import DrainerConfig
+from drainer.downstream import ToCheckpoint, ToConfig, ToSecurity, downstream_url
+from drainer.sinks.mysql_session import ddl_sql_mode, rows_sql_mode
+from drainer.sinks.mysql_url import parse_url
+from drainer.syncer import SyncerConfig
+from penstock.errors import NeedsOperator
+
+
+def url_of(sink: str = "sqlite:///downstream.db", **settings: object) -> str:
+    return downstream_url(sink, SyncerConfig(**settings), env={})  # type: ignore[arg-type]
+
+
+def test_without_the_originals_keys_the_sink_is_the_downstream() -> None:
+    assert url_of() == "sqlite:///downstream.db"
+    assert url_of("mysql://u:p@h:1/") == "mysql://u:p@h:1/"
+
+
+def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
+    secret = "p@:/#&%ü"
+    (tmp_path / "password").write_text(secret + "\n")
+    told = {
+        "host": "h", "port": 4000, "user": "u@x",
+        "params": ("tidb_txn_mode=optimistic", "lock_wait_timeout=7"),
+        "checkpoint": ToCheckpoint(schema="s`", table="t"),
+        "security": ToSecurity(ssl_ca="/a b", ssl_cert="/c", ssl_key="/k"),
+    }  # fmt: skip
+    for password in ({"password": secret}, {"password_file": str(tmp_path / "password")}):
+        to = ToConfig(**told, **password)  # type: ignore[arg-type]
+        url = url_of(db_type="tidb", sql_mode="STRICT_TRANS_TABLES", to=to)
+        assert url.startswith("tidb://")
+        target = parse_url(url)
+        assert target.options["password"] == secret
+        wanted = {"host": "h", "port": 4000, "user": "u@x", "ssl_ca": "/a b", "ssl_cert": "/c"}
+        assert wanted.items() <= target.options.items()
+        assert (target.checkpoint_schema, target.checkpoint_table) == ("s``", "t")
+        assert target.params == (("tidb_txn_mode", "optimistic"), ("lock_wait_timeout", "7"))
+        assert ddl_sql_mode(target) == "STRICT_TRANS_TABLES"
+        needed = ",NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
+        assert rows_sql_mode(target) == "STRICT_TRANS_TABLES" + needed
+        assert target.channel_id is None
+
+
+def test_what_to_does_not_say_comes_from_the_environment_and_then_from_the_original() -> None:
+    syncer = SyncerConfig(db_type="mysql")
+    sink = "sqlite:///downstream.db"
+    assert downstream_url(sink, syncer, env={}) == "mysql://root@127.0.0.1:3306/"
+    env = {"MYSQL_HOST": "::1", "MYSQL_PORT": "4", "MYSQL_USER": "x", "MYSQL_PSWD": "p/w"}
+    assert downstream_url(sink, syncer, env=env) == "mysql://x:p%2Fw@[::1]:4/"
+
+
+def test_loop_back_control_adds_its_channel_to_whichever_url_there_is() -> None:
+    for url in ("mysql://h/", "mysql://h/?checkpoint-schema=x"):
+        target = parse_url(url_of(url, loopback_control=True, channel_id=-3))
+        assert target.channel_id == -3
+
+
+def refused(message: str, **settings: object) -> None:
+    with pytest.raises(NeedsOperator, match=message):
+        DrainerConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_settings_that_disagree_are_told_at_once(tmp_path: Path) -> None:
+    to = ToConfig(host="h")
+    refused("both sink and", sink="mysql://h/", syncer=SyncerConfig(to=to))
+    refused("'sqlite'", syncer=SyncerConfig(db_type="sqlite", to=to))
+    refused("db-type is 'mysql'", sink="sqlite:///x.db", syncer=SyncerConfig(db_type="mysql"))
+    refused("SQLite is nobody's", syncer=SyncerConfig(loopback_control=True))
+    both = ToConfig(password="x", password_file="y")
+    refused("both password and", syncer=SyncerConfig(to=both))
+    for absent in ("file", "pb", "kafka", "oracle", "flash"):
+        with pytest.raises(NeedsOperator, match=f"'{absent}', and Penstock has no such"):
+            SyncerConfig(db_type=absent)
+    for mode in ("ANSI", "STRICT_ALL_TABLES, ansi_quotes"):
+        with pytest.raises(NeedsOperator, match="changes how DDL reads"):
+            SyncerConfig(sql_mode=mode)
+    with pytest.raises(NeedsOperator, match="cannot read the password-file"):
+        parse_url(f"mysql://h/?password-file={tmp_path / 'none'}")
+    for variable in ("time_zone=UTC", "sql_mode=ANSI", "foreign_key_checks=1"):
+        with pytest.raises(NeedsOperator, match="part of how rows are written"):
+            parse_url(f"mysql://h/?params={variable.replace('=', '%3D')}")
+    with pytest.raises(NeedsOperator, match="sets no session variable"):
+        parse_url("mysql://h/?params=a`b%3D1")
