@@ -9,7 +9,8 @@ Each task holds up to two units, so that it never waits for the next. A task tha
 task that does not answer in time is not waited for when another is there. Both are safe because
 an answer depends on nothing but its unit: the first one counts, a second one is ignored.
 
-Only a task that presents this run's random token is heard.
+Only a task that presents this run's random token is heard, and only one that runs the same code:
+an answer of other code could be a different one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from drainer.apply.task import FAILED, HEADER, HELLO, RESULT, WORK
+from drainer.apply.version import code_version
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -66,12 +68,19 @@ class _Task:
 class Coordinator:
     """The Drainer's end of the connections to its Spark tasks; lives in one event loop."""
 
-    def __init__(self, host: str = "127.0.0.1", *, answer_timeout_s: float = 60) -> None:
-        """Listen on `host`; a unit unanswered for `answer_timeout_s` goes to a second task."""
+    def __init__(
+        self, host: str = "127.0.0.1", *, version: str = "", answer_timeout_s: float = 60
+    ) -> None:
+        """Listen on `host`; a unit unanswered for `answer_timeout_s` goes to a second task.
+
+        Tasks must run the code of `version`, by default this process's.
+        """
         self.host = host
         self.port = 0
         self.token = secrets.token_hex(32)
         self.lost_tasks = 0
+        self._version = version or code_version()
+        self._refusal: NeedsOperator | None = None
         self._answer_timeout_s = answer_timeout_s
         self._server: asyncio.Server | None = None
         self._tasks: set[_Task] = set()
@@ -102,8 +111,10 @@ class Coordinator:
             await self._server.wait_closed()
 
     async def wait_for_tasks(self, count: int = 1) -> None:
-        """Return once `count` tasks are connected."""
+        """Return once `count` tasks are connected; raise `NeedsOperator` when they are wrong."""
         while len(self._tasks) < count:
+            if self._refusal is not None:
+                raise self._refusal
             self._joined.clear()
             await self._joined.wait()
 
@@ -123,6 +134,7 @@ class Coordinator:
         units.clear()
         self._next_number += len(work)
         self._pending.extend(work)
+        self._give_up_if_refused()
         self._dispatch()
         try:
             return await self._answers(work)
@@ -182,19 +194,41 @@ class Coordinator:
             kind, partition, length = HEADER.unpack(await reader.readexactly(HEADER.size))
             if kind != HELLO or length > _HELLO_BYTES_MAX:
                 return None
-            token = await reader.readexactly(length)
+            token, _, version = (await reader.readexactly(length)).partition(b" ")
         if not hmac.compare_digest(token, self.token.encode()):
             log.warning("refused a connection with a wrong token on %s:%d", self.host, self.port)
+            return None
+        if version != self._version.encode():
+            self._refuse(partition, version.decode("utf-8", "replace"))
             return None
         connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         task = _Task(partition, writer)
         self._tasks.add(task)
+        self._refusal = None
         log.info("Spark task %d is connected, %d in all", partition, len(self._tasks))
         self._joined.set()
         self._dispatch()
         return task
+
+    def _refuse(self, partition: int, version: str) -> None:
+        """Tell of a task that runs other code; without any other task it ends the Drainer."""
+        self._refusal = NeedsOperator(
+            f"Spark task {partition} runs Penstock {version}, this Drainer is {self._version}",
+            hint="the Drainer sends its code to the executors: remove what they find before it "
+            "(PYTHONPATH, spark.executorEnv), or restart a Drainer that was updated as it ran",
+        )
+        log.error("refused: %s", self._refusal)
+        self._joined.set()
+        self._give_up_if_refused()
+
+    def _give_up_if_refused(self) -> None:
+        if self._refusal is None or self._tasks:
+            return
+        for unit in self._pending:
+            if not unit.answer.done():
+                unit.answer.set_exception(self._refusal)
 
     async def _listen(self, task: _Task, reader: asyncio.StreamReader) -> None:
         while True:

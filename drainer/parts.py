@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from drainer.apply.version import Bundle
 from drainer.config import DrainerConfig, RelayConfig
 from drainer.coordinator import Coordinator
 from drainer.home import Home
@@ -131,9 +132,10 @@ async def _start_spark(
         host=spark.host,
         conf=spark.conf,
     )
-    coordinator = Coordinator(spark.host)
+    bundle = await asyncio.to_thread(Bundle.of_this_code)
+    coordinator = Coordinator(spark.host, version=bundle.version)
     await coordinator.start()
-    job = SparkJob(settings, (coordinator.host, coordinator.port), coordinator.token)
+    job = SparkJob(settings, bundle, (coordinator.host, coordinator.port), coordinator.token)
     stack.push_async_callback(asyncio.to_thread, job.stop)
     stack.push_async_callback(coordinator.close)
     job.start()

@@ -21,15 +21,13 @@ import re
 import shutil
 import sys
 import threading
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import drainer
-import penstock
 from drainer.apply.task import serve_partition
+from drainer.apply.version import Bundle
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -89,8 +87,11 @@ class SparkSettings:
 class SparkJob:
     """The Spark session and its resident job, driven by a thread of their own."""
 
-    def __init__(self, settings: SparkSettings, address: tuple[str, int], token: str) -> None:
-        """Prepare; the tasks will connect to `address` and present `token`."""
+    def __init__(
+        self, settings: SparkSettings, bundle: Bundle, address: tuple[str, int], token: str
+    ) -> None:
+        """Prepare; the tasks get the `bundle`, connect to `address` and present `token`."""
+        self._bundle = bundle
         self._settings = settings
         self._body = functools.partial(serve_partition, address[0], address[1], token)
         self._stopping = threading.Event()
@@ -145,7 +146,9 @@ class SparkJob:
             return running
         _forget_session()
         conf = self._conf()
-        return SparkContext(conf=conf, pyFiles=[str(_package_code(self._settings.work_dir))])
+        code = self._settings.work_dir / "penstock.zip"
+        code.write_bytes(self._bundle.data)
+        return SparkContext(conf=conf, pyFiles=[str(code)])
 
     def _conf(self) -> Any:
         from pyspark import SparkConf
@@ -156,7 +159,8 @@ class SparkJob:
         work_dir.mkdir(parents=True, mode=0o700)
         log4j = work_dir / "log4j2.properties"
         log4j.write_text(_LOG4J)
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        if settings.is_local or not os.environ.get("PYSPARK_PYTHON"):
+            os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_DIRS"] = str(work_dir)
         os.environ["SPARK_LOCAL_IP"] = settings.host
         # The driver's JVM only places tasks: little heap, a simple collector, no second compiler.
@@ -177,6 +181,8 @@ class SparkJob:
                 ("spark.cores.max", str(settings.task_count)),
                 ("spark.task.maxFailures", str(_TASK_FAILURES_MAX)),
                 ("spark.python.worker.faulthandler.enabled", "true"),
+                # A `drainer` in the directory where a worker happens to run is not the one meant.
+                ("spark.executorEnv.PYTHONSAFEPATH", "1"),
                 ("spark.executorEnv.OPENBLAS_NUM_THREADS", "1"),
                 ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
             ]
@@ -210,17 +216,6 @@ def _import_spark_lightly() -> None:
         importlib.import_module("pyspark.testing.utils")
     finally:
         del modules["pandas"]
-
-
-def _package_code(work_dir: Path) -> Path:
-    """Zip the code that tasks import, so that an executor needs only the public packages."""
-    target = work_dir / "penstock.zip"
-    roots = [Path(package.__path__[0]) for package in (penstock, drainer)]
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
-        for root in roots:
-            for path in sorted(root.rglob("*.py")):
-                bundle.write(path, path.relative_to(root.parent))
-    return target
 
 
 def _jvm_is_alive() -> bool:

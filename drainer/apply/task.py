@@ -4,13 +4,14 @@ One connection per task, frames in both directions (little-endian):
 
     | kind u8 | number u64 | length u64 | payload ... |
 
-    HELLO   task -> Drainer   number: the partition        payload: the token
+    HELLO   task -> Drainer   number: the partition        payload: the token, a space, the version
     WORK    Drainer -> task   number: the unit             payload: an encoded WorkUnit
     RESULT  task -> Drainer   number: the unit             payload: encoded Statements
     FAILED  task -> Drainer   number: the unit             payload: JSON {"problem", "hint"}
 
 A unit's answer depends on nothing but the unit, so it does not matter which task works on it, how
-often, or whether an earlier answer got lost. The end of the connection ends the task.
+often, or whether an earlier answer got lost. The end of the connection ends the task. A Drainer
+of another version closes it at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 
 from drainer.apply.generate import generate
 from drainer.apply.row_statements import row_statements
+from drainer.apply.version import code_version
 from drainer.apply.work import Op, WorkUnit
 from penstock.errors import NeedsOperator
 
@@ -57,8 +59,8 @@ def serve(address: tuple[str, int], token: str, partition: int, answer: Answer) 
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        secret = token.encode()
-        connection.sendall(HEADER.pack(HELLO, partition, len(secret)) + secret)
+        hello = f"{token} {code_version()}".encode()
+        connection.sendall(HEADER.pack(HELLO, partition, len(hello)) + hello)
         # One unit is received while another is worked on, so the next one is there at once.
         units: queue.Queue[tuple[int, bytes] | None] = queue.Queue(maxsize=1)
         reader = threading.Thread(target=_receive, args=(connection, units), daemon=True)

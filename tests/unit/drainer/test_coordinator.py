@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+import zipfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from drainer.apply.task import FAILED, HEADER, HELLO, RESULT, WORK, serve
+from drainer.apply.version import Bundle, code_version
 from drainer.coordinator import UNITS_PER_TASK_MAX, Coordinator
 from penstock.errors import NeedsOperator
 
@@ -93,10 +99,16 @@ def test_megabytes_pass_in_both_directions() -> None:
 class Puppet:
     """A task that does only what the test says."""
 
-    def __init__(self, where: Coordinator, token: str | None = None, partition: int = 0) -> None:
+    def __init__(
+        self,
+        where: Coordinator,
+        token: str | None = None,
+        partition: int = 0,
+        version: str | None = None,
+    ) -> None:
         self.socket = socket.create_connection((where.host, where.port), timeout=5)
-        secret = (where.token if token is None else token).encode()
-        self.socket.sendall(HEADER.pack(HELLO, partition, len(secret)) + secret)
+        hello = f"{where.token if token is None else token} {version or code_version()}".encode()
+        self.socket.sendall(HEADER.pack(HELLO, partition, len(hello)) + hello)
 
     def receive(self) -> tuple[int, bytes]:
         kind, number, length = HEADER.unpack(self.exactly(HEADER.size))
@@ -237,3 +249,50 @@ def test_who_does_not_know_the_token_is_not_heard(token: str) -> None:
             stranger.die()
 
     run(test)
+
+
+def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_go_on() -> None:
+    async def test() -> None:
+        async with coordinator() as where:
+            waiting = asyncio.create_task(where.run([b"a"]))
+            await asyncio.sleep(0.05)
+            one = Puppet(where, partition=3, version="0.0.1+123456789abc")
+            with pytest.raises(NeedsOperator, match=r"task 3 runs Penstock 0\.0\.1") as caught:
+                await waiting
+            assert "remove what they find" in caught.value.hint
+            for late in (where.run([b"b"]), where.wait_for_tasks(1)):
+                with pytest.raises(NeedsOperator, match="runs Penstock"):
+                    await late
+            Task(where, upper)
+            await asyncio.sleep(0.2)
+            other = Puppet(where, version="0.0.1+123456789abc")
+            await asyncio.sleep(0.05)
+            assert await where.run([b"c"]) == [b"C"]
+            assert where.tasks == 1
+            one.die()
+            other.die()
+
+    run(test)
+
+
+def test_the_zip_that_executors_get_has_the_version_of_the_code_it_was_made_of(
+    tmp_path: Path,
+) -> None:
+    bundle = Bundle.of_this_code()
+    bundled = tmp_path / "penstock.zip"
+    bundled.write_bytes(bundle.data)
+
+    def version_in(zipped: Path) -> str:
+        code = "from drainer.apply import version as v; print(v.__file__, v.code_version())"
+        environment = {**os.environ, "PYTHONPATH": str(zipped), "PYTHONSAFEPATH": "1"}
+        told = subprocess.run(
+            [sys.executable, "-c", code], env=environment, check=True, capture_output=True
+        ).stdout.decode()
+        where, version = told.split()
+        assert where.startswith(str(zipped))
+        return version
+
+    assert version_in(bundled) == bundle.version
+    with zipfile.ZipFile(bundled, "a") as changed:
+        changed.writestr("drainer/apply/zzz.py", "# One more file.\n")
+    assert version_in(bundled) != bundle.version
