@@ -20,7 +20,7 @@ from penstock import etcd
 from penstock.errors import NeedsOperator
 from penstock.fence import DdlFence, WriterFence
 from penstock.history import History
-from penstock.model import Binlog, BinlogType
+from penstock.model import Binlog, BinlogType, Origin
 from penstock.registry import NodeKind, Registry
 from penstock.schema import TableInfo
 from penstock.timestamp import open_oracle
@@ -107,22 +107,40 @@ class PumpClient:
             ddl = DdlExecutor(session, history, DdlFence(connection), writer_id)
             return cls(session, ddl, opened.pop_all())
 
-    def begin(self, schema: str | None = None, *, prewrite_key: bytes = b"") -> Transaction:
+    def begin(
+        self,
+        schema: str | None = None,
+        *,
+        prewrite_key: bytes = b"",
+        origin: Origin | None = None,
+    ) -> Transaction:
         """Begin a transaction; tables named without a schema are in `schema`.
 
-        `prewrite_key` is what a Pump's resolver looks the transaction up by, if it has one.
+        `prewrite_key` is what a Pump's resolver looks the transaction up by, if it has one. With an
+        `origin` the transaction comes downstream once, however often it is committed here: a
+        source's transactions must be committed in the order of their origins, one of which is not
+        beyond the last one seen is left out by the Drainer.
         """
-        return Transaction(self._session, schema, prewrite_key)
+        return Transaction(self._session, schema, prewrite_key, origin)
 
-    def execute_ddl(self, sql: str, schema: str | None = None) -> list[int]:
+    def execute_ddl(
+        self, sql: str, schema: str | None = None, *, origin: Origin | None = None
+    ) -> list[int]:
         """Execute one DDL statement and return the commit timestamps of its jobs.
 
         Waits for the transactions of all writers that are being committed, up to 30 s, then for
         the DDL to be durable and decided. An IF [NOT] EXISTS without effect returns an empty list.
-        Raises `NeedsOperator` for what cannot be done, `Retryable` when it did not happen but may
-        work later, `OutcomeUnknown` when nobody could be asked.
+        With an `origin` it is done once, however often it is asked for: when the last DDL of the
+        same source is not before it, nothing happens and the list is empty. Such a statement must
+        come to one job: DROP TABLE a, b is for the caller to split. Raises `NeedsOperator` for what
+        cannot be done, `Retryable` when it did not happen but may work later, `OutcomeUnknown` when
+        nobody could be asked.
         """
-        return self._ddl.execute(sql, schema)
+        return self._ddl.execute(sql, schema, origin)
+
+    def last_ddl_origin(self, source: str) -> Origin | None:
+        """Return the origin of the last DDL that `source` passed on, None before the first."""
+        return self._ddl.last_origin(source)
 
     def table(self, name: str, schema: str | None = None) -> TableInfo:
         """Return the current version of a table; raise `NeedsOperator` when there is none."""

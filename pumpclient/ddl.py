@@ -33,10 +33,10 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.ddl import plan_ddl
-from penstock.errors import Retryable
+from penstock.errors import NeedsOperator, Retryable
 from penstock.fence import DdlFence
 from penstock.history import DdlHistory, Guard
-from penstock.model import Binlog, BinlogType
+from penstock.model import Binlog, BinlogType, Origin
 from penstock.schema import PUBLIC, DdlJob
 from pumpclient.failures import OutcomeUnknown
 from pumpclient.session import Session
@@ -60,18 +60,30 @@ class DdlExecutor:
         # The History object knows one held lock; threads of this client take their turns first.
         self._one_at_a_time = threading.Lock()
 
-    def execute(self, sql: str, schema: str | None) -> list[int]:
+    def execute(self, sql: str, schema: str | None, origin: Origin | None = None) -> list[int]:
         """Execute one statement and return the `finished_ts` of its jobs, none for a no-op.
 
         Raises `NeedsOperator` for what cannot be planned, `Retryable` when it surely did not
         happen, `OutcomeUnknown` when nobody could be asked. Of a statement that makes several jobs
-        (DROP TABLE a, b) a failure may leave the first ones done, as in MySQL.
+        (DROP TABLE a, b) a failure may leave the first ones done, as in MySQL. With an `origin` it
+        is a no-op when a DDL of that place or a later one is in the history: a job and its origin
+        are recorded together, and under the lock nobody comes in between.
         """
         with self._one_at_a_time, self._history.lock(self._holder):
+            if origin is not None and self._is_done(origin):
+                log.info("%s of %s is in the history: %s", origin.place, origin.source, sql)
+                return []
             catalog = self._session.schemas.catalog()
             jobs = plan_ddl(sql, schema, catalog, lambda: self._history.next_ids(1))
             if not jobs:
                 return []
+            if origin is not None:
+                if len(jobs) > 1:
+                    raise NeedsOperator(
+                        f"a statement with an origin comes to {len(jobs)} jobs: {sql}",
+                        hint="pass its parts on one by one, each with an origin of its own",
+                    )
+                jobs = [replace(jobs[0], origin=origin)]
             with self._fence.raised(jobs[-1].schema_version) as guard:
                 finished = [self._run(job, guard) for job in jobs]
         try:
@@ -80,6 +92,14 @@ class DdlExecutor:
         except Retryable as error:
             log.info("the new schema will be read later: %s", error)
         return finished
+
+    def last_origin(self, source: str) -> Origin | None:
+        """Return the origin of a source's last DDL, None before the first; raises `Retryable`."""
+        return self._history.last_origin(source)
+
+    def _is_done(self, origin: Origin) -> bool:
+        last = self._history.last_origin(origin.source)
+        return last is not None and origin.place <= last.place
 
     def _run(self, job: DdlJob, guard: Guard) -> int:
         session = self._session
@@ -91,6 +111,7 @@ class DdlExecutor:
             ddl_query=job.query.encode(),
             ddl_job_id=job.id,
             ddl_schema_state=PUBLIC,
+            origin=job.origin,
         )
         with session.prewritten(prewrite) as home:
             commit_ts = session.oracle.get_ts()

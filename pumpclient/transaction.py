@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.codec import encode_prewrite_value
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue
+from penstock.model import Binlog, BinlogType, MutationType, Origin, PrewriteValue
 from pumpclient.changes import Changes, ChangeSet, next_row_id
 from pumpclient.large import LargePrewrite
 from pumpclient.rows import Row, Table
@@ -37,10 +37,17 @@ class Transaction:
     As a context manager it commits at the end of the block, and rolls back when the block raises.
     """
 
-    def __init__(self, session: Session, schema: str | None, prewrite_key: bytes) -> None:
+    def __init__(
+        self,
+        session: Session,
+        schema: str | None,
+        prewrite_key: bytes,
+        origin: Origin | None = None,
+    ) -> None:
         self._session = session
         self._schema = schema
         self._prewrite_key = prewrite_key
+        self._origin = origin
         options = session.options
         self._changes = ChangeSet(options.spill_bytes, options.spill_dir)
         self._start_ts = 0
@@ -231,6 +238,7 @@ class Transaction:
             start_ts=self.start_ts,
             prewrite_key=self._prewrite_key,
             prewrite_value=value,
+            origin=self._origin,
         )
         return prewrite if spilled is None else LargePrewrite(prewrite, spilled)
 

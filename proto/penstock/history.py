@@ -4,6 +4,7 @@
     /penstock/v1/schema_version            decimal: the version of the newest job
     /penstock/v1/next_id                   decimal: the next id for a schema, table or job
     /penstock/v1/ddl_lock                  who runs DDL now, on a lease
+    /penstock/v1/ddl_origins/<source>      the origin of the last job that a source passed on, JSON
 
 A job and the new schema version are one transaction. It fails unless the job is new, its version
 larger than the last, and the lock, if this History holds it, still the same lock.
@@ -24,6 +25,8 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.etcd import EtcdClient, Watch, etcd_errors, read
 from penstock.etcd_pages import read_pages
 from penstock.lease import Lease
+from penstock.model import Origin
+from penstock.origin_json import origin_from_json, origin_to_json
 from penstock.registry import Cancellable
 from penstock.schema import DdlJob
 from penstock.tableinfo import job_from_json, job_to_json
@@ -34,6 +37,7 @@ JOBS = "/penstock/v1/ddl/"
 SCHEMA_VERSION_KEY = "/penstock/v1/schema_version"
 NEXT_ID_KEY = "/penstock/v1/next_id"
 LOCK_KEY = "/penstock/v1/ddl_lock"
+ORIGINS = "/penstock/v1/ddl_origins/"
 FIRST_ID = 101
 """Smaller ids are left to system schemas, as TiDB does."""
 
@@ -69,6 +73,9 @@ class DdlHistory(Protocol):
 
     def jobs(self, after_version: int = 0) -> list[DdlJob]:
         """Return the jobs of later schema versions, in order of version."""
+
+    def last_origin(self, source: str) -> Origin | None:
+        """Return the origin of the newest job that came from a source, None without one."""
 
     def schema_version(self) -> int:
         """Return the version of the newest job, 0 before the first."""
@@ -137,6 +144,11 @@ class History:
             _, meta = self._etcd.get(_key(job_id))
         return 0 if meta is None else int(meta.create_revision)
 
+    def last_origin(self, source: str) -> Origin | None:
+        """Return the origin of the newest job that came from a source, None without one."""
+        found = read(self._etcd, ORIGINS + source)
+        return None if found is None else origin_from_json(_json(ORIGINS + source, found))
+
     def schema_version(self) -> int:
         """Return the version of the newest job, 0 before the first."""
         return self._read_counter(SCHEMA_VERSION_KEY)[0]
@@ -199,6 +211,10 @@ class History:
         do = self._etcd.transactions
         held = self._held
         all_guards = [*guards, *([held.guard] if held else [])]
+        puts = [do.put(key, text), do.put(SCHEMA_VERSION_KEY, str(job.schema_version))]
+        if job.origin is not None:
+            told = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
+            puts.append(do.put(ORIGINS + job.origin.source, told))
         with etcd_errors():
             done, _ = self._etcd.transaction(
                 compare=[
@@ -206,10 +222,7 @@ class History:
                     do.mod(SCHEMA_VERSION_KEY) == revision,
                     *(do.create(g.key) == g.created_revision for g in all_guards),
                 ],
-                success=[
-                    do.put(key, text),
-                    do.put(SCHEMA_VERSION_KEY, str(job.schema_version)),
-                ],
+                success=puts,
                 failure=[],
             )
         return bool(done)
@@ -254,11 +267,14 @@ def _key(job_id: int) -> str:
 
 
 def _job(key: str, value: bytes) -> DdlJob:
+    return job_from_json(_json(key, value))
+
+
+def _json(key: str, value: bytes) -> Any:
     try:
-        fields = json.loads(value)
+        return json.loads(value)
     except ValueError as error:
-        raise Malformed(f"{key} in etcd is not JSON: {error}", hint="restore the job") from error
-    return job_from_json(fields)
+        raise Malformed(f"{key} in etcd is not JSON: {error}", hint="restore it") from error
 
 
 def _later(items: dict[str, bytes], after_version: int) -> list[DdlJob]:

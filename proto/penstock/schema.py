@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
+from penstock.model import Origin
+
 
 class MysqlType(IntEnum):
     """The type codes of MySQL's protocol, by TiDB's names."""
@@ -251,7 +253,8 @@ class DdlJob:
 
     `finished_ts` is the `commit_ts` of its binlog. `tables` holds (schema name, table) for jobs
     that leave several tables changed; `table` is the one table of the usual job; for
-    TRUNCATE `table_id` is the old table and `table` the new one.
+    TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was made
+    that is only passed on.
     """
 
     id: int
@@ -267,3 +270,4 @@ class DdlJob:
     schema: SchemaInfo | None = None
     table: TableInfo | None = None
     tables: tuple[tuple[str, TableInfo], ...] = ()
+    origin: Origin | None = None

@@ -8,7 +8,7 @@
 
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
 decimal number to us and base64 of its bytes in the JSON. `table_schemas`, beside the job's fields,
-is ours: the schema name of each of `MultipleTableInfos`, which TiDB keeps elsewhere.
+is ours: the schema name of each of `MultipleTableInfos`, which TiDB keeps elsewhere; so is `origin`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import Malformed
+from penstock.origin_json import origin_from_json, origin_to_json
 from penstock.schema import (
     PUBLIC,
     ColumnFlag,
@@ -89,7 +90,7 @@ def job_to_json(job: DdlJob) -> Json:
     }
     if job.tables:
         written["table_schemas"] = [schema for schema, _ in job.tables]
-    return written
+    return written | ({"origin": origin_to_json(job.origin)} if job.origin else {})
 
 
 def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
@@ -113,6 +114,7 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
             schema=schema_from_json(binlog["DBInfo"]) if binlog.get("DBInfo") else None,
             table=_table(binlog["TableInfo"]) if binlog.get("TableInfo") else None,
             tables=tuple(zip(schemas, tables, strict=True)),
+            origin=origin_from_json(fields["origin"]) if fields.get("origin") else None,
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import NeedsOperator, Retryable
 from penstock.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
+from penstock.model import Origin
 from penstock.schema import DdlJob, DdlType, TableInfo
 from tests.kit.history import MemoryHistory
 
@@ -76,6 +77,18 @@ def test_a_version_that_was_reached_before_is_refused(history: DdlHistory) -> No
         with pytest.raises(Retryable):
             history.append(job(104, version))
     assert history.schema_version() == 2
+
+
+def test_the_origin_of_a_sources_last_job_is_told(history: DdlHistory) -> None:
+    first, last = (Origin(source="a/b", epoch=1, file=7, position=at, gtid="ü") for at in (4, 99))
+    assert history.last_origin("a/b") is None
+    history.append(replace(job(103, 1), origin=first))
+    history.append(replace(job(104, 2), origin=last))
+    history.append(replace(job(105, 3), origin=Origin(source="c", epoch=9, file=9, position=9)))
+    history.append(job(106, 4))
+    assert history.last_origin("a/b") == last
+    assert history.last_origin("a") is None
+    assert history.jobs()[0].origin == first
 
 
 def test_a_job_whose_guard_is_gone_is_not_recorded(history: DdlHistory) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from penstock.errors import NeedsOperator, Retryable
 from penstock.history import FIRST_ID, LOCK_KEY, Guard
+from penstock.model import Origin
 from penstock.schema import DdlJob
 
 
@@ -44,6 +45,10 @@ class MemoryHistory:
         with self._mutex:
             later = [j for j in self._jobs.values() if j.schema_version > after_version]
         return sorted(later, key=lambda job: job.schema_version)
+
+    def last_origin(self, source: str) -> Origin | None:
+        told = [j.origin for j in self.jobs() if j.origin and j.origin.source == source]
+        return told[-1] if told else None
 
     def schema_version(self) -> int:
         with self._mutex:

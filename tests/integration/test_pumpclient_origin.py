@@ -1,0 +1,80 @@
+"""What a writer passes on from elsewhere says so in the Pumps' streams; no DDL is done twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.codec import decode_binlog
+from penstock.errors import NeedsOperator
+from penstock.history import History
+from penstock.model import Binlog, Origin
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import Registry
+from pumpclient import Options, PumpClient
+from tests.integration.test_pumpclient_cluster import MakePump
+from tests.kit.fix_pump import PumpProcess
+
+HERE = Origin(source="db-1", epoch=1, file=7, position=100, gtid="0-1-5")
+
+
+def at(position: int) -> Origin:
+    return replace(HERE, position=position)
+
+
+def streamed(pump: PumpProcess, cluster_id: int, until_ts: int) -> list[Binlog]:
+    """Return what the Pump streams up to `until_ts`, large binlogs put together."""
+    found: list[Binlog] = []
+    pieces = b""
+    with pump.channel() as channel:
+        stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+        request = penstock_pb2.PullRequest(cluster_id=cluster_id, pieces=True)
+        call = stub.Pull(request, timeout=60)
+        for batch in call:
+            if batch.HasField("piece"):
+                pieces += batch.piece.data
+                if len(pieces) == batch.piece.bytes:
+                    found.append(decode_binlog(pieces))
+            found += map(decode_binlog, batch.payloads)
+            if batch.commit_ts and batch.commit_ts[-1] >= until_ts:
+                call.cancel()
+                break
+    return [b for b in found if not b.is_fake and b.commit_ts <= until_ts]
+
+
+def test_an_origin_travels_with_rows_small_and_large_and_a_ddl_is_done_once(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: MakePump, tmp_path: Path
+) -> None:
+    pump = pump_factory(etcd_server.url)
+    options = Options(spill_bytes=64 << 10, spill_dir=str(tmp_path))
+    with PumpClient.connect(etcd_server.url, options=options) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        create = "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)"
+        assert len(client.execute_ddl(create, origin=at(100))) == 1
+        assert client.execute_ddl(create, origin=at(100)) == []
+        assert client.execute_ddl("DROP TABLE shop.t", origin=at(99)) == []
+        truncated = client.execute_ddl("TRUNCATE shop.t", origin=at(101))
+        assert client.execute_ddl("TRUNCATE shop.t", origin=at(101)) == []
+        assert client.last_ddl_origin("db-1") == at(101)
+        client.execute_ddl("CREATE TABLE shop.t2 (id INT PRIMARY KEY)")
+        with pytest.raises(NeedsOperator, match="2 jobs"):
+            client.execute_ddl("DROP TABLE shop.t, shop.t2", origin=at(102))
+        with client.begin("shop", origin=at(200)) as small:
+            small.insert("t", (1, "x"))
+        with client.begin("shop", origin=at(300)) as large:
+            for i in range(40):
+                large.insert("t", (i + 2, "y" * 10_000))
+        with client.begin("shop") as last:
+            last.insert("t", (99, "z"))
+        until_ts = last.commit_ts or 0
+    found = streamed(pump, Registry(etcd).cluster_id(), until_ts)
+    origins = {binlog.commit_ts: binlog.origin for binlog in found}
+    assert origins[truncated[0]] == at(101)
+    assert origins[small.commit_ts or 0] == at(200)
+    assert origins[until_ts] is None
+    assert origins[large.commit_ts or 0] == at(300)
+    assert [job.origin for job in History(etcd).jobs()] == [None, at(100), at(101), None]
