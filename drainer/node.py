@@ -49,7 +49,6 @@ from penstock.registry import NodeState, Registry
 from penstock.schema import DdlJob
 
 log = logging.getLogger(__name__)
-
 _SERVER_GRACE_S = 1.0
 _REPLAY_CHECKPOINT_S = 0.1
 
@@ -240,6 +239,7 @@ def _wired(
         rows_max=config.batch_rows_max,
         bytes_max=config.batch_bytes_max,
         ignored_ts=config.ignored_ts,
+        origins=checkpoint.origins,
     )
     follower = DdlFollower(
         schemas,

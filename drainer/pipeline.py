@@ -214,13 +214,18 @@ class Pipeline:
         change = None
         if isinstance(step, DdlStep):
             change = await self._source.follow_ddl(step)
+            if step.is_repeated:
+                change = None
             _ddl_followed()
         self._slots -= 1
         self._last_step_s = time.monotonic()
         # A crash left a DDL half done: its intent stays on record until it has run.
         intent_ts = self._intent_ts if self._intent_ts > step.commit_ts else 0
         checkpoint = Checkpoint(
-            step.commit_ts, self._source.schemas.version, ddl_intent_ts=intent_ts
+            step.commit_ts,
+            self._source.schemas.version,
+            ddl_intent_ts=intent_ts,
+            origins=step.origins,
         )
         work = _Work(step, checkpoint, change, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and step.rows:
@@ -261,6 +266,7 @@ class Pipeline:
             _checkpoint_known()
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
             self.progress.missed_rows = self._downstream.strategy.missed_rows
+            self.progress.repeated = self._planner.repeated
             self._source.relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()

@@ -8,13 +8,16 @@ A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's
 or when the pipeline asks for what there is because nobody is busy. A transaction is never split:
 a batch with one transaction larger than the limits holds only that. One that lies on the disk
 because it is too large for memory is a step of its own, as a DDL is.
+
+A batch that an earlier life may have left in parts is cut as that one cut it: at its last
+`commit_ts`, whatever the limits say.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +26,12 @@ from google.protobuf.message import DecodeError
 from drainer.apply.work import TableRows
 from drainer.batches import Collector, Lookup, Target, read_changes
 from drainer.merger import Merged
+from drainer.origins import Origins
 from drainer.payload import Payload, Spooled
 from drainer.slicing import Limits
+from penstock.codec import origin_of
 from penstock.errors import Malformed
-from penstock.model import BinlogType
+from penstock.model import BinlogType, Origin, Place
 from penstock.pb import binlog_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -41,15 +46,21 @@ class RowsStep:
     rows: int = 0
     bytes: int = 0
     tables: list[TableRows] = field(default_factory=list)
+    origins: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DdlStep:
-    """A schema change, alone: everything before it is in earlier steps."""
+    """A schema change, alone: everything before it is in earlier steps.
+
+    One that `is_repeated` was downstream before: the schema is followed, and nothing is run.
+    """
 
     commit_ts: int
     job_id: int
     query: str
+    origins: Mapping[str, Place] = field(default_factory=dict)
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ class LargeStep:
     payload: Spooled
     lookup: Lookup
     limits: Limits
+    origins: Mapping[str, Place] = field(default_factory=dict)
 
 
 Step = RowsStep | DdlStep | LargeStep
@@ -75,11 +87,17 @@ class Planner:
         rows_max: int,
         bytes_max: int,
         ignored_ts: Set[int] = frozenset(),
+        whole_ts: int = 0,
+        origins: Mapping[str, Place] | None = None,
     ) -> None:
         """Start empty; `lookup` resolves table ids and is asked anew after each DDL.
 
-        Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log.
+        Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log. All up to
+        `whole_ts` is one batch, if it can be. Transactions that are not beyond `origins`, the last
+        ones seen of each source, are left out.
         """
+        self._origins = Origins(origins or {})
+        self._whole_ts = whole_ts
         self._lookup = lookup
         self._rows_max = rows_max
         self._bytes_max = bytes_max
@@ -100,6 +118,11 @@ class Planner:
         """How many rows the open batch holds."""
         return self._collector.rows
 
+    @property
+    def repeated(self) -> int:
+        """How many transactions came again and were left out."""
+        return self._origins.repeated
+
     def offer(self, merged: Merged) -> None:
         """Take the next run of the merged stream."""
         self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))
@@ -110,13 +133,18 @@ class Planner:
         Raises `Malformed` for a payload that is not a committed binlog.
         """
         while self._waiting:
-            step = self._advance(*self._waiting[0])
+            ts, payload = self._waiting[0]
+            is_whole = 0 < self._through_ts <= self._whole_ts < ts
+            step = self._cut() if is_whole else self._advance(ts, payload)
             if step is not None:
                 return step
         return None
 
     def cut(self) -> RowsStep | None:
-        """End the open batch here; None when nothing came since the last step."""
+        """End the open batch here; None when nothing came since the last step, or it must grow."""
+        return None if self._through_ts < self._whole_ts else self._cut()
+
+    def _cut(self) -> RowsStep | None:
         if not self._through_ts:
             return None
         collected = self._collector
@@ -126,6 +154,7 @@ class Planner:
             rows=collected.rows,
             bytes=collected.bytes,
             tables=collected.tables(),
+            origins=self._origins.now(),
         )
         self._start_batch()
         return step
@@ -145,45 +174,65 @@ class Planner:
             self._through_ts = ts
             return None
         if binlog.ddl_job_id > 0:
-            before = self.cut()
+            before = self._cut()
             if before is not None:
                 return before
             self._waiting.popleft()
             self._targets.clear()
             self._latest.clear()
-            query = binlog.ddl_query.decode("utf-8", "replace")
-            return DdlStep(ts, binlog.ddl_job_id, query)
-        if ts in self._ignored_ts:
-            log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+            return self._ddl_step(ts, binlog)
+        origin = _origin(binlog)
+        if self._is_left_out(ts, origin):
             self._waiting.popleft()
             self._through_ts = ts
             return None
         size = len(payload)
-        if self._collector.rows and self._collector.bytes + size > self._bytes_max:
-            return self.cut()
+        limited = ts > self._whole_ts
+        if limited and self._collector.rows and self._collector.bytes + size > self._bytes_max:
+            return self._cut()
         changes, dropped = read_changes(binlog.prewrite_value, self._target)
         if not self._collector.fits(changes):
-            return self.cut()
+            return self._cut()
         self._waiting.popleft()
         if dropped:
             log.warning("%d rows of commit %d are for dropped tables and end here", dropped, ts)
+        self._origins.note(origin)
         self._collector.add(changes, size)
         self._transactions += 1
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
-        return self.cut() if full else None
+        return self._cut() if full and limited else None
 
     def _advance_large(self, ts: int, payload: Spooled) -> Step | None:
-        before = self.cut()
+        before = self._cut()
         if before is not None:
             return before
         self._waiting.popleft()
-        if ts in self._ignored_ts:
-            log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+        origin = payload.outline.origin
+        if self._is_left_out(ts, origin):
             payload.release()
             self._through_ts = ts
             return None
-        return LargeStep(ts, payload, self._target, self._limits)
+        self._origins.note(origin)
+        return LargeStep(ts, payload, self._target, self._limits, self._origins.now())
+
+    def _ddl_step(self, ts: int, binlog: Any) -> DdlStep:
+        origin = _origin(binlog)
+        is_repeated = self._origins.is_repeated(ts, origin)
+        if not is_repeated:
+            self._origins.note(origin)
+        query = binlog.ddl_query.decode("utf-8", "replace")
+        return DdlStep(ts, binlog.ddl_job_id, query, self._origins.now(), is_repeated)
+
+    def _is_left_out(self, ts: int, origin: Origin | None) -> bool:
+        """Tell whether a transaction ends here: it was here before, or an operator said so."""
+        if self._origins.is_repeated(ts, origin):
+            return True
+        if ts in self._ignored_ts:
+            log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+            self._origins.note(origin)
+            return True
+        return False
 
     def _target(self, table_id: int, version: int) -> Target | None:
         key = (table_id, version)
@@ -193,6 +242,10 @@ class Planner:
             known = self._latest.get(table_id)
             self._latest[table_id] = self._targets[key] = known if known == target else target
         return self._targets[key]
+
+
+def _origin(binlog: Any) -> Origin | None:
+    return origin_of(binlog.origin) if binlog.HasField("origin") else None
 
 
 def _parse(ts: int, payload: bytes) -> Any:

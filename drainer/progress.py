@@ -25,6 +25,8 @@ class Progress:
     commit_s: float = 0.0
     missed_rows: int = 0
     """Updated and deleted rows that were not there, where the strategy looks."""
+    repeated: int = 0
+    """Transactions that a source passed on again and that were left out."""
     left_out: Callable[[], dict[str, str]] = dict
     """What filters left out, in words."""
 
@@ -53,6 +55,7 @@ class Progress:
             "transactions": str(self.transactions),
             "rows": str(self.rows),
             "missed_rows": str(self.missed_rows),
+            "repeated_transactions": str(self.repeated),
             "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
             **self.left_out(),

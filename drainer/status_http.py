@@ -114,6 +114,7 @@ class _Metrics(Collector):
             ("transactions", "Transactions committed downstream.", progress.transactions),
             ("rows", "Rows committed downstream.", progress.rows),
             ("missed_rows", "Updated or deleted rows not found there.", progress.missed_rows),
+            ("repeated", "Transactions passed on again, left out.", progress.repeated),
         ):
             yield CounterMetricFamily(f"{_OWN}_{name}", about, value=float(count))
         for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):

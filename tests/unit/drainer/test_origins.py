@@ -1,0 +1,209 @@
+"""What a source passes on twice is applied once: in any order of restarts and repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.merger import Merged
+from drainer.payload import Spooled
+from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.checkpoint_file import CheckpointFile
+from drainer.slicing import outline
+from penstock.codec import encode_binlog, encode_prewrite_value
+from penstock.errors import Malformed
+from penstock.model import (
+    Binlog,
+    BinlogType,
+    MutationType,
+    Origin,
+    Place,
+    PrewriteValue,
+    TableMutation,
+)
+from penstock.pieces import before_rows
+from penstock.schema import TableInfo
+
+
+def lookup(table_id: int, version: int) -> tuple[str, TableInfo]:
+    return "db", TableInfo(id=table_id, name=f"t{table_id}")
+
+
+def origin(position: int, source: str = "a", epoch: int = 1, file: int = 1) -> Origin:
+    return Origin(source=source, epoch=epoch, file=file, position=position)
+
+
+def rows(row: bytes) -> bytes:
+    kinds = (MutationType.INSERT,)
+    mutation = TableMutation(table_id=1, inserted_rows=(row,), sequence=kinds)
+    return encode_prewrite_value(PrewriteValue(schema_version=1, mutations=(mutation,)))
+
+
+def transaction(ts: int, origin: Origin | None, row: bytes = b"row") -> bytes:
+    return encode_binlog(
+        Binlog(
+            tp=BinlogType.COMMIT,
+            start_ts=ts - 1,
+            commit_ts=ts,
+            prewrite_value=rows(row),
+            origin=origin,
+        )
+    )
+
+
+def ddl(ts: int, origin: Origin | None) -> bytes:
+    return encode_binlog(
+        Binlog(
+            tp=BinlogType.COMMIT,
+            start_ts=ts - 1,
+            commit_ts=ts,
+            ddl_query=b"TRUNCATE t",
+            ddl_job_id=7,
+            origin=origin,
+        )
+    )
+
+
+def planned(
+    payloads: Mapping[int, bytes | Spooled], seen: Mapping[str, Place], rows_max: int = 1000
+) -> list[Step]:
+    planner = Planner(lookup, rows_max=rows_max, bytes_max=1 << 20, origins=seen)
+    planner.offer(Merged(list(payloads), list(payloads.values()), 100))
+    steps: list[Step] = []
+    while (step := planner.next_step()) is not None:
+        steps.append(step)
+    if (step := planner.cut()) is not None:
+        steps.append(step)
+    return steps
+
+
+def found_rows(steps: Iterable[Step]) -> list[bytes]:
+    return [
+        row
+        for step in steps
+        if isinstance(step, RowsStep)
+        for table in step.tables
+        for row in table.rows.to_pylist()
+    ]
+
+
+def test_a_transaction_that_comes_again_is_left_out() -> None:
+    payloads = {
+        10: transaction(10, origin(100), b"first"),
+        20: transaction(20, origin(100), b"again"),
+        30: transaction(30, origin(99), b"earlier"),
+        40: transaction(40, origin(101), b"next"),
+        50: transaction(50, None, b"none"),
+    }
+    steps = planned(payloads, {})
+    assert found_rows(steps) == [b"first", b"next", b"none"]
+    assert (steps[-1].commit_ts, steps[-1].origins) == (50, {"a": (1, 1, 101)})
+
+
+def test_sources_do_not_know_each_other_and_a_new_epoch_begins_anew() -> None:
+    payloads = {
+        10: transaction(10, origin(100, "a"), b"a"),
+        20: transaction(20, origin(5, "b"), b"b"),
+        30: transaction(30, origin(4, "a", epoch=2), b"switched"),
+        40: transaction(40, origin(900, "a", epoch=1), b"late"),
+    }
+    assert found_rows(planned(payloads, {})) == [b"a", b"b", b"switched"]
+
+
+def test_a_step_holds_the_places_of_its_own_end() -> None:
+    payloads = {ts: transaction(ts, origin(ts)) for ts in (10, 20, 30)}
+    steps = planned(payloads, {"b": (9, 9, 9)}, rows_max=1)
+    assert [step.origins["a"][2] for step in steps] == [10, 20, 30]
+    assert all(step.origins["b"] == (9, 9, 9) for step in steps)
+
+
+def test_a_repeated_ddl_is_followed_and_not_run() -> None:
+    steps = planned({10: ddl(10, origin(100)), 20: ddl(20, origin(100)), 30: ddl(30, None)}, {})
+    assert [step.is_repeated for step in steps if isinstance(step, DdlStep)] == [False, True, False]
+
+
+def test_a_large_transaction_that_comes_again_is_left_out_and_its_file_deleted(
+    tmp_path: Path,
+) -> None:
+    def spooled(ts: int) -> Spooled:
+        prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=ts - 1, origin=origin(100))
+        value = rows(b"large")
+        data = before_rows(encode_binlog(prewrite), len(value)) + value
+        data += encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts))
+        path = tmp_path / str(ts)
+        path.write_bytes(data)
+        found = outline(lambda at, count: data[at : at + count], len(data))
+        return Spooled(path, len(data), b"", found)
+
+    steps = planned({10: spooled(10), 20: spooled(20)}, {})
+    assert [type(step) for step in steps] == [LargeStep, RowsStep]
+    assert steps[0].origins == {"a": (1, 1, 100)}
+    assert (tmp_path / "10").exists()
+    assert not (tmp_path / "20").exists()
+
+
+def test_a_transaction_that_an_operator_leaves_out_is_seen_all_the_same() -> None:
+    planner = Planner(lookup, rows_max=9, bytes_max=1 << 20, ignored_ts={10})
+    again = [transaction(10, origin(100), b"left out"), transaction(20, origin(100), b"again")]
+    planner.offer(Merged([10, 20], again, 100))
+    assert planner.next_step() is None
+    step = planner.cut()
+    assert step is not None
+    assert (step.rows, planner.repeated, step.origins) == (0, 1, {"a": (1, 1, 100)})
+
+
+@given(st.data())
+def test_with_any_repetitions_and_restarts_each_transaction_is_there_once(
+    data: st.DataObject,
+) -> None:
+    """The source goes back at random, the Drainer restarts at any checkpoint it has saved."""
+    count = data.draw(st.integers(1, 12))
+    stream: dict[int, bytes | Spooled] = {}
+    at, ts = 0, 0
+    while at < count:
+        ts += 1
+        stream[ts] = transaction(ts, origin(at + 1), b"%d" % (at + 1))
+        back = data.draw(st.integers(0, 6))
+        at = max(0, at - back) if back > 3 else at + 1
+        if ts > 60:
+            break
+    brought = max(int(o) for o in [1, *range(1, at + 1)])
+    downstream: list[bytes] = []
+    saved = Checkpoint(0, 0)
+    while saved.commit_ts < ts:
+        left = {t: payload for t, payload in stream.items() if t > saved.commit_ts}
+        steps = planned(left, saved.origins, rows_max=data.draw(st.integers(1, 4)))
+        for step in steps[: data.draw(st.integers(1, len(steps)))]:
+            downstream += found_rows([step])
+            text = Checkpoint(step.commit_ts, 1, origins=step.origins).to_json("w")
+            saved = Checkpoint.from_json(text)
+    assert len(set(downstream)) == len(downstream)
+    assert [int(row) for row in downstream] == list(range(1, len(downstream) + 1))
+    assert len(downstream) >= brought
+
+
+NAMES = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", codec="utf-8"))
+NUMBERS = st.integers(0, (1 << 64) - 1)
+
+
+@given(st.dictionaries(NAMES, st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=3))
+def test_a_checkpoint_keeps_the_places_in_the_row(origins: dict[str, Place]) -> None:
+    checkpoint = Checkpoint(5, 1, origins=origins)
+    assert Checkpoint.from_json(checkpoint.to_json("me")) == checkpoint
+
+
+def test_a_checkpoint_keeps_the_places_in_the_file(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(5, 1, origins={'a"\\b': (1, 2, 3), "db.1": (4, 5, 6)})
+    CheckpointFile(tmp_path).save(checkpoint)
+    assert CheckpointFile(tmp_path).load() == checkpoint
+
+
+@pytest.mark.parametrize("found", ["5", '{"a": 5}', '{"a": [1, 2]}', '{"a": [1, 2, -3]}', "[]"])
+def test_damaged_places_are_refused(found: str) -> None:
+    with pytest.raises(Malformed, match="damaged"):
+        Checkpoint.from_json('{"commitTS": 5, "origins": ' + found + "}")
