@@ -17,9 +17,12 @@ from collections.abc import Sequence
 from drainer import ddl_command
 from drainer.config import DrainerConfig
 from drainer.node import run
+from drainer.original import load_settings
 from penstock import service
-from penstock.config import load
 from penstock.errors import NeedsOperator
+from penstock.settings_text import differing
+
+log = logging.getLogger("drainer")
 
 _MALLOC_SETTINGS = ((-3, 128 << 10), (-8, 2))
 """mallopt: blocks above 128 KiB are mapped, and unmapped when freed; two arenas suffice."""
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["ddl"]:
         return ddl_command.main(arguments[1:])
     try:
-        config = load(DrainerConfig, arguments, prog="drainer", env_prefix="DRAINER")
+        config, notes = load_settings(arguments, prog="drainer")
     except NeedsOperator as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 2
@@ -49,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _give_memory_back()
 
     async def drain(stop: asyncio.Event) -> None:
+        told = "; ".join(differing(config, DrainerConfig())) or "all defaults"
+        log.info("settings: %s", told)
+        for note in notes:
+            log.info("settings: %s", note)
         await run(config, stop)
 
     return service.run(drain, log_level=config.log_level, log_file=config.log_file)

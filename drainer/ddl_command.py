@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from drainer.config import DrainerConfig
 from drainer.decisions import decide, decisions
 from drainer.home import Home
+from drainer.original import load_settings
 from drainer.sinks import Checkpoint, open_sink
-from penstock.config import load
 from penstock.ddl.parse import parse
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.etcd import EtcdClient, connect
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
                 hint="use list, skip <commit_ts>, or replace <commit_ts> <sql>; settings come last",
             )
         given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
-        config = load(DrainerConfig, flags, prog=f"drainer ddl {verb}", env_prefix="DRAINER")
+        config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
         etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
         try:
             lines = _list(config, etcd) if verb == "list" else _decide(config, etcd, given)

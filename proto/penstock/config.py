@@ -21,7 +21,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -62,8 +62,11 @@ def load(
     prog: str,
     env_prefix: str,
     env: Mapping[str, str] | None = None,
+    rewrite: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
 ) -> T:
     """Return `cls` built from every source; exits for --help and --version.
+
+    `rewrite` gets the file's keys, with their sections before them, and may rename them.
 
     Raises `NeedsOperator` for an unknown key or flag, a value of the wrong kind, or a file that
     cannot be read.
@@ -75,7 +78,7 @@ def load(
     values: dict[tuple[str, ...], Any] = {}
     path = flags.pop("config") or environment.get(f"{env_prefix}_CONFIG")
     if path:
-        values.update(_from_file(Path(path), settings))
+        values.update(_from_file(Path(path), settings, rewrite))
     for setting in settings:
         if row_type(setting.kind) is not None:
             continue
@@ -166,7 +169,11 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return None if field.default is dataclasses.MISSING else field.default
 
 
-def _from_file(path: Path, settings: Sequence[_Setting]) -> dict[tuple[str, ...], Any]:
+def _from_file(
+    path: Path,
+    settings: Sequence[_Setting],
+    rewrite: Callable[[dict[str, Any]], dict[str, Any]],
+) -> dict[tuple[str, ...], Any]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -178,7 +185,7 @@ def _from_file(path: Path, settings: Sequence[_Setting]) -> dict[tuple[str, ...]
     by_key = {setting.key: setting for setting in settings}
     values = {}
     named = {s.key for s in settings if typing.get_origin(s.kind) is dict}
-    for key, value in _flatten(document, named):
+    for key, value in rewrite(dict(_flatten(document, named))).items():
         setting = by_key.get(key)
         if setting is None:
             near = difflib.get_close_matches(key, by_key, 1)
