@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.lost import LostPump
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import (
     NodeKind,
@@ -30,6 +31,19 @@ log = logging.getLogger(__name__)
 _TIME_EVERY_S = 5.0
 _TIME_RETRY_S = 0.5
 _NAMESAKE_WITHIN_S = 2.0
+
+
+class Neighbours(Protocol):
+    """What the merge asks about the others; `Membership` is one."""
+
+    lost: Mapping[str, LostPump]
+    """The Pumps that are given up, as the last pass found them."""
+
+    async def publish_and_list(self) -> Sequence[NodeStatus]:
+        """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
+
+    def now_ts(self) -> int:
+        """Return about the present time of the cluster; 0 if it is not known."""
 
 
 class Membership:
@@ -54,6 +68,7 @@ class Membership:
         self._checkpoint_ts = checkpoint_ts
         self._tls = tls
         self._known: tuple[int, float] | None = None
+        self.lost: Mapping[str, LostPump] = {}
 
     def now_ts(self) -> int:
         """Return about the present time of the cluster, without asking anyone."""
@@ -135,12 +150,19 @@ class Membership:
                 hint="restore the downstream from a newer backup and start it at that commit_ts",
             )
 
+    def clock_is_from(self) -> str:
+        """Return in words whose clock lag is measured by."""
+        if self._known is None:
+            return "this machine: the oracle has not answered yet"
+        return f"the oracle, {time.monotonic() - self._known[1]:.1f} s ago"
+
     def lag_s(self) -> float:
         """Return how far the checkpoint is behind the present."""
         return max(0.0, seconds_between(self._checkpoint_ts(), self.now_ts()))
 
     def _publish_and_list(self, status: NodeStatus) -> Statuses:
         self._registry.put(NodeKind.DRAINER, status)
+        self.lost = self._registry.lost()
         return self._registry.list(NodeKind.PUMP)
 
     def _status(self) -> NodeStatus:

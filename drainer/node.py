@@ -112,7 +112,7 @@ class _Node:
         )
         spool = Spool(parts.home.path / "spool", bytes_max=config.batch_bytes_max)
         who = Who(parts.cluster_id, node_id, spool, tls=parts.security.tls)
-        self._pumps = Pumps(merger, self._membership.publish_and_list, who, config.buffer_bytes)
+        self._pumps = Pumps(merger, self._membership, who, config.buffer_bytes)
         self._pipeline = self._wired(merger, followed, checkpoint, relay)
         services = Services(
             refresh=self._pumps.refresh,
@@ -146,11 +146,13 @@ class _Node:
         pages = Pages(
             status=self._status,
             progress=lambda: self._pipeline.progress,
-            positions=self._pumps.positions,
+            pumps=self._pumps,
             lag_s=self._membership.lag_s,
             end=self._end,
         )
         pages.add_to(self._http)
+        figures, lag_s = self._pumps.figures, self._membership.lag_s
+        self._pipeline.progress.on_commit = lambda *told: figures.committed(*told, lag_s())
 
     async def live(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, until an operator's verb, or until something fails."""
@@ -211,6 +213,7 @@ class _Node:
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
             "status_pages": self._http.url or "none",
             "lag_s": f"{self._membership.lag_s():.3f}",
+            "lag_clock": self._membership.clock_is_from(),
             "spark_tasks": str(self._parts.coordinator.tasks),
             "spark_tasks_lost": str(self._parts.coordinator.lost_tasks),
             **progress.describe(),

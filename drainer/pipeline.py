@@ -230,6 +230,7 @@ class Pipeline:
         work = _Work(step, checkpoint, change, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and step.rows:
             self._batch_id += 1
+            self.progress.begun(step.tables)
             batch = Batch(self._batch_id, step.tables)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)

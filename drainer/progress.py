@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from drainer.apply.work import TableRows
 from drainer.planner import LargeStep, RowsStep, Step
 from drainer.sinks import Checkpoint
+from penstock.model import MutationType
 
 log = logging.getLogger(__name__)
+
+
+def _nothing(step: Step, commit_s: float) -> None:
+    """Tell nobody."""
 
 
 @dataclass(slots=True)
@@ -27,13 +34,24 @@ class Progress:
     """Updated and deleted rows that were not there, where the strategy looks."""
     repeated: int = 0
     """Transactions that a source passed on again and that were left out."""
+    kinds: Counter[int] = field(default_factory=Counter)
+    """Row changes by their kind, of all batches that were begun."""
+    on_commit: Callable[[Step, float], None] = _nothing
+    """Told each step that is downstream now, and the seconds it took."""
     left_out: Callable[[], dict[str, str]] = dict
     """What filters left out, in words."""
+
+    def begun(self, tables: Sequence[TableRows]) -> None:
+        """Count the changes of a batch."""
+        for table in tables:
+            for kind in MutationType:
+                self.kinds[kind] += table.kinds.count(kind)
 
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
         """Count a step that is in the downstream now."""
         self.checkpoint = checkpoint
         self.steps += 1
+        self.on_commit(step, commit_s)
         if isinstance(step, LargeStep):
             self.transactions += 1
             self.commit_s = commit_s

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
@@ -32,6 +32,10 @@ RETRY_S_MIN = 0.1
 RETRY_S_MAX = 1.0
 SILENCE_S_MAX = 30.0
 """A Pump with a waiting puller sends at least a fake binlog every 3 s; a mute stream is dead."""
+KEEPALIVE_S = 8.0
+"""A connection on which nothing has come for so long is asked, and is dead after as long again."""
+BATCH_BYTES_MIN = 64 << 10
+"""What a message may have at least, however slow the way is: 2 kB/s get it here before silence."""
 
 _RUN_MAX = 256
 """How many single binlogs of the original's stream are handed on at once."""
@@ -43,6 +47,13 @@ _OPTIONS = [
     # A channel of our own: back-off left over from an earlier one must not delay this one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    # How long a connection may take to come about.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # A peer that is gone without a word (its machine, or a firewall between) sends no FIN.
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
 ]
 _HINTS = {
     grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
@@ -90,6 +101,9 @@ class Puller:
         self._who = who
         self._receiver = receiver
         self._batched = True
+        self._batch_bytes_max = who.batch_bytes_max
+        self.on_break: Callable[[], None] = _nothing
+        """Called when a stream is lost, or one could not be had."""
 
     async def run(self) -> None:
         """Pull until cancelled; raise `NeedsOperator` when trying again cannot help."""
@@ -109,6 +123,8 @@ class Puller:
                 self._stop_if_hopeless(error)
                 self._lost(f"{error.code().name}: {error.details()}")
             except TimeoutError:
+                if not got:  # Maybe not even the first message could get here in time.
+                    self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
                 self._lost(f"nothing arrived for {SILENCE_S_MAX:.0f} s")
             pause_s = RETRY_S_MIN if got else min(pause_s * 2, RETRY_S_MAX)
             await asyncio.sleep(pause_s)
@@ -122,6 +138,7 @@ class Puller:
         if not self.problem:
             log.warning("lost Pump %s at %s: %s", self.pump, self.address, problem)
         self.problem = problem
+        self.on_break()
 
     def _is_old_pump(self, error: grpc.aio.AioRpcError) -> bool:
         if error.code() is not grpc.StatusCode.UNIMPLEMENTED or not self._batched:
@@ -140,7 +157,8 @@ class Puller:
         after_ts = self._receiver.received_ts(self.pump)
         async with open_aio_channel(self.address, self._who.tls, _OPTIONS) as channel:
             if self._batched:
-                runs = _pull_batches(channel, self.pump, self._who, after_ts)
+                who = replace(self._who, batch_bytes_max=self._batch_bytes_max)
+                runs = _pull_batches(channel, self.pump, who, after_ts)
             else:
                 runs = _pull_singles(channel, self._who, after_ts)
             spool = self._who.spool
@@ -152,6 +170,10 @@ class Puller:
                     async with aclosing(spool.lightened(self.pump, run)) as parts:
                         async for part in parts:
                             yield part
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> AsyncGenerator[Run]:

@@ -8,7 +8,7 @@ what arrives more than `FRESH_S` after the last pass waits for the next one to s
 that was frozen, or cut off from etcd, may have been taken for dead by a Pump that then joined.)
 
 Every Pump that is not offline takes part. One that is paused, restarting or dead holds the merge;
-it is named in the log, never skipped.
+it is named in log, status and metrics, never skipped, unless an operator has declared it lost.
 """
 
 from __future__ import annotations
@@ -16,12 +16,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
-from drainer.merger import Merger
+from drainer.figures import Figures
+from drainer.membership import Neighbours
+from drainer.merger import PAYLOAD_OVERHEAD_BYTES, Merger
 from drainer.payload import Payload, release
 from drainer.puller import Puller, Who
+from drainer.stall import (
+    HELD_S,
+    Held,
+    LowWaterWatch,
+    PumpView,
+    Stream,
+    lag_s,
+    view_of,
+    view_of_lost,
+)
 from penstock.errors import Retryable
+from penstock.lost import LostPump
 from penstock.registry import NodeState, NodeStatus
 
 log = logging.getLogger(__name__)
@@ -29,20 +42,21 @@ log = logging.getLogger(__name__)
 FRESH_S = 6.0
 """Less than the 10 s after which a Pump takes a silent Drainer for dead, clocks being apart."""
 
-_HELD_WARN_S = 3.0
-_HELD_REPEAT_S = 10.0
-
-Pass = Callable[[], Awaitable[Sequence[NodeStatus]]]
+_HELD_WARN_S = HELD_S
 
 
 class Pumps:
     """All Pumps of the cluster as one merge sees them; lives in one event loop."""
 
-    def __init__(self, merger: Merger, publish_and_list: Pass, who: Who, room_bytes: int) -> None:
+    def __init__(self, merger: Merger, around: Neighbours, who: Who, room_bytes: int) -> None:
         """Prepare; all Pumps together may have `room_bytes` waiting for the merge."""
         self.arrived = asyncio.Event()
+        self.figures = Figures()
+        self._given_up: dict[str, tuple[LostPump, int]] = {}
+        self._heard_s: dict[str, float] = {}
+        self._waiting: set[str] = set()
         self._merger = merger
-        self._publish_and_list = publish_and_list
+        self._around = around
         self._who = who
         self._room_bytes = room_bytes
         self._freed = asyncio.Event()
@@ -51,18 +65,20 @@ class Pumps:
         self._passing = asyncio.Lock()
         self._passed = asyncio.Event()
         self._fresh_until_s = 0.0
-        self._held_since_s = _now_s()
-        self._held_ts = -1
-        self._next_warning_s = 0.0
+        self._watch = LowWaterWatch(_now_s(), warn_s=_HELD_WARN_S)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def refresh(self) -> None:
         """Make one pass; every Pump listed now takes part when this returns. May be Retryable."""
         async with self._passing:
             started_s = _now_s()
-            statuses = await self._publish_and_list()
+            statuses = await self._around.publish_and_list()
+            lost = self._around.lost
             for status in statuses:
-                self._follow(status)
+                if status.node_id in lost:
+                    self._give_up(lost[status.node_id], status)
+                else:
+                    self._follow(status)
             self._fresh_until_s = started_s + FRESH_S
             self._passed.set()
             self._passed = asyncio.Event()
@@ -104,18 +120,19 @@ class Pumps:
         Each Pump has its share of the room, so that a fast one cannot take what the slow one,
         for which everyone waits, needs to catch up.
         """
+        self._waiting.add(pump)
         try:
-            while _now_s() > self._fresh_until_s:
-                await self._passed.wait()
-        except asyncio.CancelledError:
-            for payload in payloads:
-                release(payload)
-            raise
-        self._merger.push(pump, commit_ts, payloads)
-        self.arrived.set()
-        while self._merger.bytes_of(pump) > self._room_bytes // max(len(self._pullers), 1):
-            self._freed.clear()
-            await self._freed.wait()
+            await self._until_fresh(payloads)
+            before_bytes = self._merger.bytes_of(pump)
+            self._merger.push(pump, commit_ts, payloads)
+            self._note(pump, commit_ts, self._merger.bytes_of(pump) - before_bytes)
+            self.arrived.set()
+            while self._merger.bytes_of(pump) > self._room_bytes // max(len(self._pullers), 1):
+                self._freed.clear()
+                await self._freed.wait()
+        finally:
+            self._waiting.discard(pump)
+            self._heard_s[pump] = _now_s()
 
     def taken(self) -> None:
         """Note that the merge was taken from: there may be room again."""
@@ -125,15 +142,55 @@ class Pumps:
         """Return up to which commit_ts each Pump's stream was received."""
         return {name: self._merger.received_ts(name) for name in self._pullers}
 
-    def describe(self) -> dict[str, str]:
-        """Return one line per Pump for an operator."""
-        lines = {}
+    def views(self) -> list[PumpView]:
+        """Return every Pump as an operator sees it, those given up too."""
+        now_ts, now_s, views = self._around.now_ts(), _now_s(), []
+        holders = self._merger.holders
+        most_ts = max(self.positions().values(), default=0)
         for name, (puller, _) in self._pullers.items():
-            state = self._statuses[name].state
-            received_ts = self._merger.received_ts(name)
-            about = puller.problem or "connected"
-            lines[f"pump {name}"] = f"{state}, {about}, received up to {received_ts}"
+            stream = Stream(
+                status=self._statuses[name],
+                problem=puller.problem,
+                received_ts=self._merger.received_ts(name),
+                mute_s=0.0 if name in self._waiting else now_s - self._heard_s[name],
+            )
+            holds = name in holders
+            views.append(view_of(stream, most_ts=most_ts, now_ts=now_ts, holds=holds))
+        return views + [view_of_lost(*told) for told in self._given_up.values()]
+
+    def held(self) -> Held:
+        """Return the low water and for how long it has stood there."""
+        for_s = self._watch.held_s(self._merger.low_water, _now_s())
+        return Held(low_water=self._watch.low_water, for_s=for_s, since_s=time.time() - for_s)
+
+    @property
+    def binlogs_waiting(self) -> int:
+        """How many binlogs wait for the merge."""
+        return self._merger.binlogs
+
+    def describe(self) -> dict[str, str]:
+        """Return what an operator wants to read: who holds the merge, and a line for each Pump."""
+        views = self.views()
+        lines = self.held().describe(views)
+        for view in views:
+            lines[f"pump {view.name}"] = view.describe()
+            lines[f"pump {view.name} received_ts"] = str(view.received_ts)
         return lines
+
+    async def _until_fresh(self, payloads: Sequence[Payload]) -> None:
+        try:
+            while _now_s() > self._fresh_until_s:
+                await self._passed.wait()
+        except asyncio.CancelledError:
+            for payload in payloads:
+                release(payload)
+            raise
+
+    def _note(self, pump: str, commit_ts: Sequence[int], weight_bytes: int) -> None:
+        if commit_ts:
+            size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
+            delay_s = lag_s(commit_ts[-1], self._around.now_ts())
+            self.figures.arrived(pump, len(commit_ts), size, delay_s)
 
     def _follow(self, status: NodeStatus) -> None:
         name = status.node_id
@@ -152,6 +209,8 @@ class Pumps:
         after_ts = self._merger.add(name)
         log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
         puller = Puller(name, status.host, self._who, self)
+        puller.on_break = self.figures.broke
+        self._heard_s[name] = _now_s()
         task = asyncio.create_task(puller.run(), name=f"pull {name}")
         task.add_done_callback(self._puller_ended)
         self._pullers[name] = (puller, task)
@@ -168,6 +227,28 @@ class Pumps:
             )  # fmt: skip
         else:
             log.info("Pump %s is offline and leaves the merge, drained at %d", name, received_ts)
+        self._part(name, task)
+
+    def _give_up(self, lost: LostPump, status: NodeStatus) -> None:
+        """Leave a Pump out that is lost; `NeedsOperator` when more is lost to us than accepted."""
+        name = status.node_id
+        if name in self._given_up:
+            return
+        known = self._pullers.get(name)
+        received_ts = self._merger.received_ts(name) if known else self._merger.emitted_ts
+        lost.check_drainer(received_ts)
+        if received_ts >= lost.up_to_ts:
+            return  # Nothing of it was missed.
+        log.error(
+            "Pump %s was declared lost at %s, the merge goes on without it: what it held of"
+            " (%d, %d] is lost to this Drainer for ever",
+            name, lost.made, received_ts, lost.up_to_ts,
+        )  # fmt: skip
+        self._given_up[name] = (lost, received_ts)
+        if known is not None:
+            self._part(name, known[1])
+
+    def _part(self, name: str, task: asyncio.Task[None]) -> None:
         del self._pullers[name]
         task.cancel()
         self._merger.finish(name)
@@ -182,27 +263,19 @@ class Pumps:
 
     def _watch_holders(self) -> None:
         """Name whoever has kept the low water where it is for too long."""
-        now_s = _now_s()
-        low_water = self._merger.low_water
-        if low_water != self._held_ts:
-            self._held_ts = low_water
-            self._held_since_s = now_s
-            self._next_warning_s = now_s + _HELD_WARN_S
+        held = self.held()
+        if not self._watch.is_due(_now_s()):
             return
-        if now_s < self._next_warning_s:
-            return
-        self._next_warning_s = now_s + _HELD_REPEAT_S
-        held_s = now_s - self._held_since_s
         if not self._pullers:
-            log.warning("no Pump is registered; waiting at commit_ts %d", low_water)
-        for name in self._merger.holders:
-            puller, _ = self._pullers[name]
-            log.warning(
-                "the merge has waited %.0f s for Pump %s (%s, %s) at low water %d; "
-                "%d bytes of other Pumps wait with it",
-                held_s, name, self._statuses[name].state, puller.problem or "connected",
-                low_water, self._merger.bytes,
-            )  # fmt: skip
+            log.warning("no Pump is registered; waiting at commit_ts %d", held.low_water)
+        for view in self.views():
+            if view.holds:
+                log.warning(
+                    "the merge has waited %.0f s for Pump %s (%s, %s) at low water %d; "
+                    "%d bytes of other Pumps wait with it",
+                    held.for_s, view.name, view.state, view.why or "connected", held.low_water,
+                    self._merger.bytes,
+                )  # fmt: skip
 
 
 def _now_s() -> float:

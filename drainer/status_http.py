@@ -17,6 +17,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from drainer.metrics import original_metrics, pump_metrics
 from penstock.errors import NeedsOperator
 from penstock.http_status import JSON, Answer, HttpStatus
 from penstock.registry import NodeState
@@ -24,6 +25,7 @@ from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from drainer.progress import Progress
+    from drainer.pumps import Pumps
     from penstock.pb import penstock_pb2
 
 _OK, _WRONG = 200, 3
@@ -37,7 +39,7 @@ class Pages:
 
     status: Callable[[], penstock_pb2.StatusReply]
     progress: Callable[[], Progress]
-    positions: Callable[[], Mapping[str, int]]
+    pumps: Pumps
     lag_s: Callable[[], float]
     end: Callable[[str, NodeState], None]
 
@@ -62,7 +64,7 @@ class Pages:
         own = self.status()
         details = {"nodeId": own.node_id, "state": own.state, **dict(sorted(own.details.items()))}
         page = {
-            "PumpPos": dict(self.positions()),
+            "PumpPos": dict(self.pumps.positions()),
             "Synced": self.lag_s() < _SYNCED_BELOW_S,
             "LastTS": own.max_commit_ts,
             "TsMap": "",
@@ -99,13 +101,15 @@ class _Metrics(Collector):
         yield GaugeMetricFamily("binlog_drainer_checkpoint_tso", about, value=checkpoint_ms)
         about = "Up to where each Pump's stream was received, in milliseconds."
         positions = GaugeMetricFamily("binlog_drainer_pump_position", about, labels=["nodeID"])
-        for node_id, ts in sorted(self._pages.positions().items()):
+        for node_id, ts in sorted(self._pages.pumps.positions().items()):
             positions.add_metric([node_id], float(physical_ms(ts)))
         yield positions
         state = GaugeMetricFamily(f"{_OWN}_state", "1 for the state it is in.", labels=["state"])
         for each in NodeState:
             state.add_metric([each.value], float(own.state == each))
         yield state
+        yield from pump_metrics(self._pages.pumps)
+        yield from original_metrics(self._pages.pumps, progress)
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
         yield GaugeMetricFamily(f"{_OWN}_lag_seconds", about, value=lag_s)

@@ -6,10 +6,9 @@ takes no lock: each figure has one thread that writes it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
+from penstock.distribution import Distribution
 from penstock.errors import Retryable
 from penstock.pb import penstock_pb2
 from pump.record import Contradiction, NoPrewrite, OutOfSpace, TooManyOpen
@@ -18,33 +17,6 @@ SECONDS = tuple(5e-5 * 2**n for n in range(18))
 """The original's bounds, 50 µs to 6.6 s."""
 SIZES_BYTES = tuple(16.0 * 2**n for n in range(25))
 COUNTS = tuple(float(2**n) for n in range(16))
-
-
-class Distribution:
-    """How often values fell into which bucket; one search and two additions for each."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def note(self, value: float) -> None:
-        """Count a value into the first bucket whose bound is not below it."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
-
-    @property
-    def count(self) -> int:
-        """How many values were counted."""
-        return sum(self._counts)
-
-    def buckets(self) -> list[tuple[float, int]]:
-        """Return each bound with the number of values up to it, the last bound being infinite."""
-        found, so_far = [], 0
-        for bound, count in zip((*self._bounds, float("inf")), list(self._counts), strict=True):
-            so_far += count
-            found.append((bound, so_far))
-        return found
 
 
 class Figures:

@@ -172,11 +172,14 @@ class Membership:
         await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)
 
     async def _check_name(self) -> None:
-        """Raise `NeedsOperator` when another living Pump bears our name at another address.
+        """Raise `NeedsOperator` when we were declared lost, or another living Pump has our name.
 
         One whose heartbeat is fresh but that does not answer may live: `Retryable` until that is
         stale. Where nobody listens, nobody lives.
         """
+        lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
+        if lost is not None:
+            raise lost.refuse_return()
         other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
         if other is None or other.host == self._host or not self.is_live(other):
             return

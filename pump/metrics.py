@@ -30,7 +30,7 @@ from penstock.registry import NodeState
 from penstock.ts import physical_ms, seconds_between
 
 if TYPE_CHECKING:
-    from pump.figures import Distribution
+    from penstock.distribution import Distribution
     from pump.observed import Observed
 
 ORIGINAL = "binlog_pump"
@@ -217,15 +217,10 @@ def _original(
     return family
 
 
-def _bound(value: float) -> str:
-    return "+Inf" if value == float("inf") else f"{value:.15g}"
-
-
 def _histogram(
     name: str, about: str, values: Mapping[Labels, Distribution], *labels: str
 ) -> Metric:
     family = HistogramMetricFamily(name, about, labels=labels)
     for told, distribution in values.items():
-        buckets = [(_bound(bound), float(n)) for bound, n in distribution.buckets()]
-        family.add_metric(told, buckets, sum_value=distribution.sum)
+        family.add_metric(told, distribution.labelled_buckets(), sum_value=distribution.sum)
     return family

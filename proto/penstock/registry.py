@@ -4,6 +4,7 @@
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
 /penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
+/penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (lost.py)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.errors import Malformed
 from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
+from penstock.lost import LOST, LostPump, lost_pumps
 from penstock.ts import seconds_between
 
 log = logging.getLogger(__name__)
@@ -155,6 +157,12 @@ class NodeRegistry(Protocol):
     def gaps(self, drainer: str) -> Sequence[Gap]:
         """Return all that a Drainer will miss, unless its downstream is restored from elsewhere."""
 
+    def put_lost(self, lost: LostPump) -> None:
+        """Remember for ever that a Pump is lost, in place of an earlier word about it."""
+
+    def lost(self) -> Mapping[str, LostPump]:
+        """Return all Pumps that were declared lost, by node id."""
+
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change."""
 
@@ -200,6 +208,16 @@ class Registry:
         items, _ = read_prefix(self._etcd, f"{GAPS}/{drainer}/")
         found = [_gap(key, text) for key, text in sorted(items.items())]
         return [gap for gap in found if gap.drainer == drainer]
+
+    def put_lost(self, lost: LostPump) -> None:
+        """Remember for ever that a Pump is lost, in place of an earlier word about it."""
+        with etcd_errors():
+            self._etcd.put(LOST + lost.pump, lost.to_json())
+
+    def lost(self) -> Mapping[str, LostPump]:
+        """Return all Pumps that were declared lost, by node id; Malformed if that is unreadable."""
+        items, _ = read_prefix(self._etcd, LOST)
+        return lost_pumps(items)
 
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change.

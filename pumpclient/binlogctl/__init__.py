@@ -5,6 +5,7 @@
     pause-pump, pause-drainer          the node stops and keeps its place: paused
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
     update-pump, update-drainer        only writes another state to etcd, for a node that is dead
+    lost-pump                          a Pump's disk is gone for ever: go on without what it held
     trigger-gc                         a Pump purges now what it may
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.errors import NeedsOperator, PenstockError
-from pumpclient.binlogctl import dump, nodes
+from pumpclient.binlogctl import dump, lost, nodes
 from pumpclient.binlogctl.nodes import table_of
 
 __all__ = ["main", "table_of"]
@@ -64,5 +65,6 @@ def _parser() -> argparse.ArgumentParser:
         shared.add_argument(flag, type=Path, metavar="FILE", help=f"PEM file of {what}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
+    lost.add_command(commands, shared)
     dump.add_commands(commands)
     return parser

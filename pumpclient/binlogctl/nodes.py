@@ -20,7 +20,7 @@ from penstock.ts import compose, physical_ms
 from pumpclient.options import Tls, open_channel
 
 KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
-_CALL_S: Final = 10.0
+CALL_S: Final = 10.0
 _GC_S: Final = 600.0
 _COLUMNS: Final = ("NODE ID", "ADDRESS", "STATE", "MAX COMMIT TS", "COMMITTED", "HEARTBEAT")
 _STUBS: Final[dict[NodeKind, Any]] = {
@@ -80,21 +80,24 @@ class _OtherKind(NeedsOperator):
     """Somebody is there who does not know the method."""
 
 
-class _Cluster:
+class Cluster:
     """The registry, for as long as a `with` lasts."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._client = etcd.connect(arguments.etcd_urls, tls=_etcd_tls(arguments))
+        """Connect; nothing is asked yet."""
+        self._client = etcd.connect(arguments.etcd_urls, tls=etcd_tls_of(arguments))
 
     def __enter__(self) -> Registry:
+        """Return the registry."""
         return Registry(self._client)
 
     def __exit__(self, *error: object) -> None:
+        """Let go of etcd."""
         self._client.close()
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    with _Cluster(arguments) as registry:
+    with Cluster(arguments) as registry:
         nodes = registry.list(arguments.kind)
     shown = arguments.show_offline_nodes
     nodes = [n for n in nodes if shown or n.state is not NodeState.OFFLINE]
@@ -104,14 +107,14 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _steer(arguments: argparse.Namespace) -> int:
     kind, verb = arguments.kind, arguments.verb
-    with _Cluster(arguments) as registry:
-        status = _known(registry, kind, arguments.node_id)
+    with Cluster(arguments) as registry:
+        status = known_node(registry, kind, arguments.node_id)
         if verb == "update":
             registry.put(kind, replace(status, state=NodeState(arguments.state)))
             print(f"{status.node_id}: {status.state} -> {arguments.state}")
             return 0
     method, request = _ending(status, verb, getattr(arguments, "skip_drainer", []))
-    _call(kind, status.host, method, request, _CALL_S, _tls(arguments))
+    call(kind, status.host, method, request, CALL_S, tls_of(arguments))
     goal = "pausing" if verb == "pause" else "closing"
     print(f"{status.node_id}: {goal}; see `binlogctl status {status.node_id}` for how it goes")
     return 0
@@ -119,20 +122,20 @@ def _steer(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, list(KINDS.values()))
-    tls = _tls(arguments)
+    tls = tls_of(arguments)
     try:
-        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S, tls)
+        reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
     except _OtherKind:
         if not arguments.addr:
             raise
         # No Pump: an address says nothing about the kind of node.
         kind = NodeKind.DRAINER
-        reply = _call(kind, address, "Status", penstock_pb2.StatusRequest(), _CALL_S, tls)
+        reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
     facts = {
         "node_id": reply.node_id,
         "state": reply.state,
         "max_commit_ts": str(reply.max_commit_ts),
-        "committed": _time_of(reply.max_commit_ts, time.time()),
+        "committed": time_of(reply.max_commit_ts, time.time()),
         **dict(sorted(reply.details.items())),
     }
     width = max(map(len, facts))
@@ -142,23 +145,30 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _trigger_gc(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, [NodeKind.PUMP])
-    request, tls = penstock_pb2.TriggerGcRequest(), _tls(arguments)
-    print(_call(kind, address, "TriggerGc", request, _GC_S, tls).message)
+    request, tls = penstock_pb2.TriggerGcRequest(), tls_of(arguments)
+    print(call(kind, address, "TriggerGc", request, _GC_S, tls).message)
     return 0
 
 
 def _timestamp(arguments: argparse.Namespace) -> int:
-    connection, tls = etcd.connect(arguments.etcd_urls, tls=_etcd_tls(arguments)), _tls(arguments)
+    print(now_ts(arguments))
+    return 0
+
+
+def now_ts(arguments: argparse.Namespace) -> int:
+    """Return a timestamp of the cluster; Retryable when nobody hands them out."""
+    connection, tls = (
+        etcd.connect(arguments.etcd_urls, tls=etcd_tls_of(arguments)),
+        tls_of(arguments),
+    )
     try:
         oracle = open_oracle(connection, arguments.pd_address, tls, pd_tls=tls)
         try:
-            ts = oracle.get_ts()
+            return oracle.get_ts()
         finally:
             oracle.close()
     finally:
         connection.close()
-    print(ts)
-    return 0
 
 
 def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[NodeKind, str]:
@@ -167,15 +177,16 @@ def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[No
         return kinds[0], arguments.addr
     if not arguments.node:
         raise NeedsOperator("no node is named", hint="give a node id, or --addr")
-    with _Cluster(arguments) as registry:
+    with Cluster(arguments) as registry:
         for kind in kinds:
             status = registry.get(kind, arguments.node)
             if status is not None:
                 return kind, status.host
-        return kinds[0], _known(registry, kinds[0], arguments.node).host
+        return kinds[0], known_node(registry, kinds[0], arguments.node).host
 
 
-def _known(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
+def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
+    """Return a node's status; `NeedsOperator` names those that are known instead."""
     status = registry.get(kind, node_id)
     if status is None:
         known = ", ".join(n.node_id for n in registry.list(kind)) or "none at all"
@@ -200,25 +211,28 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
     return "Close", request
 
 
-def _tls(arguments: argparse.Namespace) -> Tls | None:
+def tls_of(arguments: argparse.Namespace) -> Tls | None:
+    """Return how nodes are called, from --ssl-ca and its like."""
     ca, cert, key = arguments.ssl_ca, arguments.ssl_cert, arguments.ssl_key
     if ca is None and (cert or key):
         raise NeedsOperator("there is --ssl-cert or --ssl-key", hint="give --ssl-ca too")
     return Tls(ca=ca, cert=cert, key=key) if ca else None
 
 
-def _etcd_tls(arguments: argparse.Namespace) -> Tls | None:
+def etcd_tls_of(arguments: argparse.Namespace) -> Tls | None:
+    """Return how etcd is called."""
     ca, cert, key = arguments.etcd_ssl_ca, arguments.etcd_ssl_cert, arguments.etcd_ssl_key
     if not (ca or cert or key):
-        return _tls(arguments)
+        return tls_of(arguments)
     if cert is None:
         cert, key = arguments.ssl_cert, arguments.ssl_key
     return Tls(ca=ca or arguments.ssl_ca, cert=cert, key=key)
 
 
-def _call(
+def call(
     kind: NodeKind, address: str, method: str, request: Any, within_s: float, tls: Tls | None
 ) -> Any:
+    """Return a node\'s answer; a `PenstockError` says what became of the question."""
     with open_channel(address, tls) as channel:
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
@@ -261,12 +275,13 @@ def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
         node.host,
         state,
         str(node.max_commit_ts),
-        _time_of(node.max_commit_ts, now_s),
-        _time_of(node.update_ts, now_s),
+        time_of(node.max_commit_ts, now_s),
+        time_of(node.update_ts, now_s),
     )
 
 
-def _time_of(ts: int, now_s: float) -> str:
+def time_of(ts: int, now_s: float) -> str:
+    """Return a timestamp as UTC, with the seconds that have passed since."""
     if not ts:
         return "never"
     then_s = physical_ms(ts) / 1000

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from penstock.lost import LostPump
 from penstock.registry import Gap, NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
 from tests.kit.registry import MemoryRegistry
 from tests.kit.wait import eventually
@@ -101,3 +103,16 @@ def test_a_cancelled_watch_is_silent(registry: NodeRegistry) -> None:
     registry.put(PUMP, status("a:1"))
     time.sleep(0.2)
     assert told == [[]]
+
+
+def test_a_lost_pump_is_remembered_and_a_later_word_about_it_counts(
+    registry: NodeRegistry,
+) -> None:
+    assert registry.lost() == {}
+    first = LostPump(pump="p", after_ts=10, up_to_ts=20, made="2026-11-21T07:00:00Z")
+    other = LostPump(pump="q", after_ts=1, up_to_ts=2, made="2026-11-21T07:00:00Z")
+    registry.put_lost(first)
+    registry.put_lost(other)
+    again = replace(first, after_ts=5)
+    registry.put_lost(again)
+    assert registry.lost() == {"p": again, "q": other}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from penstock.lost import LostPump
 from penstock.registry import Gap, NodeKind, NodeStatus, Statuses
 
 
@@ -17,6 +18,7 @@ class MemoryRegistry:
         self._cluster_id = secrets.randbits(63) | 1
         self._nodes: dict[tuple[NodeKind, str], NodeStatus] = {}
         self._gaps: dict[tuple[str, str], Gap] = {}
+        self._lost: dict[str, LostPump] = {}
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
@@ -44,6 +46,14 @@ class MemoryRegistry:
     def gaps(self, drainer: str) -> Sequence[Gap]:
         with self._lock:
             return [self._gaps[key] for key in sorted(self._gaps) if key[0] == drainer]
+
+    def put_lost(self, lost: LostPump) -> None:
+        with self._lock:
+            self._lost[lost.pump] = lost
+
+    def lost(self) -> Mapping[str, LostPump]:
+        with self._lock:
+            return dict(self._lost)
 
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> MemoryWatch:
         with self._lock:

@@ -17,6 +17,7 @@ from drainer.puller import Puller, Who
 from drainer.pumps import Pumps
 from drainer.spool import Spool
 from penstock.errors import NeedsOperator, Retryable
+from penstock.lost import LostPump
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState, NodeStatus
 
@@ -212,6 +213,10 @@ class Cluster:
         self.statuses: dict[str, NodeStatus] = {}
         self.is_away = False
         self.passes = 0
+        self.lost: dict[str, LostPump] = {}
+
+    def now_ts(self) -> int:
+        return 0
 
     def put(self, name: str, address: str, state: NodeState, max_commit_ts: int = 0) -> None:
         self.statuses[name] = NodeStatus(
@@ -229,7 +234,7 @@ class Cluster:
 async def pumps_of(
     cluster: Cluster, merger: Merger, room_bytes: int = 1 << 20
 ) -> AsyncIterator[Pumps]:
-    pumps = Pumps(merger, cluster.publish_and_list, WHO, room_bytes)
+    pumps = Pumps(merger, cluster, WHO, room_bytes)
     try:
         yield pumps
     finally:

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from penstock.distribution import Distribution
 from penstock.errors import PenstockError, Retryable
 from penstock.pb import penstock_pb2
-from pump.figures import COUNTS, SECONDS, SIZES_BYTES, Distribution, Figures, reason_of
+from pump.figures import COUNTS, SECONDS, SIZES_BYTES, Figures, reason_of
 from pump.metered import MeteredFiles
 from pump.record import Contradiction, NoPrewrite, OutOfSpace
 from pump.storage import Storage

@@ -1,0 +1,113 @@
+"""A Drainer's metrics about Pumps, stalls and the original's counts; computed when somebody asks.
+
+`binlog_drainer_…` are the original's names, `penstock_drainer_…` what else a person needs. What of
+the original's list is left out, and why, is in README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+
+from drainer.progress import Progress
+from drainer.pumps import Pumps
+from drainer.stall import Condition
+from penstock.distribution import Distribution
+from penstock.model import MutationType
+from penstock.ts import physical_ms
+
+ORIGINAL = "binlog_drainer"
+OWN = "penstock_drainer"
+
+Labels = tuple[str, ...]
+
+_EVENTS = {
+    MutationType.INSERT: "Insert",
+    MutationType.UPDATE: "Update",
+    MutationType.DELETE: "Delete",
+}
+
+
+def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
+    """Yield what tells who is late, who holds the merge, since when, and who is given up."""
+    views, held = pumps.views(), pumps.held()
+    yield _gauge(
+        "low_water", "What every Pump was received up to, ms.", physical_ms(held.low_water)
+    )
+    yield _gauge("low_water_held_seconds", "How long it has stood there.", held.for_s)
+    condition = GaugeMetricFamily(
+        f"{OWN}_pump_condition", "1 for what a stream is.", labels=["nodeID", "condition"]
+    )
+    by_pump = {
+        name: GaugeMetricFamily(f"{OWN}_pump_{name}", about, labels=["nodeID"])
+        for name, about in (
+            ("lag_seconds", "How far a Pump's stream is behind the present."),
+            ("holds_low_water", "1: everybody waits for this Pump."),
+            ("received_ts", "Up to where a Pump was received, ms; for lost ones, at their end."),
+        )
+    }
+    for view in views:
+        for each in Condition:
+            condition.add_metric([view.name, each.value], float(view.condition is each))
+        by_pump["lag_seconds"].add_metric([view.name], view.lag_s)
+        by_pump["holds_low_water"].add_metric([view.name], float(view.holds))
+        by_pump["received_ts"].add_metric([view.name], float(physical_ms(view.received_ts)))
+    yield condition
+    yield from by_pump.values()
+
+
+def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
+    """Yield the original's counts and distributions, under its names."""
+    figures = pumps.figures
+    yield _counts("ddl_jobs_total", "DDL that were run or tracked.", {(): figures.ddl})
+    yield _counts("error_count", "Streams of Pumps that broke.", _labelled(figures.errors), "type")
+    events = {name: progress.kinds[kind] for kind, name in _EVENTS.items()}
+    events |= {"DDL": figures.ddl, "savepoint": figures.savepoints}
+    about = "Row changes, DDL, saved checkpoints."
+    yield _counts("event", about, _labelled(events), "type")
+    about = "How far the checkpoint was behind the present when it was saved."
+    yield _histogram("checkpoint_delay_seconds", about, {(): figures.checkpoint_delay_s})
+    about = "What a batch or a DDL took downstream, with its commit."
+    yield _histogram("execute_duration_time", about, {(): figures.execute_s})
+    about = "From the commit_ts to the arrival here."
+    reach: dict[Labels, Distribution] = {(pump,): each for pump, each in figures.reach_s.items()}
+    yield _histogram("binlog_reach_duration_time", about, reach, "nodeID")
+    sizes: dict[Labels, Distribution] = {
+        (pump,): each for pump, each in figures.binlog_bytes.items()
+    }
+    yield _histogram("read_binlog_size", "Bytes of a binlog.", sizes, "nodeID")
+    about = "Binlogs that wait for the merge."
+    queue = GaugeMetricFamily(f"{ORIGINAL}_queue_size", about, labels=["name"])
+    queue.add_metric(["syncer_input"], float(pumps.binlogs_waiting))
+    yield queue
+
+
+def _labelled(counts: Mapping[str, int]) -> dict[Labels, float]:
+    return {(name,): float(count) for name, count in counts.items()}
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{OWN}_{name}", about, value=float(value))
+
+
+def _counts(name: str, about: str, values: Mapping[Labels, float], *labels: str) -> Metric:
+    """Return a counter of the original, without the ending that the library would add."""
+    family = UnknownMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
+    for told, value in values.items():
+        family.add_metric(told, float(value))
+    return family
+
+
+def _histogram(
+    name: str, about: str, values: Mapping[Labels, Distribution], *labels: str
+) -> Metric:
+    family = HistogramMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
+    for told, distribution in values.items():
+        family.add_metric(told, distribution.labelled_buckets(), sum_value=distribution.sum)
+    return family

@@ -1,0 +1,173 @@
+"""Who holds the merge up, since when and why: the judgement, and its words for an operator (pure).
+
+    ok        its stream is there and moves
+    slow      its stream is not there, says nothing, or is far behind the others
+    dead      its stream is not there, and its heartbeat is stale or nobody listens at its address
+    stopped   its stream is not there, and it said itself that it has stopped
+    lost      given up by an operator (`binlogctl lost-pump`): the merge goes on without it
+
+Lag is measured by the cluster's time, which the oracle told this Drainer a few seconds ago at most;
+the clocks of Pumps and of whoever looks at it do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from penstock.lost import LostPump
+from penstock.registry import NodeState, NodeStatus, is_live
+from penstock.ts import physical_ms, seconds_between
+
+MUTE_S = 6.0
+"""An idle Pump whose stream is waited for says something several times a second."""
+BEHIND_S = 3.0
+"""Further behind the Pump that is furthest ahead, a Pump is slow."""
+HELD_S = 3.0
+"""A low water that has stood longer is a stall."""
+
+
+class Condition(StrEnum):
+    """What is the matter with a Pump's stream."""
+
+    OK = "ok"
+    SLOW = "slow"
+    DEAD = "dead"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What is known of one Pump's stream; `problem` is empty while it is connected."""
+
+    status: NodeStatus
+    problem: str
+    received_ts: int
+    mute_s: float
+    """Since the last message; zero while one waits for room in front of the merge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpView:
+    """One Pump as an operator sees it; `why` explains a condition that is not ok."""
+
+    name: str
+    state: NodeState
+    condition: Condition
+    why: str
+    received_ts: int
+    lag_s: float
+    holds: bool
+
+    def describe(self) -> str:
+        """Return it on one line."""
+        about = f"{self.condition}, {self.why}" if self.why else str(self.condition)
+        if self.condition is Condition.LOST:
+            return about
+        holds = ", holds the low water" if self.holds else ""
+        return (
+            f"{self.state}, {about}, received up to {self.received_ts},"
+            f" {self.lag_s:.1f} s behind now{holds}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The low water, and for how long it has stood there."""
+
+    low_water: int
+    for_s: float
+    since_s: float
+    """Seconds since the epoch, by the local clock."""
+
+    def describe(self, views: Sequence[PumpView]) -> dict[str, str]:
+        """Return the low water, and who holds it if it has stood too long."""
+        told = {"low_water": str(self.low_water), "low_water_held_s": f"{self.for_s:.1f}"}
+        if self.for_s >= HELD_S:
+            since = datetime.fromtimestamp(self.since_s, UTC).isoformat(timespec="seconds")
+            holders = [view for view in views if view.holds]
+            who = "; ".join(f"{v.name} ({v.condition}: {v.why or v.state})" for v in holders)
+            told["held_by"] = f"{who or 'no Pump is registered'}, since {since}"
+        return told
+
+
+class LowWaterWatch:
+    """Since when the low water has stood where it is, and when that is to be said (again)."""
+
+    def __init__(self, now_s: float, *, warn_s: float = HELD_S, repeat_s: float = 10.0) -> None:
+        self._warn_s = warn_s
+        self._repeat_s = repeat_s
+        self.low_water = -1
+        self._since_s = now_s
+        self._next_warning_s = now_s + warn_s
+
+    def held_s(self, low_water: int, now_s: float) -> float:
+        """Return for how long the low water has been what it is now."""
+        if low_water != self.low_water:
+            self.low_water = low_water
+            self._since_s = now_s
+            self._next_warning_s = now_s + self._warn_s
+        return now_s - self._since_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Tell whether the stall is to be said now; then not again for a while."""
+        if now_s < self._next_warning_s:
+            return False
+        self._next_warning_s = now_s + self._repeat_s
+        return True
+
+
+def view_of(stream: Stream, *, most_ts: int, now_ts: int, holds: bool) -> PumpView:
+    """Return what an operator sees of a Pump that takes part."""
+    condition, why = judge(stream, most_ts=most_ts, now_ts=now_ts)
+    return PumpView(
+        name=stream.status.node_id,
+        state=stream.status.state,
+        condition=condition,
+        why=why,
+        received_ts=stream.received_ts,
+        lag_s=lag_s(stream.received_ts, now_ts),
+        holds=holds,
+    )
+
+
+def view_of_lost(lost: LostPump, received_ts: int) -> PumpView:
+    """Return what an operator sees of a Pump that is given up, received up to `received_ts`."""
+    missing = f"({received_ts}, {lost.up_to_ts}]"
+    return PumpView(
+        name=lost.pump,
+        state=NodeState.OFFLINE,
+        condition=Condition.LOST,
+        why=f"given up at {lost.made}: {missing} is lost to this Drainer",
+        received_ts=received_ts,
+        lag_s=0.0,
+        holds=False,
+    )
+
+
+def judge(stream: Stream, *, most_ts: int, now_ts: int) -> tuple[Condition, str]:
+    """Return a stream's condition and why; `most_ts` is what the Pump furthest ahead has sent."""
+    if stream.problem:
+        if stream.status.state in (NodeState.PAUSED, NodeState.OFFLINE):
+            return Condition.STOPPED, stream.problem
+        if not is_live(stream.status, now_ts):
+            silent_s = seconds_between(stream.status.update_ts, now_ts)
+            return Condition.DEAD, f"no heartbeat for {silent_s:.0f} s, {stream.problem}"
+        refused = "refused" in stream.problem.lower()
+        return Condition.DEAD if refused else Condition.SLOW, stream.problem
+    if stream.mute_s > MUTE_S:
+        return Condition.SLOW, f"no message for {stream.mute_s:.0f} s"
+    behind_s = seconds_between(stream.received_ts, most_ts)
+    if behind_s > BEHIND_S:
+        return Condition.SLOW, f"{behind_s:.1f} s behind the others"
+    return Condition.OK, ""
+
+
+def lag_s(ts: int, now_ts: int) -> float:
+    """Return how far a timestamp is behind the present; never negative, never since the epoch."""
+    if physical_ms(ts) == 0 or now_ts == 0:
+        return 0.0
+    return max(0.0, seconds_between(ts, now_ts))

@@ -1,0 +1,125 @@
+"""Row 43: a Pump's disk is gone for ever. Nobody goes on in silence; what is lost has a name.
+
+Real Pumps and a real Drainer; each row is a transaction, so what is missing downstream is known by
+its commit_ts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.registry import Registry
+from pumpclient import PumpClient
+from pumpclient.binlogctl import main
+from tests.kit.fix_drainer import DrainerFactory
+from tests.kit.pages import scraped
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.fault
+
+
+class Writer:
+    """Writes a row per transaction and remembers its commit_ts."""
+
+    def __init__(self, client: PumpClient) -> None:
+        self._client = client
+        self.commit_ts: dict[int, int] = {}
+        client.execute_ddl("CREATE DATABASE lost")
+        client.execute_ddl("CREATE TABLE lost.t (id INT PRIMARY KEY)")
+
+    def write(self, rows: int) -> int:
+        """Commit that many transactions and return the last one's commit_ts."""
+        for _ in range(rows):
+            with self._client.begin("lost") as txn:
+                txn.insert("t", [len(self.commit_ts) + 1])
+            assert txn.commit_ts is not None
+            self.commit_ts[len(self.commit_ts) + 1] = txn.commit_ts
+        return max(self.commit_ts.values())
+
+
+def downstream(path: Path) -> set[int]:
+    connection = sqlite3.connect(path)
+    try:
+        return {row for (row,) in connection.execute('SELECT id FROM "lost.t"')}
+    finally:
+        connection.close()
+
+
+def test_row_43_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: PLR0915  # One story.
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    second = pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+
+    def lost_pump(*more: str) -> tuple[int, str]:
+        code = main(["lost-pump", "pump-2", "--etcd-urls", etcd_server.url, *more])
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    with PumpClient.connect(etcd_server.url) as client:
+        writer = Writer(client)
+        drainer.wait_until(writer.write(20))
+        code, told = lost_pump("--accept-loss-after", "0", "--confirm", "pump-2")
+        assert (code, "pump-2 is alive" in told) == (2, True), told
+        drainer.stop()
+        before_ts = drainer.checkpoint_ts()
+        writer.write(40)  # Some of them are on the second Pump only.
+        second.kill()
+        shutil.rmtree(second.data_dir)
+        after_death_ts = writer.write(10)
+
+        drainer.start()
+        drainer.wait_for(r"has waited \d+ s for Pump pump-2 .* at low water \d+")
+        details = drainer.status().details
+        assert "pump-2 (dead" in details["held_by"], details
+        received_ts = int(details["pump pump-2 received_ts"])
+        assert int(details["low_water"]) == received_ts >= before_ts
+        metrics = scraped(details["status_pages"])
+        assert metrics["penstock_drainer_pump_holds_low_water{nodeID=pump-2}"] == 1
+        assert metrics["penstock_drainer_pump_condition{condition=dead,nodeID=pump-2}"] == 1
+        assert metrics["binlog_drainer_event{type=Insert}"] == 0
+        assert max(writer.commit_ts[row] for row in downstream(path)) <= received_ts
+
+        # Its heartbeat is still fresh for a while; then the ranges are told.
+        eventually(lambda: "is alive" not in lost_pump("--accept-loss-after", "0")[1], 60)
+        code, told = lost_pump("--accept-loss-after", str(received_ts))
+        assert (code, f"drainer drainer-1 has received it up to there: {received_ts}" in told) == (
+            2,
+            True,
+        ), told
+        assert "--confirm pump-2" in told
+        code, told = lost_pump("--accept-loss-after", str(received_ts + 1), "--confirm", "pump-2")
+        assert (code, f"accept more: --accept-loss-after {received_ts}" in told) == (2, True), told
+        assert Registry(etcd).lost() == {}
+        code, told = lost_pump("--accept-loss-after", str(received_ts), "--confirm", "pump-2")
+        assert code == 0, told
+
+        drainer.wait_for(r"Pump pump-2 was declared lost at .* the merge goes on without it")
+        drainer.wait_until(after_death_ts)
+        assert "lost, given up at" in drainer.status().details["pump pump-2"]
+        up_to_ts = Registry(etcd).lost()["pump-2"].up_to_ts
+        missing = set(writer.commit_ts) - downstream(path)
+        assert missing
+        assert all(received_ts < writer.commit_ts[row] <= up_to_ts for row in missing)
+        assert all(row <= 60 for row in missing), "what was written to the others arrives"
+
+        again = second.spawn()
+        assert again.wait(60) == 2
+        assert "was declared lost" in again.log_text()
+        third = pump_factory(etcd_server.url)
+        assert third.status().state == "online"
+        drainer.wait_until(writer.write(20))
+        assert set(writer.commit_ts) - downstream(path) == missing
