@@ -152,7 +152,7 @@ class _Node:
         )
         pages.add_to(self._http)
         figures, lag_s = self._pumps.figures, self._membership.lag_s
-        self._pipeline.progress.on_commit = lambda *told: figures.committed(*told, lag_s())
+        self._pipeline.progress.on_commit = lambda step, s: figures.committed(step, s, lag_s())
 
     async def live(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, until an operator's verb, or until something fails."""

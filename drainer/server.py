@@ -6,12 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, penstock_pb2
 from penstock.security import Security
 
 Verb = Callable[[str], None]
+
+_MESSAGE_BYTES_MAX = 1 << 20
+_HANDSHAKE_MS = 10_000
+_CALLS_MAX = 1_000
 
 
 class Services:
@@ -35,8 +40,7 @@ class Services:
         """Register all methods with a `grpc.aio` server."""
         pb, cistern = penstock_pb2, cistern_pb2
         dump = grpc.unary_stream_rpc_method_handler(
-            self.dump_binlog,
-            request_deserializer=cistern.DumpBinlogReq.FromString,
+            _parsed_stream(self.dump_binlog, cistern.DumpBinlogReq),
             response_serializer=cistern.DumpBinlogResp.SerializeToString,
         )
         services = {
@@ -100,8 +104,19 @@ class Services:
 
 def build_server(security: Security) -> Any:
     """Return a `grpc.aio` server, not bound and not started."""
-    # Two Drainers on one port would share the calls silently.
-    return grpc.aio.server(interceptors=security.interceptors(), options=[("grpc.so_reuseport", 0)])
+    return grpc.aio.server(
+        interceptors=security.interceptors(),
+        options=[
+            # Two Drainers on one port would share the calls silently.
+            ("grpc.so_reuseport", 0),
+            # Nobody sends this much to a Drainer; and who does not even begin to talk is let go.
+            ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+        ],
+        maximum_concurrent_rpcs=_CALLS_MAX,
+    )
 
 
 def listen(server: Any, address: str, security: Security) -> int:
@@ -115,11 +130,30 @@ def listen(server: Any, address: str, security: Security) -> int:
 
 
 def _unary(method: Any, request: Any, response: Any) -> Any:
+    async def parsed(data: bytes, context: Any) -> Any:
+        return await method(await _parsed(request, data, context), context)
+
     return grpc.unary_unary_rpc_method_handler(
-        method,
-        request_deserializer=request.FromString,
-        response_serializer=response.SerializeToString,
+        parsed, response_serializer=response.SerializeToString
     )
+
+
+def _parsed_stream(method: Any, request: Any) -> Any:
+    async def parsed(data: bytes, context: Any) -> AsyncIterator[Any]:
+        async for response in method(await _parsed(request, data, context), context):
+            yield response
+
+    return parsed
+
+
+async def _parsed(request: Any, data: bytes, context: Any) -> Any:
+    """Return the request in `data`, or end the call with INVALID_ARGUMENT."""
+    try:
+        return request.FromString(data)
+    except DecodeError as error:
+        text = f"undecodable {request.DESCRIPTOR.name} of {len(data)} bytes: {error}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        raise AssertionError("abort returned") from error
 
 
 async def _abort(context: Any, error: PenstockError) -> None:

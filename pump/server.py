@@ -46,6 +46,7 @@ _ENVELOPE_BYTES = 16 << 20
 """What a message may have around its largest payload, so that our own check speaks first."""
 
 _CALLS_MAX = 20_000
+_HANDSHAKE_MS = 10_000
 _WRITTEN = pump_pb2.WriteBinlogResp().SerializeToString()
 
 _STATUS: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
@@ -102,6 +103,8 @@ def build_server(config: PumpConfig, security: Security) -> Any:
             ("grpc.max_receive_message_length", config.max_message_bytes + _ENVELOPE_BYTES),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # Two Pumps on one port would share the writers silently.
+            # Who does not even begin to talk is let go.
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 1_000),

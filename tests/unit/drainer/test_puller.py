@@ -316,6 +316,52 @@ def test_an_offline_pump_leaves_and_what_it_had_not_sent_is_called_lost(
     assert "what lies between is lost" in caplog.text
 
 
+def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        a, b = FakePump(1, 3, 5), FakePump(2, 4)
+        await a.start()
+        await b.start()
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("a", a.address, NodeState.ONLINE)
+            cluster.put("b", b.address, NodeState.ONLINE)
+            await pumps.refresh()
+            await until(lambda: merger.received_ts("a") == 5 and merger.received_ts("b") == 4)
+            await b.stop()
+            cluster.lost["b"] = LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")
+            await pumps.refresh()
+            assert await merged(merger, pumps, 5) == [1, 2, 3, 4, 5]
+            assert merger.sources == ["a"]
+            assert "(4, 9] is lost to this Drainer" in pumps.describe()["pump b"]
+            assert pumps.describe()["pump b received_ts"] == "4"
+        await a.stop()
+
+    run(test)
+    assert "what it held of (4, 9] is lost to this Drainer for ever" in caplog.text
+
+
+@pytest.mark.parametrize(("checkpoint_ts", "is_refused"), [(3, True), (4, False), (9, False)])
+def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_accepted(
+    checkpoint_ts: int, is_refused: bool
+) -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(checkpoint_ts)
+        cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
+        cluster.lost["b"] = LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")
+        async with pumps_of(cluster, merger) as pumps:
+            if is_refused:
+                with pytest.raises(NeedsOperator, match=r"\(3, 9\] are gone for ever"):
+                    await pumps.refresh()
+            else:
+                await pumps.refresh()
+                assert merger.sources == []
+                assert ("pump b" in pumps.describe()) == (checkpoint_ts < 9)
+
+    run(test)
+
+
 def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
