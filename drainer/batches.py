@@ -193,22 +193,23 @@ def _screened(mutation: Any, screen: Screened) -> Change:
 def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
     """Return the kinds and rows of one mutation in the order in which they were made."""
     kinds = bytes(mutation.sequence)
-    inserted = mutation.inserted_rows
-    # Most transactions do one kind of thing to a table: a list is then taken over whole.
-    if len(inserted) == len(kinds) == kinds.count(_INSERT):
-        updated = mutation.updated_rows
-        deleted = mutation.deleted_rows
-        if not updated and not deleted and not mutation.deleted_ids and not mutation.deleted_pks:
-            return kinds, list(inserted)
-    updated, deleted = mutation.updated_rows, mutation.deleted_rows
+    inserted, updated = mutation.inserted_rows, mutation.updated_rows
+    deleted, count = mutation.deleted_rows, len(kinds)
     told = (kinds.count(_INSERT), kinds.count(_UPDATE), kinds.count(_DELETE))
     held = (len(inserted), len(updated), len(deleted))
-    if told != held or sum(told) != len(kinds) or mutation.deleted_ids or mutation.deleted_pks:
+    if told != held or sum(told) != count or mutation.deleted_ids or mutation.deleted_pks:
         raise Malformed(
-            f"table {mutation.table_id}: the sequence of {len(kinds)} changes tells of {told}"
+            f"table {mutation.table_id}: the sequence of {count} changes tells of {told}"
             f" inserts, updates and deletes, the lists hold {held}",
             hint=_HINT,
         )
+    # Most transactions do one kind of thing to a table: a list is then taken over whole.
+    if told[0] == count:
+        return kinds, list(inserted)
+    if told[1] == count:
+        return kinds, list(updated)
+    if told[2] == count:
+        return kinds, list(deleted)
     lists = zip(MutationType, (inserted, updated, deleted), strict=True)
     rows: dict[int, Iterator[bytes]] = {int(kind): iter(rows) for kind, rows in lists}
     return kinds, [next(rows[kind]) for kind in kinds]
