@@ -26,7 +26,7 @@ class SparkConfig:
     conf: tuple[str, ...] = setting((), "more Spark settings, name=value, comma-separated")
 
 
-STRATEGIES = {"merge": ("snapshot",), "statements": ("snapshot",)}
+STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}
 """Each strategy with its modes; only those of `merge` differ."""
 
 
@@ -39,7 +39,12 @@ class ApplyConfig:
         "merge: only the last change of each row in a batch; statements: every change, for "
         "triggers and audits",
     )
-    mode: str = setting("snapshot", "snapshot: a batch is one transaction with its checkpoint")
+    mode: str = setting(
+        "snapshot",
+        "snapshot: a batch is one transaction with its checkpoint; parallel: its partitions are, "
+        "each on a connection of its own (MySQL and MariaDB)",
+    )
+    connections: int = setting(2, "connections that commit partitions in mode parallel")
     worker_count: int = setting(16, "connections that statements are spread over")
     txn_batch: int = setting(20, "how many statements are one downstream transaction")
     dispatch: bool = setting(
@@ -59,7 +64,7 @@ class ApplyConfig:
         if self.mode not in modes:
             hint = f"strategy {self.strategy} has {' or '.join(modes)}"
             raise out_of_range("apply.mode", self.mode, hint)
-        for name in ("worker_count", "txn_batch"):
+        for name in ("connections", "worker_count", "txn_batch"):
             if getattr(self, name) < 1:
                 raise out_of_range(f"apply.{name}", getattr(self, name), "it must be above zero")
 

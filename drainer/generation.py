@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from drainer.apply.compaction import plan_units
+from drainer.apply.keys import apply_key, can_meet_others
 from drainer.apply.work import Batch, Statements, in_order
 from drainer.coordinator import Coordinator
 
@@ -20,18 +21,26 @@ class Generation:
 
     async def statements(self, batch: Batch) -> list[bytes]:
         """Return the batch's SQL in the order in which it is right."""
+        return list(in_order(made for _, made in await self.by_unit(batch)))
+
+    async def by_unit(self, batch: Batch) -> list[tuple[bool, Statements]]:
+        """Return the SQL of unit after unit, and whether its rows can be in others' way."""
         units = await asyncio.to_thread(self._units, batch)
         del batch  # Its rows are in the units now; SQL needs the room.
-        answers = await self._coordinator.run(units)
-        parts = []
+        meets = [each for each, _ in units]
+        answers = await self._coordinator.run([encoded for _, encoded in units])
+        del units
+        made = []
         while answers:
-            parts.append(Statements.decode(answers.pop()))
-        return list(in_order(reversed(parts)))
+            made.append((meets[len(answers) - 1], Statements.decode(answers.pop())))
+        return made[::-1]
 
-    def _units(self, batch: Batch) -> list[bytes]:
+    def _units(self, batch: Batch) -> list[tuple[bool, bytes]]:
         """Compact and encode; in a thread, because this takes microseconds per row."""
         units = plan_units(batch, self._parts, self._dialect)
         encoded = []
         while units:
-            encoded.append(units.pop().encode())
+            unit = units.pop()
+            meets = apply_key(unit.table) is not None and can_meet_others(unit.table)
+            encoded.append((meets, unit.encode()))
         return encoded[::-1]

@@ -242,6 +242,7 @@ def _wired(
         rows_max=config.batch_rows_max,
         bytes_max=config.batch_bytes_max,
         ignored_ts=config.ignored_ts,
+        whole_ts=checkpoint.applying_ts if config.apply.strategy == "merge" else 0,
         origins=checkpoint.origins,
     )
     follower = DdlFollower(

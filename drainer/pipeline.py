@@ -268,6 +268,7 @@ class Pipeline:
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
             self.progress.missed_rows = self._downstream.strategy.missed_rows
             self.progress.repeated = self._planner.repeated
+            self.progress.partitions_s = self._downstream.strategy.partitions_s
             self._source.relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()

@@ -34,6 +34,8 @@ class Progress:
     """Updated and deleted rows that were not there, where the strategy looks."""
     repeated: int = 0
     """Transactions that a source passed on again and that were left out."""
+    partitions_s: tuple[float, ...] = ()
+    """How long each partition of the last batch took, in mode parallel."""
     kinds: Counter[int] = field(default_factory=Counter)
     """Row changes by their kind, of all batches that were begun."""
     on_commit: Callable[[Step, float], None] = _nothing

@@ -124,6 +124,12 @@ class _Metrics(Collector):
         for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):
             about = f"What the last batch took to {name}."
             yield GaugeMetricFamily(f"{_OWN}_last_batch_{name}_seconds", about, value=took_s)
+        about = "What each partition of the last batch took to commit, in mode parallel."
+        name = f"{_OWN}_last_batch_partition_seconds"
+        partitions = GaugeMetricFamily(name, about, labels=["partition"])
+        for part, took_s in enumerate(progress.partitions_s):
+            partitions.add_metric([str(part)], took_s)
+        yield partitions
 
 
 def _told(message: str, code: int, data: Any = None) -> Answer:

@@ -25,6 +25,7 @@ from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
+from drainer.sinks.mysql_partitions import Fences, Lines
 from drainer.sinks.mysql_session import (
     Connection,
     MysqlSession,
@@ -35,6 +36,7 @@ from drainer.sinks.mysql_session import (
     set_variable,
 )
 from drainer.sinks.mysql_url import Target, parse_url
+from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
 from penstock.ddl.lexer import quote_name
 from penstock.errors import NeedsOperator
@@ -66,7 +68,10 @@ class MysqlSink:
         self._session = new_session()
         self._lanes = Lanes(new_session)
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
-        self._table = f"`{self._target.checkpoint_schema}`.`{self._target.checkpoint_table}`"
+        schema, table = self._target.checkpoint_schema, self._target.checkpoint_table
+        self._table = f"`{schema}`.`{table}`"
+        self._fences = Fences(f"`{schema}`.`{table}_fence`", cluster_id)
+        self._lines = Lines(new_session, self._fences)
 
     # --- the promise -----------------------------------------------------------------------
 
@@ -104,10 +109,14 @@ class MysqlSink:
     def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
 
+        is_between = self._is_between
+
         def work(connection: Connection) -> None:
             with closing(parts()) as lists:
                 for statements in lists:
                     self._check_sizes(statements)
+                    if statements and is_between:
+                        self._fences.forget(connection)
                     for statement in statements:
                         connection.query(statement)
                     del statements
@@ -119,6 +128,8 @@ class MysqlSink:
         """Run the lanes on connections of their own, then the last transaction."""
         missed = Missed()
         if split.lanes:
+            if self._is_between:
+                self._session.retrying(lambda connection, _: self._fences.forget(connection))
             self.save_checkpoint(self._ledger.applying(checkpoint, start))
             missed.add((self._lanes.run(split, self._lane_begins),))
         last = Missed()
@@ -130,6 +141,28 @@ class MysqlSink:
 
         self._commit(work, checkpoint)
         return missed.add((last,))
+
+    def has_begun(self, partitions: Partitions) -> bool:
+        """Tell whether this very batch is the last that was begun, maybe by an earlier life."""
+        return self._session.retrying(lambda c, _: self._fences.hold(c, partitions))
+
+    def apply_partitions(
+        self, partitions: Partitions, checkpoint: Checkpoint, start: Checkpoint
+    ) -> list[float]:
+        """Run the phases on connections of their own, then the last partition."""
+        took_s: list[float] = []
+        if partitions.phases:
+            ts, last = checkpoint.commit_ts, self._ledger.last
+            resumes = last is not None and last.applying_ts == ts
+
+            def begin(connection: Connection) -> None:
+                self._fences.begin(connection, partitions, ts, resumes=resumes)
+
+            self._session.retrying(lambda connection, _: self._fences.create(connection))
+            self._commit(begin, self._ledger.applying(checkpoint, start))
+            took_s = self._lines.run(partitions, ts, self._check_sizes)
+        self.apply(partitions.last, checkpoint)
+        return took_s
 
     def _lane_begins(self, connection: Connection, transaction: Transaction) -> None:
         """Check sizes, and that no other Drainer took over; hold it off until the commit."""
@@ -148,6 +181,8 @@ class MysqlSink:
                 connection.rollback()
                 log.info("the commit whose answer was lost did happen (%s)", checkpoint)
                 return
+            if not self._fences.is_taken:
+                self._fences.take(connection)
             steps.begun()
             work(connection)
             self._store(connection, text)
@@ -157,6 +192,7 @@ class MysqlSink:
 
         self._session.retrying(attempt)
         self._ledger.wrote(text)
+        self._fences.is_taken = True
 
     def foreign_keys(self) -> tuple[ForeignKey, ...]:
         """Return the downstream's foreign keys: the same object until a DDL has run."""
@@ -201,9 +237,15 @@ class MysqlSink:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
         self._lanes.close()
+        self._lines.close()
         self._session.close()
 
     # --- pieces ----------------------------------------------------------------------------
+
+    @property
+    def _is_between(self) -> bool:
+        last = self._ledger.last
+        return last is not None and last.is_between
 
     def _stored(self, connection: Connection, lock: str) -> str | None:
         where = f"WHERE clusterID = {self._cluster_id}{lock}"

@@ -31,6 +31,9 @@ class Strategy(Protocol):
     missed_rows: int
     """How many updated or deleted rows were not downstream, as far as the strategy looks."""
 
+    partitions_s: tuple[float, ...]
+    """How long each partition of the last batch took, where it had any."""
+
     async def prepare(self, batch: Batch) -> Prepared:
         """Turn rows into SQL; touches nothing downstream, so it may be cancelled at any moment."""
         ...

@@ -6,7 +6,9 @@ from drainer.config import ApplyConfig
 from drainer.generation import Generation
 from drainer.parts import Parts
 from drainer.sinks import Checkpoint
+from drainer.sinks.partitions import PartitionedSink
 from drainer.strategies import Strategy
+from drainer.strategies.parallel import Parallel
 from drainer.strategies.snapshot import Snapshot
 from drainer.strategies.statements import EachChange, Lanes
 from penstock.errors import NeedsOperator
@@ -15,7 +17,7 @@ from penstock.errors import NeedsOperator
 def strategy_of(config: ApplyConfig, parts: Parts, start: Checkpoint) -> Strategy:
     """Return the strategy, wired to the Drainer's tasks and downstream, which is at `start`.
 
-    Raises `NeedsOperator` when it cannot go on from there.
+    Raises `NeedsOperator` when the downstream cannot be written in that way.
     """
     if config.strategy == "statements":
         lanes = Lanes(
@@ -32,12 +34,13 @@ def strategy_of(config: ApplyConfig, parts: Parts, start: Checkpoint) -> Strateg
             parts=parts.task_count,
             start=start,
         )
-    if start.is_between:
-        raise NeedsOperator(
-            f"changes up to {start.applying_ts} may be in the downstream in parts, behind the"
-            f" checkpoint at {start.commit_ts}; strategy merge cannot go on from there",
-            hint="start it with apply.strategy = statements until the checkpoint is past that",
-        )
-    assert (config.strategy, config.mode) == ("merge", "snapshot"), "the settings are checked"
     generation = Generation(parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect)
-    return Snapshot(generation, parts.sink, parts.thread)
+    if config.mode == "snapshot":
+        return Snapshot(generation, parts.sink, parts.thread, start)
+    if not isinstance(parts.sink, PartitionedSink):
+        raise NeedsOperator(
+            "mode parallel needs a downstream that takes commits on several connections at once",
+            hint="use mode snapshot for this downstream",
+        )
+    connections = config.connections
+    return Parallel(generation, parts.sink, parts.thread, connections=connections, start=start)

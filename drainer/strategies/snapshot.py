@@ -2,9 +2,15 @@
 
 The downstream steps from one state that the upstream really had to the next, so a crash leaves
 one or the other and needs no repair.
+
+A Drainer that worked in another mode or strategy may have left a batch in parts. Until its end is
+passed, upserts are the *displacing* ones of a huge transaction's slices: what they remove, because
+it has their unique value too early, is a row of the same batch, which is still to be written.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from drainer.apply.work import Batch
 from drainer.generation import Generation
@@ -13,31 +19,57 @@ from drainer.sinks import Checkpoint, Sink
 from drainer.strategies import Prepared
 
 
+class Mending:
+    """Marks batches as displacing as long as a batch may be downstream in parts."""
+
+    def __init__(self, start: Checkpoint) -> None:
+        """Begin with the downstream at `start`."""
+        self._through_ts = start.applying_ts
+        self.committed_ts = start.commit_ts
+
+    @property
+    def is_due(self) -> bool:
+        """True until all that may be there in parts is there."""
+        return self.committed_ts < self._through_ts
+
+    def marked(self, batch: Batch) -> Batch:
+        """Return the batch as it is to be applied."""
+        return replace(batch, displaces=True) if self.is_due else batch
+
+
 class Snapshot:
     """See `Strategy`; an upsert needs no row to be there, so none is missed."""
 
     missed_rows = 0
+    partitions_s: tuple[float, ...] = ()
 
-    def __init__(self, generation: Generation, sink: Sink, thread: SinkThread) -> None:
-        """Wire the way; `thread` is the one that may call `sink`."""
+    def __init__(
+        self, generation: Generation, sink: Sink, thread: SinkThread, start: Checkpoint
+    ) -> None:
+        """Wire the way; `thread` is the one that may call `sink`, which is at `start`."""
         self._generation = generation
         self._sink = sink
         self._thread = thread
+        self._mending = Mending(start)
 
     async def prepare(self, batch: Batch) -> Prepared:
         """Compact here, let the tasks write the SQL."""
-        generating = self._generation.statements(batch)
+        generating = self._generation.statements(self._mending.marked(batch))
         del batch  # Whoever turns rows into SQL also decides how long they are needed.
-        return _Statements(await generating, self._sink, self._thread)
+        return _Statements(await generating, self)
+
+    async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
+        """Run all statements in one transaction that stores the checkpoint."""
+        await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
+        self._mending.committed_ts = checkpoint.commit_ts
 
 
 class _Statements:
-    def __init__(self, statements: list[bytes], sink: Sink, thread: SinkThread) -> None:
+    def __init__(self, statements: list[bytes], way: Snapshot) -> None:
         self._statements = statements
-        self._sink = sink
-        self._thread = thread
+        self._way = way
 
     async def commit(self, checkpoint: Checkpoint) -> None:
-        """Run all statements in one transaction that stores the checkpoint."""
+        """Hand over what is to be run, and keep nothing."""
         statements, self._statements = self._statements, []
-        await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
+        await self._way.apply(statements, checkpoint)

@@ -55,6 +55,8 @@ class Lanes:
 class EachChange:
     """See `Strategy`."""
 
+    partitions_s: tuple[float, ...] = ()
+
     def __init__(
         self,
         coordinator: Coordinator,

@@ -290,3 +290,21 @@ def test_a_sequence_s_new_value_only_moves_the_time() -> None:
     )
     offer(plan, c10=inserts(10, 2), c30=encode_binlog(setval))
     assert [(s.commit_ts, getattr(s, "rows", None)) for s in steps(plan)] == [(30, 2)]
+
+
+@pytest.mark.parametrize("last", [4, 5], ids=["between two commits", "at a commit"])
+def test_what_was_one_batch_is_one_again_whatever_the_limits_say(last: int) -> None:
+    plan = Planner(lookup, rows_max=2, bytes_max=50, whole_ts=last)
+    offer(plan, t1=inserts(1, 2), t2=inserts(2, 2), t3=fake(3))
+    assert plan.next_step() is None
+    assert plan.rows == 4
+    assert plan.cut() is None
+    offer(plan, t5=inserts(5, 1), t6=inserts(6, 2), t7=inserts(7, 2))
+    cut = [(step.commit_ts, step.rows) for step in steps(plan) if isinstance(step, RowsStep)]
+    assert cut == ([(3, 4), (5, 1)] if last == 4 else [(5, 5)]) + [(6, 2), (7, 2)]
+
+
+def test_a_ddl_ends_even_what_was_one_batch() -> None:
+    plan = Planner(lookup, rows_max=2, bytes_max=50, whole_ts=9)
+    offer(plan, t1=inserts(1, 2), t2=ddl(2), t3=inserts(3, 2), t9=inserts(9, 2))
+    assert [step.commit_ts for step in steps(plan)] == [1, 2, 9]

@@ -6,7 +6,7 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,16 +23,11 @@ from drainer.apply.rowwise import generate_rows
 from drainer.apply.sql import table_sql
 from drainer.apply.task import answer
 from drainer.apply.work import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
-from drainer.config import ApplyConfig
-from drainer.parts import Parts
-from drainer.sinks import Checkpoint
 from drainer.sinks.split import ForeignKey, Split, Transaction
 from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_convert import stored_value
 from drainer.sinks.sqlite_ddl import create_indexes, create_table
-from drainer.strategies.choice import strategy_of
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread, whole
-from penstock.errors import NeedsOperator
 from penstock.model import MutationType
 from penstock.schema import TableInfo
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
@@ -390,8 +385,3 @@ def test_a_table_without_row_key_is_written_with_the_checkpoint() -> None:
         made = split(table, upstream.changes, lanes=lanes, batch=1, safe=True)
         assert (made.lanes, len(made.last)) == ([], 9)
         assert all(statement.sql.startswith(b"INSERT") for statement in made.last)
-
-
-def test_merge_does_not_go_on_from_a_downstream_that_is_in_between() -> None:
-    with pytest.raises(NeedsOperator, match=r"apply\.strategy = statements"):
-        strategy_of(ApplyConfig(), cast(Parts, None), Checkpoint(5, 1, applying_ts=9))

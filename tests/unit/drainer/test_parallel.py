@@ -1,0 +1,228 @@
+"""Partitions that commit by themselves end where serial apply ends, wherever a life ends."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.apply import compaction, partition, sql
+from drainer.apply.compaction import plan_units
+from drainer.apply.generate import generate
+from drainer.apply.keys import apply_key, can_meet_others
+from drainer.apply.literals import SQLITE
+from drainer.apply.work import Statements
+from drainer.config import ApplyConfig
+from drainer.parts import Parts
+from drainer.sinks import Checkpoint
+from drainer.sinks.partitions import Partition, Partitions, cut_by_bytes
+from drainer.strategies.choice import strategy_of
+from drainer.strategies.parallel import arranged
+from penstock.errors import NeedsOperator
+from penstock.schema import TableInfo
+from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
+from tests.unit.drainer.test_statements import (
+    Changes,
+    content,
+    crash,
+    database,
+    expected,
+    interleaved,
+    run,
+    split,
+)
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Let a few rows be enough for several units, and for statements in each."""
+    before = sql.ROWS_MAX, partition.SHARE_ROWS_MIN
+    sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
+    try:
+        yield
+    finally:
+        sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before
+
+
+def partitions(
+    table: TableInfo, changes: Changes, connections: int, *, displaces: bool = False
+) -> Partitions:
+    batch = batch_of(table, changes, schema="merged")
+    batch = type(batch)(batch.batch_id, batch.tables, displaces)
+    with small_pieces():
+        units = plan_units(batch, 3, SQLITE)
+        meets = apply_key(table) is not None and can_meet_others(table)
+        return arranged(
+            [(meets, generate(unit)) for unit in units], connections=connections, bytes_min=1
+        )
+
+
+def in_some_order(work: Partitions, seed: int) -> list[Partition]:
+    """The partitions as they may come to the downstream; the last one apart."""
+    luck = random.Random(seed)
+    return [each for phase in work.phases for each in luck.sample(phase, len(phase))]
+
+
+def execute(connection: sqlite3.Connection, statements: Partition) -> None:
+    for statement in statements:
+        connection.execute(statement.decode())
+
+
+def apply(connection: sqlite3.Connection, work: Partitions, seed: int) -> None:
+    for each in [*in_some_order(work, seed), work.last]:
+        execute(connection, each)
+
+
+SOME = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SEEDS = st.integers(0, 99)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@SOME
+@given(data=st.data())
+def test_partitions_in_any_order_end_where_upstream_is(case: Case, data: st.DataObject) -> None:
+    """A life that ends between them leaves the others to the next one."""
+    upstream = Upstream(case.table)
+    connections = data.draw(st.sampled_from([1, 2, 5]))
+    with closing(database(case.table)) as connection:
+        for steps in data.draw(histories(case, 25)):
+            changes = play(case, upstream, steps)
+            if not changes:
+                continue
+            work = partitions(case.table, changes, connections)
+            assert partitions(case.table, changes, connections).content == work.content
+            order = in_some_order(work, data.draw(SEEDS))
+            again = data.draw(SEEDS) % (len(order) + 1)
+            for each in order:
+                execute(connection, each)
+            if again and len(work.phases) == 1:
+                execute(connection, order[again - 1])
+            execute(connection, work.last)
+            wanted = expected(upstream)
+            assert content(connection, "merged", len(case.table.columns)) == wanted
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@SOME
+@given(data=st.data())
+def test_another_way_goes_on_where_partitions_or_statements_were_left(
+    case: Case, data: st.DataObject
+) -> None:
+    """It cuts batches elsewhere, trusts no fence, and reaches beyond the crash."""
+    table, upstream = case.table, Upstream(case.table)
+    drawn = [*data.draw(histories(case, 20)), [], []]
+    before, torn, later = (play(case, upstream, steps) for steps in drawn[:3])
+    first, second = (
+        data.draw(st.sampled_from(["partitions", "statements"])),
+        data.draw(st.sampled_from(["snapshot", "partitions", "statements"])),
+    )
+    # Both ways write the table that `split` writes.
+    with closing(database(table)) as connection:
+        connection.execute("DROP TABLE `merged.t`")
+        connection.execute("ALTER TABLE `statements.t` RENAME TO `merged.t`")
+        if before:
+            apply(connection, partitions(table, before, 2), data.draw(SEEDS))
+        way: dict[str, Any] = {"lanes": 3, "batch": 2, "safe": False}
+        if torn and first == "partitions":
+            order = in_some_order(partitions(table, torn, 4), data.draw(SEEDS))
+            for each in order[: data.draw(SEEDS) % (len(order) + 1)]:
+                execute(connection, each)
+        elif torn:
+            with as_statements(connection):
+                crash(connection, table, torn, way, data.draw(SEEDS), data.draw(SEEDS))
+        rest = torn + later
+        cut = data.draw(SEEDS) % (len(rest) + 1)
+        for changes in filter(None, [rest[:cut], rest[cut:]]):
+            if second == "statements":
+                with as_statements(connection):
+                    made = split(table, changes, lanes=3, batch=2, safe=True)
+                    for transaction in interleaved(made, data.draw(SEEDS)):
+                        run(connection, transaction, safe=True)
+            else:
+                connections = 1 if second == "snapshot" else 3
+                work = partitions(table, changes, connections, displaces=True)
+                apply(connection, work, data.draw(SEEDS))
+        assert content(connection, "merged", len(table.columns)) == expected(upstream)
+
+
+@contextmanager
+def as_statements(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("ALTER TABLE `merged.t` RENAME TO `statements.t`")
+    yield
+    connection.execute("ALTER TABLE `statements.t` RENAME TO `merged.t`")
+
+
+def made(deletes: int, upserts: int, ordered: int = 0) -> Statements:
+    return Statements([b"d" * 10] * deletes, [b"u" * 10] * upserts, [b"o" * 10] * ordered)
+
+
+def test_deletes_come_before_all_upserts_where_rows_can_be_in_the_way() -> None:
+    work = arranged([(True, made(4, 4)), (False, made(2, 6))], connections=2, bytes_min=10)
+    assert [[len(each) for each in phase] for phase in work.phases] == [[2, 2], [6, 6]]
+    assert all(s.startswith(b"d") for each in work.phases[0] for s in each)
+    work = arranged([(False, made(4, 4))], connections=4, bytes_min=10)
+    assert [[len(each) for each in phase] for phase in work.phases] == [[2, 2, 2, 2]]
+
+
+def test_a_small_batch_is_one_transaction_with_its_checkpoint() -> None:
+    work = arranged([(True, made(1, 2, 3))], connections=4, bytes_min=100)
+    assert work == Partitions([], [b"d" * 10, b"u" * 10, b"u" * 10, *[b"o" * 10] * 3])
+
+
+def test_tables_without_row_key_go_with_the_checkpoint() -> None:
+    work = arranged([(False, made(0, 8)), (False, made(0, 0, 5))], connections=2, bytes_min=10)
+    assert (work.count, work.last) == (2, [b"o" * 10] * 5)
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 6), st.integers(1, 40))
+def test_a_cut_by_bytes_keeps_the_order_and_the_bounds(
+    lengths: list[int], parts_max: int, bytes_min: int
+) -> None:
+    statements = [b"%d" % i + b"x" * length for i, length in enumerate(lengths)]
+    cuts = cut_by_bytes(statements, parts_max, bytes_min)
+    assert [each for cut in cuts for each in cut] == statements
+    assert len(cuts) <= parts_max
+    assert all(cuts)
+    total = sum(map(len, statements))
+    assert len(cuts) <= max(1, total // bytes_min)
+    for cut in cuts:
+        assert sum(map(len, cut)) <= total / parts_max * (
+            1 if len(cuts) == parts_max else 99
+        ) + max(map(len, statements))
+
+
+def test_content_tells_batches_and_cuts_apart() -> None:
+    works = [
+        Partitions([[[b"a", b"b"]]], []),
+        Partitions([[[b"a"], [b"b"]]], []),
+        Partitions([[[b"ab"]]], []),
+        Partitions([[[b"a", b"c"]]], []),
+    ]
+    assert len({work.content for work in works}) == len(works)
+
+
+def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
+    class Sqlite:
+        dialect = SQLITE
+
+    class Half:
+        coordinator, task_count, sink, thread = None, 1, Sqlite(), None
+
+    with pytest.raises(NeedsOperator, match="mode snapshot"):
+        strategy_of(ApplyConfig(mode="parallel"), cast(Parts, Half), Checkpoint(5, 1))
+
+
+def test_units_of_one_table_are_compacted_alike_in_every_life() -> None:
+    table = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    upstream = Upstream(table)
+    for i in range(compaction.ROWWISE_MAX * 2):
+        upstream.insert((i * 7 % 1000, i))
+    one, two = (partitions(table, upstream.changes, 3) for _ in range(2))
+    assert one.content == two.content
+    assert one.count == 3
