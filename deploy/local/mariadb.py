@@ -36,7 +36,10 @@ class MariadbServer(ServerProcess):
     host = "127.0.0.1"
     user = USER
 
-    def __init__(self, home: Path, *, buffer_pool_mib: int = 128) -> None:
+    def __init__(
+        self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
+    ) -> None:
+        """`options` come last on its command line, so they overrule: `--log-bin=mysql-bin`."""
         self.home = home
         self.port = free_port()
         self.password = (
@@ -63,6 +66,7 @@ class MariadbServer(ServerProcess):
                 f"--innodb-buffer-pool-size={buffer_pool_mib}M",
                 "--innodb-lock-wait-timeout=5",
                 "--max-connections=100",
+                *options,
             ],
             log=home / "mariadb.log",
         )

@@ -1,0 +1,371 @@
+"""The relay log of a real MariaDB: its files, byte for byte, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.events.frame import read_header
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.protocol.prechecks import check_server
+from pumpclient.mysql.protocol.refusals import Purged
+from pumpclient.mysql.protocol.server import binlog_files, identify, replica_ids
+from pumpclient.mysql.protocol.start import file_at
+from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
+from pumpclient.mysql.relay.meta import RelayFolder
+from pumpclient.mysql.relay.origin import Start
+from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit
+from tests.kit.binlog_server import BinlogServer, as_sent, binlog_server, make_table
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.mariadb
+
+LONG_S = 120
+STREAM = StreamOptions(idle_s=0.05, heartbeat_s=5)
+FIRST = "mysql-bin.000001"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    with binlog_server(tmp_path_factory.mktemp("source")) as server:
+        yield server
+
+
+@pytest.fixture
+def source(shared: BinlogServer) -> BinlogServer:
+    """The server with one table and one file."""
+    shared.run("SET GLOBAL binlog_checksum = CRC32", "DROP DATABASE IF EXISTS shop", "RESET MASTER")
+    make_table(shared)
+    return shared
+
+
+class Relay:
+    """A unit in a thread, and what became of it."""
+
+    def __init__(self, root: Path, server: BinlogServer, options: RelayOptions) -> None:
+        self.root = root
+        self.unit = RelayUnit(root, server.address, options)
+        self.failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.unit.run()
+        except BaseException as error:
+            self.failed = error
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.unit.stop()
+        self._thread.join(LONG_S)
+        assert not self._thread.is_alive()
+
+    def has(self, server: BinlogServer) -> bool:
+        assert self.failed is None, self.failed
+        end = self.unit.status().end
+        return end is not None and (str(end.file), end.position) == server.end()
+
+    def catch_up(self, server: BinlogServer) -> None:
+        """Wait for the server's end; behind a new file's beginning it writes a checkpoint."""
+        eventually(lambda: self.has(server), LONG_S)
+        time.sleep(0.1)
+        eventually(lambda: self.has(server), LONG_S)
+
+    def fails(self) -> BaseException:
+        eventually(lambda: self.failed is not None, LONG_S)
+        assert self.failed is not None
+        return self.failed
+
+
+@contextmanager
+def relaying(
+    root: Path, server: BinlogServer, start: Start | None = None, **changes: object
+) -> Iterator[Relay]:
+    stream = replace(STREAM, **changes)  # type: ignore[arg-type]
+    options = RelayOptions(
+        stream=stream, start=start or Start(file=FIRST), sync_interval_s=0.05, retry_s_max=0.2
+    )
+    relay = Relay(root, server, options)
+    relay.start()
+    try:
+        yield relay
+    finally:
+        relay.stop()
+
+
+def assert_same(server: BinlogServer, folder: Path, names: list[str] | None = None) -> None:
+    for name in names or server.logs:
+        wanted, found = as_sent(server.file(name).read_bytes()), (folder / name).read_bytes()
+        assert len(found) == len(wanted), name
+        assert found == wanted, name
+
+
+def sub_dirs(root: Path) -> list[Path]:
+    folder = RelayFolder(root, Flavor.MARIADB)
+    return [folder.path(sub_dir) for sub_dir in folder.sub_dirs]
+
+
+def write_everything(server: BinlogServer) -> None:
+    server.insert(30)
+    server.run("ALTER TABLE shop.t ADD w INT", "FLUSH BINARY LOGS")
+    server.run(
+        "CREATE TABLE shop.m (a INT) ENGINE = MyISAM",
+        "INSERT INTO shop.m VALUES (1), (2)",
+        "XA START 'a'", "INSERT INTO shop.t VALUES (1000, 'xa', 1)", "XA END 'a'",
+        "XA PREPARE 'a'", "XA COMMIT 'a'",
+        "CREATE TABLE shop.c SELECT * FROM shop.t",
+        "BEGIN", "UPDATE shop.t SET v = 'y'", "DELETE FROM shop.t WHERE id > 20", "COMMIT",
+        "FLUSH BINARY LOGS",
+        "TRUNCATE TABLE shop.t",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("checksum", ["CRC32", "NONE"])
+@pytest.mark.parametrize("compress", ["OFF", "ON"])
+def test_files_are_those_of_the_server_and_of_its_own_tool(
+    source: BinlogServer, tmp_path: Path, checksum: str, compress: str
+) -> None:
+    source.run(
+        f"SET GLOBAL binlog_checksum = {checksum}", f"SET GLOBAL log_bin_compress = {compress}",
+        "FLUSH BINARY LOGS",
+    )  # fmt: skip
+    with relaying(tmp_path / "relay", source) as relay:
+        write_everything(source)
+        source.run("INSERT INTO shop.t VALUES (1, REPEAT('compress me ', 500), 1)")
+        relay.catch_up(source)
+        gtids = str(source.query("SELECT @@gtid_binlog_pos")[0][0])
+    source.run("SET GLOBAL log_bin_compress = OFF")
+    (folder,) = sub_dirs(tmp_path / "relay")
+    assert_same(source, folder)
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    source.raw(raw, FIRST)
+    for name in source.logs:
+        assert (raw / name).read_bytes() == (folder / name).read_bytes()
+    meta = RelayFolder(tmp_path / "relay", Flavor.MARIADB)
+    assert meta.current is not None
+    saved = meta.load(meta.current)
+    assert ((saved.file, saved.position), str(saved.gtids)) == (source.end(), gtids)
+
+
+def test_a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate(
+    source: BinlogServer, tmp_path: Path
+) -> None:
+    with relaying(tmp_path, source) as relay:
+        for round_ in range(4):
+            source.insert(20, first=100 * round_)
+            relay.catch_up(source)
+            for number in source.dump_threads():
+                source.run(f"KILL {number}")
+        source.insert(1, first=1000)
+        relay.catch_up(source)
+        assert relay.unit.status().reconnects >= 3
+    assert_same(source, *sub_dirs(tmp_path))
+    assert source.dump_threads() == []
+
+
+def test_an_event_of_forty_megabytes_arrives(source: BinlogServer, tmp_path: Path) -> None:
+    with relaying(tmp_path, source) as relay:
+        source.run(f"INSERT INTO shop.t VALUES (1, REPEAT('x', {40 << 20}))")
+        source.insert(1, first=2)
+        relay.catch_up(source)
+    assert_same(source, *sub_dirs(tmp_path))
+
+
+def test_a_reset_server_begins_a_sub_directory(source: BinlogServer, tmp_path: Path) -> None:
+    with relaying(tmp_path, source) as relay:
+        source.insert(5)
+        source.run("FLUSH BINARY LOGS")
+        source.insert(5, first=50)
+        relay.catch_up(source)
+    source.run("RESET MASTER")
+    source.insert(3, first=100)
+    with relaying(tmp_path, source) as relay:
+        relay.catch_up(source)
+        assert relay.unit.status().end is not None
+    first, second = sub_dirs(tmp_path)
+    assert (first.name, second.name) == ("0-1.000001", "0-1.000002")
+    assert_same(source, second)
+    folder = RelayFolder(tmp_path, Flavor.MARIADB)
+    assert folder.current is not None
+    assert str(folder.load(folder.current).gtids) == "0-1-3"
+
+
+def test_a_file_of_the_same_name_after_a_reset_is_told_from_ours(
+    source: BinlogServer, tmp_path: Path
+) -> None:
+    with relaying(tmp_path, source) as relay:
+        relay.catch_up(source)
+    begun_s = read_header(source.file(FIRST).read_bytes(), 4).timestamp_s
+    eventually(lambda: _now(source) > begun_s, LONG_S)
+    source.run("RESET MASTER")
+    source.insert(30)  # Longer than what was relayed: only the first event tells.
+    with relaying(tmp_path, source) as relay:
+        relay.catch_up(source)
+    _, second = sub_dirs(tmp_path)
+    assert_same(source, second)
+
+
+def _now(server: BinlogServer) -> int:
+    return int(server.query("SELECT UNIX_TIMESTAMP()")[0][0])
+
+
+def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> None:
+    with relaying(tmp_path, source) as relay:
+        relay.catch_up(source)
+    source.run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    source.insert(1)
+    last = source.logs[-1]
+
+    def purged() -> bool:
+        # The server keeps what its own recovery may need for a moment.
+        source.run(f"PURGE BINARY LOGS TO '{last}'")
+        return source.logs == [last]
+
+    eventually(purged, LONG_S)
+    with relaying(tmp_path, source) as relay:
+        error = relay.fails()
+        assert isinstance(error, Purged)
+        assert "initial load" in error.hint
+        assert relay.unit.status().problem == str(error)
+    with relaying(tmp_path / "new", source, Start(gtids="0-1-1")) as relay:
+        assert isinstance(relay.fails(), Purged)
+    with relaying(tmp_path / "unknown", source, Start(gtids="0-1-999")) as relay:
+        error = relay.fails()
+        assert isinstance(error, NeedsOperator)
+        assert "1236" in str(error)
+
+
+def test_another_server_goes_on_behind_the_same_gtids(source: BinlogServer, tmp_path: Path) -> None:
+    source.insert(5)
+    with relaying(tmp_path / "relay", source) as relay:
+        relay.catch_up(source)
+    with binlog_server(tmp_path / "other", 2, "--skip-log-bin") as unused:
+        unused.stop()
+    other = BinlogServer(tmp_path / "other", 2)
+    other.password = unused.password
+    other.start()
+    try:
+        follow(other, source)
+        source.run("FLUSH BINARY LOGS")
+        source.insert(5, first=50)
+        eventually(lambda: other.query("SELECT COUNT(*) FROM shop.t") == [(10,)], LONG_S)
+        other.run("STOP SLAVE", "FLUSH BINARY LOGS")
+        other.insert(4, first=70)
+        with relaying(tmp_path / "relay", other) as relay:
+            relay.catch_up(other)
+            assert relay.unit.status().gtids in ("0-1-12,0-2-16", "")
+        first, second = sub_dirs(tmp_path / "relay")
+        assert (first.name, second.name) == ("0-1.000001", "0-2.000002")
+        relayed = (first / FIRST).read_bytes()
+        assert source.file(FIRST).read_bytes()[22:].startswith(relayed[22:])
+        names = [child.name for child in second.iterdir() if child.name != "relay.meta"]
+        assert_same(other, second, sorted(names))
+        assert other.logs[-1] in names
+    finally:
+        other.stop()
+
+
+def follow(replica: BinlogServer, source: BinlogServer) -> None:
+    """Make one server a replica of another, by GTID."""
+    replica.run(
+        "DROP DATABASE IF EXISTS shop",
+        "RESET MASTER",
+        "SET GLOBAL gtid_slave_pos = ''",
+        f"CHANGE MASTER TO master_host = '127.0.0.1', master_port = {source.port},"
+        f" master_user = '{source.user}', master_password = '{source.password}',"
+        " master_use_gtid = slave_pos",
+        "START SLAVE",
+    )
+
+
+def test_the_server_knows_what_is_on_a_disk(source: BinlogServer, tmp_path: Path) -> None:
+    source.run(
+        "SET GLOBAL rpl_semi_sync_master_enabled = ON",
+        "SET GLOBAL rpl_semi_sync_master_timeout = 60000",
+    )
+    try:
+        with relaying(tmp_path, source, semi_sync=True) as relay:
+            eventually(lambda: _status(source, "clients") == "1", LONG_S)
+            source.insert(20)  # Each waits for our acknowledgement, a minute long.
+            assert _status(source, "no_tx") == "0"
+            assert int(_status(source, "yes_tx")) >= 20
+            relay.catch_up(source)
+    finally:
+        source.run("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+    assert_same(source, *sub_dirs(tmp_path))
+
+
+def _status(server: BinlogServer, name: str) -> str:
+    ((_, value),) = server.query(f"SHOW STATUS LIKE 'Rpl_semi_sync_master_{name}'")
+    return str(value)
+
+
+def test_a_time_leads_to_the_file_that_was_written_then(source: BinlogServer) -> None:
+    begun_s = _now(source)
+    eventually(lambda: _now(source) > begun_s + 1, LONG_S)
+    source.run("FLUSH BINARY LOGS")
+    later_s = _now(source)
+    assert file_at(source.address, STREAM, later_s) == "mysql-bin.000002"
+    assert file_at(source.address, STREAM, later_s - 1) == FIRST
+    with pytest.raises(Purged):
+        file_at(source.address, STREAM, begun_s - 1000)
+
+
+def test_heartbeats_keep_a_quiet_stream_alive(source: BinlogServer) -> None:
+    options = StreamOptions(idle_s=0.05, heartbeat_s=0.2, stalled_periods=100)
+    with closing(BinlogStream(source.address, options)) as stream:
+        stream.start_at(*source.end())
+        types = [read_header(event).type for event, _ in zip(stream.events(), range(5))]  # noqa: B905
+    assert types == [4, 15, 27, 27, 27]
+
+
+def test_a_dump_may_end_at_the_end_and_leaves_no_thread(source: BinlogServer) -> None:
+    with closing(BinlogStream(source.address, STREAM)) as stream:
+        stream.start_at(FIRST, 4, to_the_end=True)
+        events = list(stream.events())
+    assert read_header(events[-1]).end_position == source.end()[1]
+    eventually(lambda: source.dump_threads() == [], LONG_S)
+
+
+def test_a_server_says_who_it_is_and_whether_it_will_do(source: BinlogServer) -> None:
+    with source.address.session() as connection:
+        identity = identify(connection)
+        assert (identity.uuid, identity.flavor) == ("0-1", Flavor.MARIADB)
+        assert [file.name for file in binlog_files(connection)] == source.logs
+        assert replica_ids(connection) == {1}
+        assert all(check.passed for check in check_server(connection, with_gtids=True))
+        source.run("SET GLOBAL binlog_row_image = MINIMAL", "SET GLOBAL binlog_format = MIXED")
+        failed = [check.name for check in check_server(connection) if not check.passed]
+        source.run("SET GLOBAL binlog_row_image = FULL", "SET GLOBAL binlog_format = ROW")
+        assert failed == ["binlog_format", "binlog_row_image"]
+
+
+def test_a_wrong_password_and_a_missing_privilege_are_told(source: BinlogServer) -> None:
+    with pytest.raises(NeedsOperator, match="password"):
+        replace(source.address, password="no").connect()
+    source.run("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'x'")
+    poor = replace(source.address, user="poor", password="x")
+    with (
+        closing(BinlogStream(poor, STREAM)) as stream,
+        pytest.raises(NeedsOperator, match="GRANT"),
+    ):
+        stream.start_at(FIRST, 4)
+
+
+def test_the_parts_of_pymysql_that_are_private_are_there(source: BinlogServer) -> None:
+    connection = source.connect()
+    assert isinstance(connection, pymysql.connections.Connection)
+    for name in ("_write_bytes", "_read_packet", "_next_seq_id", "_force_close", "_sock"):
+        assert hasattr(connection, name)
+    connection.close()
