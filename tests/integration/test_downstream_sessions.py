@@ -1,0 +1,216 @@
+"""What a session with a real MariaDB fixes: marks of loop-back control, sql_mode, time zones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deploy.local.mariadb import program
+from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.partitions import Partitions
+from drainer.sinks.split import RowStatement, Split
+from penstock.ddl import Catalog, plan_ddl
+from penstock.errors import NeedsOperator
+from penstock.model import MutationType
+from penstock.ts import compose
+from tests.kit.changes import Upstream, batch_of, table_of
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.sliced import sql_of
+
+START = Checkpoint(7, 0)
+
+
+def opened(server: MariadbServer, options: str = "") -> Sink:
+    sink = open_sink(f"{server.url}?{options}", cluster_id=1, retry_s_max=5)
+    assert sink.load_checkpoint() is None
+    return sink
+
+
+def marks(server: MariadbServer) -> int:
+    sql = "SELECT SUM(val), MIN(channel_id), MAX(channel_id) FROM retl._drainer_repl_mark"
+    ((total, least, most),) = server.query(sql)
+    assert (least, most) == (7, 7)
+    return int(total)
+
+
+def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbServer) -> None:
+    mariadb.query("CREATE DATABASE shop")
+    mariadb.query("CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    ids = count()
+
+    def insert() -> bytes:
+        return b"INSERT INTO shop.t VALUES (%d)" % next(ids)
+
+    def row() -> RowStatement:
+        return RowStatement(insert(), "shop.t")
+
+    with closing(opened(mariadb, "loopback-channel=7")) as sink:
+        sink.apply([insert(), insert()], Checkpoint(10, 1))
+        assert marks(mariadb) == 1
+        sink.save_checkpoint(Checkpoint(11, 1))
+        assert marks(mariadb) == 2
+        sink.apply_parts(lambda: (each for each in ([insert()], [insert()])), Checkpoint(12, 1))
+        assert marks(mariadb) == 3
+        lanes = [[[row()], [row(), row()]] for _ in range(4)]
+        sink.apply_split(Split(lanes, [row()], safe=False), Checkpoint(13, 1), START)
+        # Eight of the lanes, the one that says "in between", and the last.
+        assert marks(mariadb) == 13
+        phases = [[[insert()], [insert()]], [[insert()]]]
+        sink.apply_partitions(Partitions(phases, [insert()]), Checkpoint(14, 1), START)  # type: ignore[attr-defined]
+        assert marks(mariadb) == 18
+    # The next life goes on with the rows that are there.
+    with closing(open_sink(f"{mariadb.url}?loopback-channel=7", cluster_id=1)) as sink:
+        assert sink.load_checkpoint() == Checkpoint(14, 1)
+        sink.apply([insert()], Checkpoint(15, 1))
+        assert marks(mariadb) == 19
+    with closing(open_sink(mariadb.url, cluster_id=1)) as sink:
+        sink.load_checkpoint()
+        sink.apply([insert()], Checkpoint(16, 1))
+        assert marks(mariadb) == 19
+
+
+def test_the_operators_sql_mode_holds_for_rows_and_for_ddl(mariadb: MariadbServer) -> None:
+    catalog, ids = Catalog(), count(1)
+    texts = ["CREATE DATABASE shop",
+             "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v TINYINT)",
+             r"ALTER TABLE t ADD COLUMN w VARCHAR(9) DEFAULT 'a\tb'"]  # fmt: skip
+    jobs = [job for sql in texts for job in plan_ddl(sql, "shop", catalog, lambda: next(ids))
+            if catalog.apply(job)]  # fmt: skip
+    catalog = Catalog()
+    changes = [catalog.apply(job) for job in jobs]
+    too_large = [rb"INSERT INTO shop.t (id, v, w) VALUES (0, 1000, 'c\d')"]
+    with closing(opened(mariadb)) as sink:
+        for ts, change in enumerate(changes, 10):
+            sink.run_ddl(change, Checkpoint(ts, 1), maybe_done=False)
+        with pytest.raises(NeedsOperator, match="Out of range"):
+            sink.apply(too_large, Checkpoint(20, 1))
+    url = f"{mariadb.url}?sql-mode=NO_ENGINE_SUBSTITUTION&params=lock_wait_timeout%3D77"
+    with closing(open_sink(url, cluster_id=1)) as sink:
+        sink.load_checkpoint()
+        # Without strict the value is cut; zero and a backslash are still what they are.
+        sink.apply(too_large, Checkpoint(21, 1))
+    assert mariadb.query("SELECT * FROM shop.t") == [(0, 127, "c\\d")]
+    assert mariadb.query("SELECT DEFAULT(w) FROM shop.t") == [("a\tb",)]
+    with (
+        closing(open_sink(f"{mariadb.url}?sql-mode=NO_SUCH_MODE", cluster_id=1)) as sink,
+        pytest.raises(NeedsOperator, match="sql_mode"),
+    ):
+        sink.load_checkpoint()
+
+
+ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]
+# Around each of these the clocks of one of the zones change.
+CHANGES = [
+    datetime(2021, 3, 28, 1, tzinfo=UTC), datetime(2021, 10, 31, 1, tzinfo=UTC),
+    datetime(2021, 3, 14, 7, tzinfo=UTC), datetime(2021, 11, 7, 6, tzinfo=UTC),
+    datetime(2021, 4, 3, 15, tzinfo=UTC), datetime(2021, 10, 2, 15, 30, tzinfo=UTC),
+    datetime(1970, 1, 1, 2, tzinfo=UTC), datetime(2038, 1, 19, 1, tzinfo=UTC),
+]  # fmt: skip
+_NEAR = st.builds(
+    lambda moment, ms: moment + timedelta(milliseconds=ms),
+    st.sampled_from(CHANGES),
+    st.integers(-7_199_000, 7_199_000),
+)
+_ANY = st.integers(86_400_000, 2_147_000_000_000).map(
+    lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+)
+
+
+@pytest.fixture
+def zoned(mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[MariadbServer]:
+    """The server with the zones' tables, and its zone and this process's put back afterwards."""
+    with closing(mariadb.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("USE mysql")
+        cursor.execute("SELECT name FROM time_zone_name")
+        known = {name for (name,) in cursor.fetchall()}
+        for zone in (zone for zone in ZONES if zone not in known):
+            command = [program("mariadb-tzinfo-to-sql", "mysql_tzinfo_to_sql")]
+            command += [f"/usr/share/zoneinfo/{zone}", zone]
+            text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            for statement in text.split(";\n"):
+                if statement.strip().startswith(("INSERT INTO", "SET @time_zone_id")):
+                    cursor.execute(statement)
+    before = os.environ.get("TZ")
+    yield mariadb
+    mariadb.query("SET GLOBAL time_zone = SYSTEM")
+    os.environ.pop("TZ", None)
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process(
+    zoned: MariadbServer,
+) -> None:
+    table = table_of("CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP(3) NULL, dt DATETIME(3))")
+    codec, points = Upstream(table).codec, count(10)
+    zoned.query("CREATE DATABASE s")
+    zoned.query("CREATE TABLE s.t (id INT PRIMARY KEY, ts TIMESTAMP(3) NULL, dt DATETIME(3))")
+    sinks = {}
+    for zone in (*ZONES, "+13:00", "-12:59"):
+        zoned.query(f"SET GLOBAL time_zone = '{zone}'")
+        sinks[zone] = open_sink(zoned.url, cluster_id=len(sinks) + 1)
+        sinks[zone].load_checkpoint()  # Connects while this is the server's zone.
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow],
+              database=None)  # fmt: skip
+    @given(
+        moments=st.lists(st.one_of(_NEAR, _ANY), min_size=1, max_size=10),
+        zone=st.sampled_from(sorted(sinks)),
+        own=st.sampled_from(ZONES),
+        reads=st.sampled_from([*ZONES, "+05:45"]),
+    )
+    def check(moments: list[datetime], zone: str, own: str, reads: str) -> None:
+        os.environ["TZ"] = own
+        time.tzset()
+        texts = [f"{each:%Y-%m-%d %H:%M:%S}.{each.microsecond // 1000:03}" for each in moments]
+        rows = [(i, text, text) for i, text in enumerate(texts)]
+        changes = [(MutationType.INSERT, codec.encode_insert(row, rowid=row[0])) for row in rows]
+        statements = [b"DELETE FROM s.t", *sql_of(batch_of(table, changes, schema="s"), "mysql")]
+        sinks[zone].apply(statements, Checkpoint(next(points), 1))
+        with closing(zoned.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET time_zone = '{reads}'")
+            # The number of seconds has no zone; the text of a DATETIME has none either.
+            cursor.execute("SELECT UNIX_TIMESTAMP(ts), CAST(dt AS CHAR) FROM s.t ORDER BY id")
+            found = cursor.fetchall()
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        wanted = [(each - epoch) // timedelta(milliseconds=1) for each in moments]
+        assert [int(seconds * 1000) for seconds, _ in found] == wanted
+        assert [text for _, text in found] == texts
+
+    check()
+    for sink in sinks.values():
+        sink.close()
+
+
+def test_a_ddl_fills_in_moments_as_the_upstream_does_whatever_the_servers_zone(
+    zoned: MariadbServer,
+) -> None:
+    zoned.query("SET GLOBAL time_zone = 'Europe/Berlin'")
+    catalog, ids = Catalog(), count(1)
+    with closing(opened(zoned)) as sink:
+        for at, sql in enumerate([
+            "CREATE DATABASE s",
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "ALTER TABLE t ADD COLUMN told TIMESTAMP NOT NULL DEFAULT '2021-10-31 00:30:00'",
+            "ALTER TABLE t ADD COLUMN now TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
+        ]):  # fmt: skip
+            for job in plan_ddl(sql, "s", catalog, lambda: next(ids)):
+                ts = compose(1_635_640_200_000 + at, 0)
+                change = catalog.apply(replace(job, finished_ts=ts))
+                sink.run_ddl(change, Checkpoint(ts, 1), maybe_done=False)
+            if at == 1:
+                sink.apply([b"INSERT INTO s.t VALUES (1)"], Checkpoint(ts + 1, 1))
+    with closing(zoned.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT UNIX_TIMESTAMP(told), UNIX_TIMESTAMP(now) FROM s.t")
+        assert cursor.fetchone() == (1_635_640_200, 1_635_640_200)
