@@ -2,7 +2,8 @@
 
 `mariadb_server` is one server for the whole session, on a free port of 127.0.0.1, with its data
 below pytest's temporary directory. `mariadb` is the same server with every user database dropped
-and running again if the test before left it dead. Whoever uses either is marked `mariadb`.
+and running again if the test before left it dead. `mariadb_binlog` is another one, whose binlog is
+on. Whoever uses one of them is marked `mariadb`.
 
 Durability is the real thing (`innodb_flush_log_at_trx_commit=1`), because the tests kill it.
 """
@@ -23,7 +24,7 @@ _SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
-        if "mariadb_server" in names or "mariadb" in names:
+        if {"mariadb_server", "mariadb", "mariadb_binlog"} & set(names):
             item.add_marker(pytest.mark.mariadb)
 
 
@@ -59,6 +60,21 @@ class MariadbServer(local.MariadbServer):
 def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
     """One MariaDB for the session; a test that stops it starts it again."""
     server = MariadbServer(tmp_path_factory.mktemp("mariadb"))
+    server.install()
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(server.home / "data", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mariadb_binlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
+    """A second MariaDB, which logs rows with full metadata: what a source reads."""
+    options = "--log-bin=mysql-bin", "--server-id=1", "--binlog-format=ROW"
+    server = MariadbServer(
+        tmp_path_factory.mktemp("mariadb-binlog"),
+        options=(*options, "--binlog-row-metadata=FULL"),
+    )
     server.install()
     server.start()
     yield server

@@ -1,0 +1,23 @@
+"""Rows as MySQL and MariaDB log them: TABLE_MAP, rows events, and every column type.
+
+`TableMaps` takes the TABLE_MAPs of a stream and gives the `Decoder` of each rows event. `types`
+ties a column to its `Reading`, which says how its value lies in an image: other generators share
+it.
+"""
+
+from pumpclient.mysql.rows.columns import Column, WireType
+from pumpclient.mysql.rows.decoder import Changes, Decoder, TableMaps, decoder_for
+from pumpclient.mysql.rows.events import Kind, RowsEvent
+from pumpclient.mysql.rows.table_map import TableMap
+
+__all__ = [
+    "Changes",
+    "Column",
+    "Decoder",
+    "Kind",
+    "RowsEvent",
+    "TableMap",
+    "TableMaps",
+    "WireType",
+    "decoder_for",
+]

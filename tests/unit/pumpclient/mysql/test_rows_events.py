@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Malformed, NeedsOperator
+from pumpclient.mysql.binlog_file import BinlogFile, ends_as_told, first_timestamp
+from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.frame import (
+    FILE_MAGIC,
+    HEADER_SIZE,
+    Checksum,
+    Header,
+    make_event,
+    read_header,
+)
+from pumpclient.mysql.events.types import ROWS_TYPES, EventType
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.rows import Column, RowsEvent, TableMap, TableMaps, WireType, decoder_for
+from pumpclient.mysql.rows.columns import string_metadata
+from pumpclient.mysql.rows.events import LAYOUTS, Kind
+from pumpclient.mysql.rows.images import make_image, make_partial_image
+from pumpclient.mysql.rows.json_diff import Change, Operation
+from pumpclient.mysql.rows.types import reading_of
+
+CHOICE = string_metadata(WireType.ENUM, 1)
+COLUMNS = (
+    Column(WireType.LONG, is_nullable=False, is_unsigned=True, name="id", is_visible=True),
+    Column(WireType.VARCHAR, 400, collation=45, name="größe", is_visible=True),
+    Column(WireType.YEAR, is_unsigned=True, name="y", is_visible=True),
+    Column(
+        WireType.STRING, CHOICE, collation=8, name="e", labels=("a", "ß"), is_visible=False
+    ),
+    Column(
+        WireType.STRING,
+        string_metadata(WireType.SET, 1),
+        collation=45,
+        name="s",
+        labels=("x",),
+        is_visible=True,
+    ),
+    Column(WireType.GEOMETRY, 4, collation=63, geometry=1, name="g", is_visible=True),
+    Column(WireType.LONGLONG, is_unsigned=False, name="n", is_visible=True),
+    Column(WireType.BLOB, 2, collation=63, name="b", is_visible=True),
+    Column(WireType.VARCHAR, 20, collation=255, name="v", is_visible=True),
+)  # fmt: skip
+TABLE = TableMap(77, "shop", "orders", COLUMNS, ((0, 0), (8, 5)), Flavor.MARIADB)
+ROW: tuple[Any, ...] = (4_000_000_000, "Ærø" * 60, 0, 2, 1, b"\0\0\0\0wkb", -5, b"\xff", None)
+OTHER: tuple[Any, ...] = (1, None, 2000, None, None, None, None, b"", "v")
+READINGS = [reading_of(column) for column in COLUMNS]
+FULL = (1 << len(COLUMNS)) - 1
+USUAL = sorted(t for t in ROWS_TYPES if t is not EventType.PARTIAL_UPDATE_ROWS)
+
+
+def rows_event(type_: EventType, rows: list[tuple[Any, ...]], **changed: Any) -> RowsEvent:
+    kind = LAYOUTS[type_].kind
+    event = RowsEvent(
+        type_,
+        77,
+        len(COLUMNS),
+        None if kind is Kind.INSERT else FULL,
+        None if kind is Kind.DELETE else FULL,
+        b"".join(make_image(READINGS, row) for row in rows),
+    )
+    return replace(event, **changed)
+
+
+@pytest.mark.parametrize("id_size", [4, 6])
+def test_a_table_map_survives_its_bytes_with_all_that_it_tells(id_size: int) -> None:
+    assert TableMap.decode(TABLE.encode(id_size=id_size), Flavor.MARIADB, id_size=id_size) == TABLE
+
+
+def test_mysql_counts_neither_years_as_numbers_nor_shapes_as_texts() -> None:
+    columns = tuple(
+        replace(c, is_unsigned=None) if c.type is WireType.YEAR
+        else replace(c, collation=None) if c.type is WireType.GEOMETRY else c
+        for c in COLUMNS
+    )  # fmt: skip
+    vector = Column(WireType.VECTOR, 4, collation=63, dimension=3, name="w", is_visible=True)
+    table = replace(TABLE, columns=(*columns, vector), flavor=Flavor.MYSQL)
+    assert TableMap.decode(table.encode(), Flavor.MYSQL) == table
+
+
+def test_a_map_that_a_mariadb_server_wrote_is_read() -> None:
+    # MariaDB 10.11: (id int primary key, a varchar(2000) compressed, b blob compressed, u uuid,
+    # i6 inet6, i4 inet4, g point, y year, e enum('a','ß'), s set('x','y'), bi bit(10),
+    # bin binary(5), f float, j json).
+    raw = bytes.fromhex(
+        "12000000000001000164000174000e038d8cfefefeff0dfefe10fe04fc14411f02fe10fe10fe0404"
+        "f701f8010201fe050404fe3f01014002053f002d072e070101042202696401610162017502693602"
+        "693401670179016501730262690362696e0166016a0a012d05050201780179060602016102c39f08"
+        "0100"
+    )
+    table = TableMap.decode(raw, Flavor.MARIADB)
+    told = {column.name: column for column in table.columns}
+    assert list(told) == [
+        *["id", "a", "b", "u", "i6", "i4", "g", "y", "e", "s", "bi", "bin", "f", "j"]
+    ]
+    assert {name: told[name].collation for name in ("a", "b", "g", "bin", "j", "e")} == {
+        "a": 45, "b": 63, "g": 63, "bin": 63, "j": 46, "e": 45,
+    }  # fmt: skip
+    assert (told["y"].is_unsigned, told["f"].is_unsigned) == (True, False)
+    assert (told["e"].labels, told["s"].labels) == (("a", "ß"), ("x", "y"))
+    assert (told["bin"].length, told["g"].geometry, table.primary_key) == (5, 1, ((0, 0),))
+
+
+@pytest.mark.parametrize("type_", USUAL, ids=lambda t: t.name)
+def test_rows_of_every_event_type_are_read(type_: EventType) -> None:
+    event = rows_event(type_, [ROW, OTHER, OTHER, ROW])
+    assert RowsEvent.decode(type_, event.encode()) == event
+    changes = decoder_for(TABLE).changes(type_, event.encode())
+    expected: dict[Kind, list[tuple[Any, Any]]] = {
+        Kind.INSERT: [(None, ROW), (None, OTHER), (None, OTHER), (None, ROW)],
+        Kind.DELETE: [(ROW, None), (OTHER, None), (OTHER, None), (ROW, None)],
+        Kind.UPDATE: [(ROW, OTHER), (OTHER, ROW)],
+    }
+    assert changes == expected[event.layout.kind]
+
+
+def test_extra_data_and_four_byte_ids_are_stepped_over() -> None:
+    event = rows_event(EventType.UPDATE_ROWS, [ROW, OTHER], extra=b"\x01\x00\x00\x01\x00")
+    assert decoder_for(TABLE).changes(event.type, event.encode()) == [(ROW, OTHER)]
+    short = decoder_for(TABLE, id_size=4)
+    assert short.changes(event.type, event.encode(id_size=4)) == [(ROW, OTHER)]
+
+
+def test_only_wanted_columns_are_made_in_the_order_asked_for() -> None:
+    event = rows_event(EventType.WRITE_ROWS_V1, [ROW, OTHER])
+    wanted = decoder_for(TABLE, [8, 0])
+    assert wanted.changes(event.type, event.encode()) == [
+        (None, (None, 4_000_000_000)),
+        (None, ("v", 1)),
+    ]
+    nothing = decoder_for(TABLE, [])
+    assert nothing.changes(event.type, event.encode()) == [(None, ()), (None, ())]
+
+
+@pytest.mark.parametrize("type_", [EventType.WRITE_ROWS, EventType.UPDATE_ROWS_V1])
+def test_an_image_without_all_columns_is_refused_with_what_to_set(type_: EventType) -> None:
+    kind = LAYOUTS[type_].kind
+    image = make_image(READINGS, ROW, 0b1)
+    event = rows_event(
+        type_, [], images=image * 2, after=1, before=None if kind is Kind.INSERT else 1
+    )
+    with pytest.raises(NeedsOperator, match="binlog_row_image"):
+        decoder_for(TABLE).changes(type_, event.encode())
+
+
+def test_an_image_after_without_the_columns_that_stay_is_made_whole() -> None:
+    images = make_image(READINGS, ROW) + make_image(READINGS, OTHER, 0b10)
+    event = rows_event(EventType.UPDATE_ROWS_V1, [], images=images, after=0b10)
+    changes = decoder_for(TABLE, [0, 1]).changes(event.type, event.encode())
+    assert changes == [(ROW[:2], (ROW[0], None))]
+
+
+def test_a_partial_update_applies_its_changes_to_the_row_before() -> None:
+    columns = (
+        Column(WireType.LONG, is_unsigned=False),
+        Column(WireType.JSON, 4),
+        Column(WireType.JSON, 4),
+        Column(WireType.JSON, 4),
+    )
+    readings = [reading_of(column) for column in columns]
+    before = (1, {"a": 1, "b": [1, 2]}, None, "keep")
+    after = (2, [Change(Operation.REPLACE, "$.b[1]", 3.0)], {"n": 1}, None)
+    images = make_image(readings, before) + make_partial_image(columns, readings, after)
+    type_ = EventType.PARTIAL_UPDATE_ROWS
+    event = RowsEvent(type_, 1, 4, 15, 15, images)
+    decoder = decoder_for(TableMap(1, "s", "t", columns))
+    assert decoder.changes(type_, event.encode()) == [
+        (
+            (1, '{"a": 1, "b": [1, 2]}', None, '"keep"'),
+            (2, '{"a": 1, "b": [1, 3.0]}', '{"n": 1}', None),
+        )
+    ]
+    plain = make_image(readings, before) + make_partial_image(columns, readings, before)
+    ((old, new),) = decoder.changes(type_, replace(event, images=plain).encode())
+    assert old == new
+
+
+@given(st.sampled_from(sorted(ROWS_TYPES)), st.data())
+def test_damaged_rows_are_malformed(type_: EventType, data: st.DataObject) -> None:
+    raw = bytearray(rows_event(type_, [ROW, OTHER]).encode())
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    with suppress(NeedsOperator):
+        decoder_for(TABLE).changes(type_, cut)
+
+
+@given(st.data())
+def test_damaged_table_maps_are_malformed(data: st.DataObject) -> None:
+    raw = bytearray(TABLE.encode())
+    for _ in range(data.draw(st.integers(0, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    with suppress(NeedsOperator):
+        decoder_for(TableMap.decode(cut, Flavor.MARIADB))
+
+
+def test_a_decoder_is_made_once_for_maps_that_differ_in_their_id_only() -> None:
+    asked: list[str] = []
+
+    def choose(table: TableMap) -> Any:
+        asked.append(table.name)
+        return decoder_for(table)
+
+    maps = TableMaps(Flavor.MARIADB, choose)
+    body = rows_event(EventType.WRITE_ROWS_V1, [ROW]).encode()
+    for number in (77, 78):
+        maps.add(replace(TABLE, table_id=number).encode())
+    assert asked == ["shop.orders"]
+    decoder = maps.decoder_of(body)
+    assert decoder is not None
+    assert decoder.changes(EventType.WRITE_ROWS_V1, body) == [(None, ROW)]
+    maps.forget_if_ended(body)
+    with pytest.raises(Malformed, match="no TABLE_MAP"):
+        maps.decoder_of(body)
+    assert maps.decoder_of(b"\xff\xff\xff\0\0\0\x01\0") is None
+
+
+def binlog_file(count: int, checksum: Checksum = Checksum.CRC32) -> bytes:
+    description = FormatDescription("10.11.0-MariaDB", 5, bytes(40), checksum)
+    body = description.encode()
+    head = make_event(EventType.FORMAT_DESCRIPTION, body, header=Header(0, 15, 1, 0, 0, 0))
+    events = [
+        make_event(3, b"x" * n, header=Header(n + 9, 3, 1, 0, 0, 0), checksum=checksum)
+        for n in range(count)
+    ]
+    return FILE_MAGIC + b"".join([head, *events])
+
+
+@pytest.mark.parametrize("checksum", Checksum)
+def test_a_file_is_read_event_by_event_and_a_torn_end_is_told(checksum: Checksum) -> None:
+    data = binlog_file(5, checksum)
+    whole = list(BinlogFile(BytesIO(data), verifies=True))
+    assert b"".join(event for _, _, event in whole) == data[4:]
+    assert [data[at : at + header.size] for at, header, _ in whole] == [e for _, _, e in whole]
+    for cut in range(4, len(data)):
+        file = BinlogFile(BytesIO(data[:cut]), verifies=True)
+        events = list(file)
+        assert file.position + file.torn_bytes == cut
+        assert events == whole[: len(events)]
+    middle = whole[3][0]
+    assert list(BinlogFile(BytesIO(data), middle, verifies=True)) == whole[3:]
+    assert first_timestamp(BytesIO(data)) == 9
+
+
+def test_a_changed_bit_breaks_a_checksum_and_a_short_size_is_malformed() -> None:
+    data = bytearray(binlog_file(3))
+    data[-5] ^= 1
+    with pytest.raises(Malformed, match="checksum"):
+        list(BinlogFile(BytesIO(data), verifies=True))
+    assert len(list(BinlogFile(BytesIO(data)))) == 4
+    with pytest.raises(Malformed, match="18 bytes"):
+        list(BinlogFile(BytesIO(FILE_MAGIC + bytes(9) + b"\x12" + bytes(9))))
+    with pytest.raises(Malformed, match="no binlog"):
+        list(BinlogFile(BytesIO(b"abcdefgh")))
+
+
+def test_positions_past_4_gib_are_compared_modulo_32_bits() -> None:
+    header = read_header(make_event(3, b"", header=Header(0, 3, 1, 0, 100, 0)))
+    assert ends_as_told(header, (1 << 33) + 100)
+    assert not ends_as_told(header, (1 << 33) + 101)
+    assert ends_as_told(header._replace(end_position=0), 5)
+    assert HEADER_SIZE == 19
