@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, penstock_pb2
+from penstock.requests import parsed
 from penstock.security import Security
 
 Verb = Callable[[str], None]
@@ -130,30 +130,20 @@ def listen(server: Any, address: str, security: Security) -> int:
 
 
 def _unary(method: Any, request: Any, response: Any) -> Any:
-    async def parsed(data: bytes, context: Any) -> Any:
-        return await method(await _parsed(request, data, context), context)
+    async def called(data: bytes, context: Any) -> Any:
+        return await method(await parsed(request, data, context), context)
 
     return grpc.unary_unary_rpc_method_handler(
-        parsed, response_serializer=response.SerializeToString
+        called, response_serializer=response.SerializeToString
     )
 
 
 def _parsed_stream(method: Any, request: Any) -> Any:
-    async def parsed(data: bytes, context: Any) -> AsyncIterator[Any]:
-        async for response in method(await _parsed(request, data, context), context):
+    async def called(data: bytes, context: Any) -> AsyncIterator[Any]:
+        async for response in method(await parsed(request, data, context), context):
             yield response
 
-    return parsed
-
-
-async def _parsed(request: Any, data: bytes, context: Any) -> Any:
-    """Return the request in `data`, or end the call with INVALID_ARGUMENT."""
-    try:
-        return request.FromString(data)
-    except DecodeError as error:
-        text = f"undecodable {request.DESCRIPTOR.name} of {len(data)} bytes: {error}"
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-        raise AssertionError("abort returned") from error
+    return called
 
 
 async def _abort(context: Any, error: PenstockError) -> None:

@@ -204,6 +204,7 @@ class BatchService:
 
     async def status(self, data: bytes, context: Any) -> bytes:
         """Answer what an operator wants to read."""
+        await parsed(context, pb.StatusRequest, data)
         return self._operations.status().SerializeToString()
 
     async def pause(self, data: bytes, context: Any) -> bytes:
@@ -226,6 +227,7 @@ class BatchService:
 
     async def trigger_gc(self, data: bytes, context: Any) -> bytes:
         """Answer with what was purged, or why nothing was."""
+        await parsed(context, pb.TriggerGcRequest, data)
         try:
             message = await self._operations.trigger_gc()
         except PenstockError as error:

@@ -24,8 +24,9 @@ import grpc
 from penstock.errors import PenstockError, Retryable
 from penstock.etcd import EtcdClient, Watch, etcd_errors
 from penstock.lease import Lease
-from penstock.pb import pdpb_pb2, pdpb_pb2_grpc
+from penstock.pb import pdpb_pb2
 from penstock.registry import Registry
+from penstock.requests import parsed
 from penstock.timestamp import COUNT_MAX
 from penstock.timestamp_allocator import WINDOW_MS, Allocator
 from penstock.timestamp_stream import LEADER_KEY
@@ -52,7 +53,7 @@ class _Deposed(Retryable):
     """The leader's key is no longer ours."""
 
 
-class OracleServer(pdpb_pb2_grpc.PDServicer):
+class OracleServer:
     """A candidate for the cluster's oracle, to be added to a Pump's gRPC server.
 
     Answers Tso while it leads and UNAVAILABLE otherwise; GetMembers names the leader either way.
@@ -81,7 +82,17 @@ class OracleServer(pdpb_pb2_grpc.PDServicer):
 
     def add_to_server(self, server: grpc.aio.Server) -> None:
         """Register pdpb.PD on a server that was not started yet."""
-        pdpb_pb2_grpc.add_PDServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        handlers = {
+            "Tso": grpc.stream_stream_rpc_method_handler(
+                self._tso, response_serializer=pdpb_pb2.TsoResponse.SerializeToString
+            ),
+            "GetMembers": grpc.unary_unary_rpc_method_handler(
+                self._get_members,
+                response_serializer=pdpb_pb2.GetMembersResponse.SerializeToString,
+            ),
+        }
+        service = grpc.method_handlers_generic_handler("pdpb.PD", handlers)
+        server.add_generic_rpc_handlers((service,))
 
     @property
     def is_leader(self) -> bool:
@@ -112,12 +123,13 @@ class OracleServer(pdpb_pb2_grpc.PDServicer):
 
     # The two methods of PD.
 
-    async def Tso(  # noqa: N802
-        self, requests: AsyncIterator[pdpb_pb2.TsoRequest], context: Any
+    async def _tso(
+        self, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[pdpb_pb2.TsoResponse]:
         """Answer each request of a stream with the last of the timestamps it asks for."""
         header = pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
-        async for request in requests:
+        async for data in requests:
+            request = await parsed(pdpb_pb2.TsoRequest, data, context)
             last_ts = await self._answer(request, context)
             yield pdpb_pb2.TsoResponse(
                 header=header,
@@ -127,10 +139,9 @@ class OracleServer(pdpb_pb2_grpc.PDServicer):
                 ),
             )
 
-    async def GetMembers(  # noqa: N802
-        self, request: pdpb_pb2.GetMembersRequest, context: Any
-    ) -> pdpb_pb2.GetMembersResponse:
+    async def _get_members(self, data: bytes, context: Any) -> pdpb_pb2.GetMembersResponse:
         """Name the leader, as far as this candidate knows."""
+        await parsed(pdpb_pb2.GetMembersRequest, data, context)
         answer = pdpb_pb2.GetMembersResponse(
             header=pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
         )

@@ -1,13 +1,17 @@
-"""A TCP proxy on loopback that delivers what it is sent some seconds late.
+"""A TCP proxy on loopback that does to connections what bad networks do.
 
-Only the way to the server is slow: an operation of one message takes `delay_s` longer, and many on
-one connection overtake nothing. The delay may be changed while connections are open.
+It delivers late (`delay_s`, on the way to the server only: an operation of one message takes so
+much longer, and many on one connection overtake nothing), or in drops (`bytes_per_s`, on the way
+back), or not at all and without a word (`is_black_hole`: connections stay open, new ones open and
+are mute), or it resets all connections (`reset`). All may be changed while connections are open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from typing import Self
 
@@ -21,7 +25,11 @@ class SlowProxy:
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
         self.delay_s = delay_s
+        self.bytes_per_s = 0
+        self.is_black_hole = False
+        self.accepted = 0
         self.url = ""
+        self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slow proxy", daemon=True)
@@ -36,6 +44,17 @@ class SlowProxy:
         self._thread.join()
         self._loop.close()
 
+    def reset(self) -> None:
+        """Break all connections that are open, both ends of each; those to come are let be."""
+        self._loop.call_soon_threadsafe(self._reset)
+
+    def _reset(self) -> None:
+        for writer in self._open:
+            # Without lingering the peer is sent RST, and what was under way is gone.
+            raw = writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
@@ -49,11 +68,13 @@ class SlowProxy:
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         try:
             up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
         except OSError:
             writer.close()
             return
+        self._open |= {writer, up_writer}
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         ways = (
             self._hold(reader, late),
@@ -68,6 +89,7 @@ class SlowProxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._open -= {writer, up_writer}
             writer.close()
             up_writer.close()
 
@@ -75,7 +97,8 @@ class SlowProxy:
         self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]
     ) -> None:
         while data := await reader.read(_CHUNK_BYTES):
-            late.put_nowait((self._loop.time() + self.delay_s, data))
+            if not self.is_black_hole:
+                late.put_nowait((self._loop.time() + self.delay_s, data))
 
     async def _deliver(
         self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
@@ -87,6 +110,14 @@ class SlowProxy:
             await writer.drain()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(_CHUNK_BYTES):
+        while data := await reader.read(self._most_bytes()):
+            if self.is_black_hole:
+                continue
             writer.write(data)
             await writer.drain()
+            if self.bytes_per_s:
+                await asyncio.sleep(len(data) / self.bytes_per_s)
+
+    def _most_bytes(self) -> int:
+        """Return how much to pass on at once: a fifth of a second of a slow way."""
+        return min(_CHUNK_BYTES, self.bytes_per_s // 5 or _CHUNK_BYTES)

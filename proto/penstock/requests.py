@@ -1,0 +1,21 @@
+"""Requests read by a method itself: noise is the caller's error, and is told so.
+
+With a deserializer in the handler gRPC would answer INTERNAL or UNKNOWN, as for a defect of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+
+async def parsed(message: Any, data: bytes, context: Any) -> Any:
+    """Return the message of a class in `data`, or end the call with INVALID_ARGUMENT."""
+    try:
+        return message.FromString(data)
+    except DecodeError as error:
+        text = f"undecodable {message.DESCRIPTOR.name} of {len(data)} bytes: {error}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        raise AssertionError("abort has raised") from error

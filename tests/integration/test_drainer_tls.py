@@ -1,0 +1,118 @@
+"""Row 52 for a Drainer: who gets in, whom it trusts, and an etcd that wants certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.etcd import EtcdServer, EtcdTls
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import Registry
+from penstock.security import Security, SecurityConfig, Tls, open_channel
+from penstock.timestamp import OracleClient
+from pumpclient import Options, PumpClient
+from tests.fault.test_requests import DrainerServer
+from tests.kit.authority import Authority
+from tests.kit.fix_drainer import DrainerFactory
+from tests.kit.merging import Merging
+from tests.kit.shop import Shop, in_sqlite
+from tests.kit.wait import eventually
+
+_LOCAL = [("grpc.use_local_subchannel_pool", 1)]
+_LONG_S = 90
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def refusal(addr: str, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
+    with open_channel(addr, tls, _LOCAL) as channel:
+        stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            stub.Status(penstock_pb2.StatusRequest(), timeout=20)
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+    return grpc.StatusCode.OK, ""
+
+
+def test_row_52_a_drainer_refuses_whoever_cannot_prove_itself(
+    authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("node")
+    config = SecurityConfig(
+        ssl_ca=str(pair.ca),
+        ssl_cert=str(pair.cert),
+        ssl_key=str(pair.key),
+        cert_allowed_cn=("node", "operator"),
+    )
+    foreign = Authority(tmp_path, "other").issue("operator", file="foreign")
+    with DrainerServer(Security(config)) as server:
+        assert refusal(server.addr, authority.issue("operator").tls)[0] is grpc.StatusCode.OK
+        code, told = refusal(server.addr, authority.issue("stranger").tls)
+        assert (code, "'stranger'" in told) == (grpc.StatusCode.UNAUTHENTICATED, True)
+        for tls in (None, Tls(ca=authority.file, cert=foreign.cert, key=foreign.key)):
+            assert refusal(server.addr, tls)[0] is grpc.StatusCode.UNAVAILABLE
+
+
+def test_row_52_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
+    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any, tmp_path: Path
+) -> None:
+    names = {"security_cert_allowed_cn": "node, drainer"}
+    pump_factory(etcd_server.url, **authority.issue("node").settings, **names)
+    other = Authority(tmp_path, "other").issue("drainer", file="foreign")
+    good = authority.issue("drainer")
+    oracle = OracleClient(etcd, tls=good.tls)
+    cases: list[tuple[Tls | None, str]] = [
+        (other.tls, "certificate_verify_failed"),
+        (authority.issue("stranger").tls, "'stranger'"),
+        (None, "socket closed"),
+        (good.tls, ""),
+    ]
+    for number, (tls, reason) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Merging(Registry(etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
+            why = lambda merging=merging: merging.views()["pump-1"].why.lower()  # noqa: E731
+            if reason:
+                eventually(lambda why=why, reason=reason: reason in why(), _LONG_S)
+            else:
+                eventually(lambda merging=merging: len(merging.found) > 0, _LONG_S)
+    oracle.close()
+
+
+def test_row_52_a_drainer_works_with_an_etcd_that_wants_certificates(
+    tmp_path: Path, pump_factory: Any, drainer_factory: DrainerFactory
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    theirs = Authority(outside)
+    pair, home = theirs.issue("etcd"), tmp_path / "tls-etcd"
+    home.mkdir()
+    tls = EtcdTls(ca=pair.ca, cert=pair.cert, key=pair.key)
+    server = EtcdServer(home, durable=False, tls=tls).start()
+    path = tmp_path / "down.db"
+    mine = theirs.issue("penstock")
+    settings = {
+        "security_etcd_ssl_ca": mine.ca,
+        "security_etcd_ssl_cert": mine.cert,
+        "security_etcd_ssl_key": mine.key,
+    }
+    try:
+        pump_factory(server.url, **settings)
+        sink = f"sqlite:///{path}"
+        drainer = drainer_factory(server.url, sink, **settings)
+        with PumpClient.connect(server.url, options=Options(etcd_tls=mine.tls)) as client:
+            shop = Shop(client, seed=52)
+            shop.create()
+            last_ts = shop.trade(20)
+            eventually(lambda: drainer.status().max_commit_ts >= last_ts, _LONG_S)
+            assert in_sqlite(path) == shop.expected()
+        stranger = drainer_factory(server.url, f"{sink}.2", started=False).spawn()
+        stranger.wait_for("cannot get the cluster id, trying again")
+    finally:
+        server.stop()
