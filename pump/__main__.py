@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
 import sys
 from collections.abc import Sequence
 
-from penstock import config, service
+from penstock import service
 from penstock.errors import NeedsOperator
+from penstock.settings_text import differing
 from pump.config import PumpConfig
 from pump.node import run
+from pump.original import load_settings
+
+log = logging.getLogger("pump")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 64 << 20
@@ -20,16 +26,21 @@ _KEPT_BYTES = 64 << 20
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a Pump until it is asked to stop; return the exit code as `penstock.service` defines."""
     try:
-        settings = config.load(PumpConfig, argv, prog="pump", env_prefix="PUMP")
+        settings, notes = load_settings(argv)
     except NeedsOperator as error:
         sys.stderr.write(f"pump: {error}\n")
         return 2
     # Half as long as a fast disk takes: else the loop and the pulls' threads wait for each other.
     sys.setswitchinterval(0.0005)
     _tune_memory()
-    return service.run(
-        lambda stop: run(settings, stop), log_level=settings.log_level, log_file=settings.log_file
-    )
+
+    async def serve(stop: asyncio.Event) -> None:
+        told = "; ".join(differing(settings, PumpConfig())) or "all defaults"
+        for line in (told, *notes):
+            log.info("settings: %s", line)
+        await run(settings, stop)
+
+    return service.run(serve, log_level=settings.log_level, log_file=settings.log_file)
 
 
 def _tune_memory() -> None:

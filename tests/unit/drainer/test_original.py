@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from drainer.config import DrainerConfig
-from drainer.original import FLAGS, KEYS, Met, Translation, load_settings
+from drainer.original import FLAGS, KEYS, load_settings, translation
 from penstock.errors import NeedsOperator
+from penstock.foreign_settings import Met
 from penstock.settings_text import differing, without_password
 
 # (key, a value that asks for something): the whole list of its configuration.
@@ -108,7 +109,7 @@ def test_every_key_has_an_answer(key: str, value: str, tmp_path: Path) -> None:
 def test_every_flag_has_an_answer_and_so_has_its_variable(flag: str, tmp_path: Path) -> None:
     value = FLAG_LIST[flag]
     joined = load(tmp_path, "", f"-{flag}={value}")
-    translated = Translation([]).arguments
+    translated = translation().arguments
     written = [[f"--{flag}={value}"]]
     if value == "true":
         written.append([f"-{flag}"])

@@ -1,0 +1,138 @@
+"""The settings of another program that a node understands: its keys, flags and variables.
+
+Those that bear the same name here need no entry. For the rest there are three answers: another
+name; accepted, because what it asks for is so anyway, with a line in the log; or an error that
+names what to use instead, but for a value that changes nothing. Nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import NeedsOperator
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The same under another key; `convert` makes the value one of that key."""
+
+    key: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Accepted without effect: `why` it is so anyway."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not there: `hint` names what replaces it; values among `harmless` ask for nothing."""
+
+    hint: str
+    harmless: tuple[Any, ...] = ("",)
+
+
+Answer = Renamed | Met | Refused
+
+
+def is_true(value: Any) -> bool:
+    """Return the truth that a file's value or a flag's text says; raise `NeedsOperator`."""
+    if isinstance(value, bool) or str(value).lower() in ("true", "false", "1", "0"):
+        return str(value).lower() in ("true", "1")
+    raise NeedsOperator(f"{value!r} is neither true nor false", hint="write true or false")
+
+
+@dataclass(slots=True, kw_only=True)
+class Translation:
+    """From the other program's settings to ours; `notes` is what the log should say about it.
+
+    `flags` tells the key of each flag, which may begin with one dash; `switches` are those without
+    a value, `switched` those of our keys that are. An `opposite` key is dropped when its
+    counterpart is there. Keys below `gathered` become one list of name=value.
+    """
+
+    keys: Mapping[str, Answer]
+    flags: Mapping[str, str]
+    prefixes: tuple[str, str]
+    switches: frozenset[str] = frozenset()
+    switched: frozenset[str] = frozenset()
+    opposites: Mapping[str, str] = field(default_factory=dict)
+    gathered: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    def document(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of a file, sections before them, under our names.
+
+        Raises `NeedsOperator` for what is not there, and for two keys that say the same.
+        """
+        made: dict[str, Any] = {}
+        params = []
+        for key, value in values.items():
+            if self.opposites.get(key) in values:
+                continue
+            if self.gathered and key.startswith(f"{self.gathered}."):
+                params.append(f"{key.removeprefix(self.gathered + '.')}={value}")
+                continue
+            for new, converted in self._answered(key, value):
+                if new in made or (new != key and new in values):
+                    raise NeedsOperator(f"{new} is set twice, as {key} too", hint="leave one out")
+                made[new] = converted
+        return {**made, self.gathered: params} if params else made
+
+    def arguments(self, argv: Sequence[str]) -> list[str]:
+        """Return the command line under our names; ours are taken as they are."""
+        made, rest = [], list(argv)
+        while rest:
+            token = rest.pop(0)
+            name, is_joined, value = token.lstrip("-").partition("=")
+            if not token.startswith("-") or name not in self.flags:
+                made.append(token)
+                continue
+            if name == "V":
+                made.append("--version")
+                continue
+            if not is_joined:
+                if name in self.switches:
+                    value = "true"
+                elif rest:
+                    value = rest.pop(0)
+                else:
+                    raise NeedsOperator(f"{token} has no value", hint=f"write {token}=…")
+            made += [self._flag(*each) for each in self._answered(self.flags[name], value)]
+        return made
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment with the other's variables under our names too."""
+        made = dict(env)
+        for flag, key in self.flags.items():
+            name = f"{self.prefixes[0]}_{flag.upper().replace('-', '_')}"
+            if name in env and len(flag) > 1:
+                for new, value in self._answered(key, env[name]):
+                    made.setdefault(f"{self.prefixes[1]}_{_upper(new)}", str(value))
+        return made
+
+    def _flag(self, key: str, value: Any) -> str:
+        name = key.replace(".", "-")
+        if key in self.switched:
+            return f"--{name}" if is_true(value) else f"--no-{name}"
+        return f"--{name}={value}"
+
+    def _answered(self, key: str, value: Any) -> Iterator[tuple[str, Any]]:
+        answer = self.keys.get(key)
+        if answer is None:
+            yield key, value
+        elif isinstance(answer, Renamed):
+            yield answer.key, answer.convert(value)
+        elif isinstance(answer, Met):
+            self.notes.append(f"{key} has no effect: {answer.why}")
+        elif not any(value == each and type(value) is type(each) for each in answer.harmless):
+            raise NeedsOperator(f"{key} is not supported", hint=answer.hint)
+
+
+def _upper(key: str) -> str:
+    return key.upper().replace(".", "_").replace("-", "_")
