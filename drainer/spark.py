@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -119,7 +120,8 @@ class SparkJob:
             except Exception as error:  # Whatever Spark throws, the answer is a fresh job.
                 if self._stopping.is_set():
                     break
-                log.error("the Spark job failed, again in %.1f s: %s", pause_s, _first_lines(error))
+                what = "the Spark job failed" if _jvm_stays() else "the Spark JVM has ended"
+                log.error("%s, again in %.1f s: %s", what, pause_s, _first_lines(error))
                 log.debug("the Spark failure in full", exc_info=True)
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RESTART_S_MAX)
@@ -223,6 +225,20 @@ def _jvm_is_alive() -> bool:
 
     gateway: Any = SparkContext._gateway
     return gateway is not None and gateway.proc.poll() is None
+
+
+def _jvm_stays() -> bool:
+    """Tell whether the JVM outlives a failure; a killed one is still there for a moment."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return False
+    try:
+        gateway.proc.wait(timeout=_RESTART_S_MIN)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def _forget_session() -> None:

@@ -4,10 +4,7 @@ nothing is applied twice, and what cannot go on says why."""
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +20,9 @@ from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
+from tests.kit.trading import trading
 
 pytestmark = pytest.mark.fault
-
-
-@contextmanager
-def trading(shop: Shop, act: Callable[[Shop, int], None] | None = None) -> Iterator[None]:
-    """Let the shop trade in the background, `act` between its rounds; raise what went wrong."""
-    closing = threading.Event()
-    failures: list[BaseException] = []
-
-    def trade() -> None:
-        try:
-            round_number = 0
-            while not closing.wait(0.02):
-                shop.trade(10)
-                round_number += 1
-                if round_number % 10 == 0:
-                    shop.bulk(400)
-                if act is not None:
-                    act(shop, round_number)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=trade)
-    thread.start()
-    try:
-        yield
-    finally:
-        closing.set()
-        thread.join()
-    assert not failures, failures
 
 
 def _alter(shop: Shop, round_number: int) -> None:

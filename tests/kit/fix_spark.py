@@ -1,8 +1,12 @@
-"""A real Spark standalone cluster on 127.0.0.1: one master and two workers, a JVM each."""
+"""A real Spark standalone cluster on the loopback: one master and two workers, a JVM each.
+
+The workers are at 127.0.0.1 and 127.0.0.2, because Spark speculates on another host only.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,14 +28,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+_HOSTS = ("127.0.0.1", "127.0.0.2")
+
+
 class SparkCluster:
-    """The master and its workers; each worker has one core, so two tasks need both."""
+    """The master and its workers; each has two cores and memory for one executor.
+
+    Two tasks are spread over both.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.port = free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
         self.workers: list[subprocess.Popen[bytes]] = []
+        self._hosts: dict[int, str] = {}
         self._master: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -39,16 +50,17 @@ class SparkCluster:
         address = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
         self._master = self._jvm("master.Master", "master", address)
         self._wait_for("master", "I have been elected leader")
-        for _ in range(2):
-            self.add_worker()
+        for host in _HOSTS:
+            self.add_worker(host)
 
-    def add_worker(self) -> subprocess.Popen[bytes]:
+    def add_worker(self, host: str = _HOSTS[0]) -> subprocess.Popen[bytes]:
         """Start one more worker and wait until the master knows it."""
         name = f"worker-{len(self.workers) + 1}"
-        arguments = ["--host", "127.0.0.1", "--cores", "1", "--memory", "700m"]
+        arguments = ["--host", host, "--cores", "2", "--memory", "700m"]
         arguments += ["--webui-port", "0", "--work-dir", str(self.home / name), self.url]
-        worker = self._jvm("worker.Worker", name, arguments)
+        worker = self._jvm("worker.Worker", name, arguments, host)
         self.workers.append(worker)
+        self._hosts[worker.pid] = host
         self._wait_for(name, "Successfully registered with master")
         return worker
 
@@ -58,6 +70,20 @@ class SparkCluster:
             process.kill()
         worker.kill()
         worker.wait()
+
+    def kill_one(self, kind: str, rng: random.Random) -> None:
+        """Kill a task's Python process, an executor's JVM, or all of a worker, which returns."""
+        worker = rng.choice([worker for worker in self.workers if worker.poll() is None])
+        if kind == "worker":
+            self.kill_worker(worker)
+            self.add_worker(self._hosts[worker.pid])
+            return
+        below = psutil.Process(worker.pid).children(recursive=True)
+        is_python = kind == "task"
+        # A daemon forks a Python process for each task; the last one is a task's.
+        chosen = [p for p in below if ("python" in p.name()) is is_python][-1 if is_python else 0 :]
+        for process in chosen[:1]:
+            process.kill()
 
     def stop(self) -> None:
         """Stop everything that still runs."""
@@ -71,7 +97,9 @@ class SparkCluster:
                 process.kill()
                 process.wait()
 
-    def _jvm(self, main: str, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    def _jvm(
+        self, main: str, name: str, arguments: list[str], host: str = _HOSTS[0]
+    ) -> subprocess.Popen[bytes]:
         import pyspark
 
         jars = Path(pyspark.__file__).parent / "jars"
@@ -88,7 +116,7 @@ class SparkCluster:
             "JAVA_HOME": str(use_java()),
             # Spark's scripts find this out; we start without them.
             "SPARK_SCALA_VERSION": next(jars.glob("spark-core_*")).name.split("_")[1].split("-")[0],
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self.home),
             "PYSPARK_PYTHON": sys.executable,
         }

@@ -1,0 +1,124 @@
+"""Rows 57 and 58: Spark's tasks, executors, workers and the driver's JVM are killed while rows
+flow, with speculation on; every change arrives once, of tables without keys too."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient import PumpClient
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_spark import SparkCluster
+from tests.kit.shop import Shop, in_sqlite
+from tests.kit.trading import trading
+
+pytestmark = pytest.mark.fault
+
+SPECULATION = (
+    "spark.speculation=true",
+    "spark.speculation.interval=100ms",
+    "spark.speculation.task.duration.threshold=500ms",
+    "spark.executor.cores=2",
+    "spark.cores.max=4",
+)
+"""Each resident task gets a copy on the other host as soon as it has run for half a second."""
+
+
+def past(drainer: DrainerProcess, timeout_s: float = 180) -> None:
+    """Return once the checkpoint has moved on."""
+    seen = drainer.checkpoint_ts()
+    deadline_s = time.monotonic() + timeout_s
+    while drainer.checkpoint_ts() <= seen:
+        if time.monotonic() > deadline_s:
+            drainer.fail(f"its checkpoint stays at {seen}")
+        time.sleep(0.02)
+
+
+def kill_jvm(drainer: DrainerProcess) -> list[psutil.Process]:
+    """Kill the driver's JVM; return the processes that it had below it."""
+    (jvm,) = (c for c in drainer.children() if c.name() == "java")
+    below = jvm.children(recursive=True)
+    jvm.kill()
+    return below
+
+
+FEW = ("task", "executor")
+MANY = ("task", "executor", "task", "worker", "driver") * 2
+
+
+@pytest.mark.parametrize(
+    "harms", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_row_57_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
+    harms: tuple[str, ...],
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(57)
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(
+        etcd_server.url,
+        f"sqlite:///{path}",
+        spark_master=spark_cluster.url,
+        spark_tasks=2,
+        spark_conf=",".join(SPECULATION),
+        batch_rows_max=300,
+    )
+    drainer.wait_for("4 in all", 150)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=57)
+        shop.create()
+        with trading(shop):
+            for harm in harms:
+                past(drainer)
+                time.sleep(rng.random() / 4)
+                if harm == "driver":
+                    kill_jvm(drainer)
+                else:
+                    spark_cluster.kill_one(harm, rng)
+            past(drainer)
+        drainer.wait_until(shop.last_ts)
+        assert in_sqlite(path) == shop.expected()
+        drainer.wait_for(r"is lost, \d are left", 1)
+        assert drainer.stop() == 0
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
+def test_row_58_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
+    rounds: int,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(
+        etcd_server.url, f"sqlite:///{path}", spark_master="local[2]", batch_rows_max=300
+    )
+    drainer.wait_for("2 in all", 120)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=58)
+        shop.create()
+        with trading(shop):
+            for _ in range(rounds):
+                past(drainer)  # By what was SQL already, too: then a JVM dies as it starts.
+                orphans = kill_jvm(drainer)
+                _, alive = psutil.wait_procs(orphans, 60)
+                assert not alive, "Python workers outlive their JVM"
+        drainer.wait_until(shop.last_ts)
+        assert in_sqlite(path) == shop.expected()
+        drainer.wait_for(r"(?s)2 in all.*the Spark JVM has ended.*resident tasks")
+        assert drainer.stop() == 0
