@@ -27,6 +27,7 @@ from drainer.progress import Progress
 from drainer.relay.stage import NoRelay, Relay
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
+from drainer.sinks.refusal import Refused, located
 from drainer.strategies import Prepared, Strategy
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
@@ -120,7 +121,7 @@ class Pipeline:
     ) -> None:
         """Wire the stages; an idle stream moves the checkpoint each `checkpoint_interval_s`."""
         checkpoint = downstream.checkpoint
-        self.progress = Progress(checkpoint)
+        self.progress = Progress(checkpoint, waits_for=downstream.sink.waits_for)
         self._source = source
         self._planner = source.planner
         self._wake = source.pumps.arrived
@@ -274,11 +275,8 @@ class Pipeline:
             self._wake.set()
 
     async def _apply(self, work: _Work) -> None:
-        sink, call, checkpoint = (
-            self._downstream.sink,
-            self._downstream.thread.call,
-            work.checkpoint,
-        )
+        sink, call = self._downstream.sink, self._downstream.thread.call
+        checkpoint, after_ts = work.checkpoint, self.progress.checkpoint.commit_ts
         if work.change is not None:
             change, ddl_ts = work.change, work.step.commit_ts
             maybe_done = self._intent_ts == ddl_ts
@@ -292,4 +290,7 @@ class Pipeline:
         else:
             prepared = await work.prepared
             work.prepared = None
-            await prepared.commit(checkpoint)
+            try:
+                await prepared.commit(checkpoint)
+            except Refused as error:
+                raise located(error, after_ts, checkpoint.commit_ts) from error

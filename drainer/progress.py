@@ -40,6 +40,8 @@ class Progress:
     """Row changes by their kind, of all batches that were begun."""
     on_commit: Callable[[Step, float], None] = _nothing
     """Told each step that is downstream now, and the seconds it took."""
+    waits_for: Callable[[], str] = str
+    """What keeps the downstream from taking changes, empty when nothing does."""
     left_out: Callable[[], dict[str, str]] = dict
     """What filters left out, in words."""
 
@@ -71,6 +73,7 @@ class Progress:
         """Return what an operator wants to read."""
         return {
             "schema_version": str(self.checkpoint.schema_version),
+            "downstream_waits_for": self.waits_for() or "nothing",
             "steps": str(self.steps),
             "transactions": str(self.transactions),
             "rows": str(self.rows),

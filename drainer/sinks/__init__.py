@@ -71,6 +71,13 @@ class Sink(Protocol):
         """Change the schema and store `checkpoint`; `maybe_done` after a crash in between."""
         ...
 
+    def waits_for(self) -> str:
+        """Return what keeps the downstream from taking changes; empty when nothing does.
+
+        It may be called from any thread, while another call waits.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of the downstream; a call that waits in another thread ends with `Retryable`."""
         ...

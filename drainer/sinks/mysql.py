@@ -33,6 +33,7 @@ from drainer.sinks.mysql_session import (
     ddl_sql_mode,
     one,
     rows_sql_mode,
+    run,
     set_variable,
 )
 from drainer.sinks.mysql_url import Target, parse_url
@@ -118,7 +119,7 @@ class MysqlSink:
                     if statements and is_between:
                         self._fences.forget(connection)
                     for statement in statements:
-                        connection.query(statement)
+                        run(connection, statement)
                     del statements
                     steps.changed()
 
@@ -232,6 +233,11 @@ class MysqlSink:
         self._session.retrying(attempt)
         steps.ddl_run()
         self.save_checkpoint(checkpoint)
+
+    def waits_for(self) -> str:
+        """Return what keeps the downstream from taking changes; empty when nothing does."""
+        sessions = (self._session, *self._lanes.sessions, *self._lines.sessions)
+        return next((each.problem for each in sessions if each.problem), "")
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""

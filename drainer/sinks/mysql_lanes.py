@@ -31,7 +31,7 @@ class Lanes:
     def __init__(self, new_session: Callable[[], MysqlSession]) -> None:
         """Contact nothing yet."""
         self._new_session = new_session
-        self._sessions: list[MysqlSession] = []
+        self.sessions: list[MysqlSession] = []
 
     def run(
         self,
@@ -42,8 +42,8 @@ class Lanes:
 
         `begins` is called in each transaction before its statements, and raises to stop it.
         """
-        while len(self._sessions) < len(split.lanes):
-            self._sessions.append(self._new_session())
+        while len(self.sessions) < len(split.lanes):
+            self.sessions.append(self._new_session())
         failed = threading.Event()
 
         def lane(session: MysqlSession, transactions: list[Transaction]) -> Missed:
@@ -61,13 +61,13 @@ class Lanes:
         with ThreadPoolExecutor(len(split.lanes), thread_name_prefix="lane") as pool:
             running = [
                 pool.submit(lane, session, transactions)
-                for session, transactions in zip(self._sessions, split.lanes, strict=False)
+                for session, transactions in zip(self.sessions, split.lanes, strict=False)
             ]
         return Missed().add(each.result() for each in running)
 
     def close(self) -> None:
         """Close all connections; a lane at work ends with `Retryable`."""
-        for session in self._sessions:
+        for session in self.sessions:
             session.close()
 
 

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 import pymysql
 from pymysql.constants import ER
 
-from drainer.sinks.mysql_session import Connection, MysqlSession, code_of, one
+from drainer.sinks.mysql_session import Connection, MysqlSession, code_of, one, run
 from drainer.sinks.partitions import Partition, Partitions, partition_committed
 from penstock.errors import NeedsOperator
 
@@ -131,7 +131,7 @@ class Lines:
         """Contact nothing yet."""
         self._new_session = new_session
         self._fences = fences
-        self._sessions: list[MysqlSession] = []
+        self.sessions: list[MysqlSession] = []
 
     def run(self, work: Partitions, ts: int, check: Callable[[Partition], None]) -> list[float]:
         """Run phase after phase; return each partition's seconds.
@@ -141,13 +141,13 @@ class Lines:
         """
         took_s: list[float] = []
         for phase in work.phases:
-            while len(self._sessions) < len(phase):
-                self._sessions.append(self._new_session())
+            while len(self.sessions) < len(phase):
+                self.sessions.append(self._new_session())
             with ThreadPoolExecutor(len(phase), thread_name_prefix="partition") as pool:
                 running = [
                     pool.submit(self._commit, session, len(took_s) + i, partition, ts, check)
                     for i, (session, partition) in enumerate(
-                        zip(self._sessions, phase, strict=False)
+                        zip(self.sessions, phase, strict=False)
                     )
                 ]
             took_s += [each.result() for each in running]
@@ -155,7 +155,7 @@ class Lines:
 
     def close(self) -> None:
         """Close all connections; a partition at work ends with `Retryable`."""
-        for session in self._sessions:
+        for session in self.sessions:
             session.close()
 
     def _commit(
@@ -176,7 +176,7 @@ class Lines:
                 return
             check(statements)
             for statement in statements:
-                connection.query(statement)
+                run(connection, statement)
             connection.commit()
             partition_committed()
 

@@ -29,7 +29,8 @@ from pymysql.constants import CLIENT, ER
 from drainer.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.sinks.mysql_ddl import ALREADY_CODES
 from drainer.sinks.mysql_url import Target
-from penstock.errors import NeedsOperator, Retryable
+from drainer.sinks.refusal import Refused, row_of
+from penstock.errors import Retryable
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class MysqlSession:
         self._using = threading.Lock()
         self._number = next(_session_numbers)
         self.packet_bytes_max = 0
+        self.problem = ""
+        """What is waited for, in the downstream's words; empty while all is well."""
 
     def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
         """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
@@ -114,13 +117,16 @@ class MysqlSession:
         while True:
             began_s = time.monotonic()
             try:
-                return attempt(self._connected(), retried)
+                made = attempt(self._connected(), retried)
+                self.problem = ""
+                return made
             except (pymysql.err.MySQLError, OSError) as error:
                 # A transaction that was open ends with its connection, whatever happened to it.
                 self._disconnect()
                 if not passes(error):
                     raise refused(error) from error
                 problem = error
+                self.problem = str(error)
             except BaseException:
                 self._disconnect()
                 raise
@@ -238,7 +244,17 @@ def passes(error: BaseException) -> bool:
     return code_of(error) in _PASSING
 
 
-def refused(error: BaseException, row: str = "") -> NeedsOperator:
+def run(connection: Connection, statement: str | bytes) -> None:
+    """Run a statement of many rows; raise `Refused` that names the row, as far as one can know."""
+    try:
+        connection.query(statement)
+    except pymysql.err.MySQLError as error:
+        if passes(error):
+            raise
+        raise refused(error, row_of(statement, str(error))) from error
+
+
+def refused(error: BaseException, row: str = "") -> Refused:
     """Return what to tell the operator about an error that stays; `row` is table and key."""
     code = code_of(error)
     hint = "compare the downstream's schema and data with the upstream's"
@@ -255,4 +271,4 @@ def refused(error: BaseException, row: str = "") -> NeedsOperator:
         hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"
     elif code in ALREADY_CODES:
         hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"
-    return NeedsOperator(f"the downstream refused{row and ' ' + row}: {error}", hint=hint)
+    return Refused(f"the downstream refused{row and ' ' + row}: {error}", hint=hint)

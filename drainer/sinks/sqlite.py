@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from drainer.apply.literals import SQLITE
 from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
+from drainer.sinks.refusal import Refused, row_of
 from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
 from drainer.sinks.sqlite_ddl import plan
 from penstock.errors import NeedsOperator, Retryable
@@ -70,6 +71,7 @@ class SqliteSink:
         self._connection: sqlite3.Connection | None = None
         self._closing = threading.Event()
         self._using = threading.Lock()
+        self._problem = ""
 
     # --- the promise -----------------------------------------------------------------------
 
@@ -156,6 +158,10 @@ class SqliteSink:
 
         self._commit(work, checkpoint)
 
+    def waits_for(self) -> str:
+        """Return what keeps the downstream from taking changes; empty when nothing does."""
+        return self._problem
+
     def close(self) -> None:
         """Close the file; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
@@ -194,13 +200,16 @@ class SqliteSink:
             while True:
                 began_s = time.monotonic()
                 try:
-                    return attempt(self._connected())
+                    made = attempt(self._connected())
+                    self._problem = ""
+                    return made
                 except sqlite3.Error as error:
                     self._disconnect()
                     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                     if code not in _PASSING:
                         raise _refused(error) from error
                     problem = error
+                    self._problem = str(error)
                 except BaseException:
                     self._disconnect()
                     raise
@@ -248,7 +257,11 @@ class SqliteSink:
 
 def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) -> None:
     for statement in statements:
-        connection.execute(statement if isinstance(statement, str) else statement.decode())
+        text = statement if isinstance(statement, str) else statement.decode()
+        try:
+            connection.execute(text)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise _refused(error, f" {row_of(text, '')}") from error
 
 
 def _run_rows(
@@ -277,8 +290,8 @@ def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Ca
     return call
 
 
-def _refused(error: sqlite3.Error, row: str = "") -> NeedsOperator:
-    return NeedsOperator(
+def _refused(error: sqlite3.Error, row: str = "") -> Refused:
+    return Refused(
         f"the downstream refused{row}: {error}",
         hint="compare the downstream's schema and data with the upstream's",
     )

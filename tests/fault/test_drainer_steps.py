@@ -1,0 +1,173 @@
+"""Rows 55 and 56: a Drainer that dies at a named step, or at any moment; the bank's money.
+
+Each life is a process of its own that ends by SIGKILL. In `merge`/`snapshot` a reader compares
+the downstream with the ledger all the while.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.kit.bank import Bank
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.local_drainer import Way
+from tests.kit.nursery import SETTLED, Nursery
+from tests.kit.teller import Read, check, of_mariadb, of_sqlite, reading_all_the_time
+
+pytestmark = pytest.mark.fault
+
+KILLED = -9
+LEDGER = {"seed": 5, "transactions": 60, "large_each": 20}
+ELSEWHERE = {
+    "drainer.lane_committed": "statements",
+    "drainer.partition_committed": "parallel",
+    "drainer.ddl_intended": "mysql",
+}
+"""Steps that only some ways have."""
+WAYS = {
+    "snapshot": {"strategy": "merge", "mode": "snapshot"},
+    "parallel": {"strategy": "merge", "mode": "parallel"},
+    "statements": {"strategy": "statements", "mode": "snapshot"},
+}
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with Nursery(tmp_path_factory.mktemp("nursery") / "log") as made:
+        yield made
+
+
+class Downstream:
+    """Where the lives write to, one ledger after the other."""
+
+    def __init__(self, nursery: Nursery, folder: Path, server: MariadbServer | None) -> None:
+        self._nursery = nursery
+        self._folder = folder
+        self._server = server
+        self._number = 0
+        self.bank = Bank(**LEDGER)
+        self.read: Read = lambda: None
+        self.way = Way(url="", folder=folder)
+
+    def begin(self, name: str) -> None:
+        """Begin with an empty downstream, to be written in the way of that name."""
+        self._number += 1
+        folder = self._folder / str(self._number)
+        if self._server is None:
+            path = folder / "down.db"
+            url, self.read = f"sqlite:///{path}", of_sqlite(path)
+        else:
+            self._server.drop_user_databases()
+            url, self.read = self._server.url, of_mariadb(self._server)
+        way = WAYS[name]
+        self.way = Way(url=url, folder=folder, relay=True, bytes_max=20_000, **way)
+
+    def life(self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0) -> int:
+        """Let a Drainer live; return its exit code."""
+        code, _ = self._nursery.life(
+            self.way, bank=LEDGER, kill_at=kill_at, kill_after_s=kill_after_s
+        )
+        assert code in (SETTLED, KILLED), f"{kill_at}: it ended with {code}"
+        return code
+
+    def killed_at(self, name: str, step: str, passing: int) -> None:
+        """Have a life killed there; on an empty downstream if it does not come by any more."""
+        if self.life(kill_at={step: passing}) == SETTLED:
+            self.settled()
+            self.begin(name)
+            assert self.life(kill_at={step: passing}) == KILLED, f"{step} was not passed"
+        if name == "snapshot":
+            check(self.bank, self.read())
+
+    def settled(self) -> None:
+        """Assert that the downstream has the whole ledger."""
+        assert check(self.bank, self.read()) == self.bank.last_ts
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
+def downstream(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Downstream:
+    server = request.getfixturevalue("mariadb") if request.param == "mysql" else None
+    return Downstream(nursery, tmp_path, server)
+
+
+def steps_of(nursery: Nursery, name: str, *, mysql: bool) -> list[str]:
+    """Return the steps that a way has."""
+    there = {name, "mysql" if mysql else "sqlite"}
+    return sorted(s for s in nursery.steps if ELSEWHERE.get(s, name) in there)
+
+
+def test_row_55_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
+    nursery: Nursery, downstream: Downstream
+) -> None:
+    steps = steps_of(nursery, "snapshot", mysql=downstream._server is not None)
+    assert len(steps) > 15
+    random.Random(1).shuffle(steps)
+    downstream.begin("snapshot")
+    for step in steps:
+        downstream.killed_at("snapshot", step, 1)
+    assert downstream.life() == SETTLED
+    downstream.settled()
+
+
+@pytest.mark.parametrize("name", ["parallel", "statements"])
+def test_row_55_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
+    nursery: Nursery, tmp_path: Path, mariadb: MariadbServer, name: str
+) -> None:
+    downstream = Downstream(nursery, tmp_path, mariadb)
+    step = {name: step for step, name in ELSEWHERE.items()}[name]
+    downstream.begin(name)
+    for each in (step, "drainer.checkpoint_stored", step, "drainer.transaction_committed", step):
+        downstream.killed_at(name, each, 5)
+    assert downstream.life() == SETTLED
+    downstream.settled()
+
+
+def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
+    nursery: Nursery, tmp_path: Path, mariadb: MariadbServer
+) -> None:
+    downstream = Downstream(nursery, tmp_path, mariadb)
+    downstream.begin("snapshot")
+    downstream.way = replace(downstream.way, pause_s=0.05, rows_max=10)
+    chance = random.Random(2)
+    with reading_all_the_time(downstream.bank, downstream.read) as teller:
+        lives = 0
+        while downstream.life(kill_after_s=chance.uniform(0.1, 0.8)) == KILLED and lives < 8:
+            lives += 1
+            if lives == 3:
+                mariadb.kill()
+                mariadb.start()
+        downstream.life()
+    downstream.settled()
+    assert teller.reads > 3
+    assert len(teller.stamps) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS)
+def test_rows_55_and_56_a_hundred_deaths_at_any_passing_of_any_step_or_moment(
+    nursery: Nursery, downstream: Downstream, name: str
+) -> None:
+    mysql = downstream._server is not None
+    if name == "parallel" and not mysql:
+        return  # SQLite has one writer.
+    chance = random.Random(f"{name} {mysql}")
+    steps = steps_of(nursery, name, mysql=mysql)
+    deaths = 0
+    while deaths < 100:
+        downstream.begin(name)
+        code = KILLED
+        while code == KILLED and deaths < 100:
+            if chance.random() < 0.5:
+                code = downstream.life(kill_at={chance.choice(steps): chance.randint(1, 12)})
+            else:
+                code = downstream.life(kill_after_s=chance.uniform(0.02, 0.6))
+            deaths += code == KILLED
+            if name == "snapshot":
+                check(downstream.bank, downstream.read())
+        downstream.life()
+        downstream.settled()

@@ -1,0 +1,166 @@
+"""A Drainer's pipeline without Pumps, etcd and Spark: everything else is the real thing.
+
+It is fed from a `Bank`, its SQL is made by the task's own function in this process, and it writes
+into a real downstream. One `live` is one life, from the checkpoint on to the ledger's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from drainer.apply.task import answer
+from drainer.config import ApplyConfig, DrainerConfig
+from drainer.merger import Merged
+from drainer.node import Stream, _wired
+from drainer.payload import Payload
+from drainer.pipeline import Pipeline
+from drainer.planner import DdlStep
+from drainer.relay.log import RelayLog
+from drainer.relay.stage import NoRelay, Relay, RelayStage
+from drainer.schema import SchemaTracker
+from drainer.sink_thread import SinkThread
+from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.spool import Spool
+from penstock.schema import DdlJob
+from tests.kit.bank import Bank
+
+CLUSTER = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a life goes about it."""
+
+    url: str
+    folder: Path
+    strategy: str = "merge"
+    mode: str = "snapshot"
+    rows_max: int = 25
+    bytes_max: int = 8 << 20
+    run_binlogs: int = 6
+    relay: bool = False
+    pause_s: float = 0.0
+    retry_s_max: float = 60.0
+    ignored: tuple[str, ...] = ()
+
+
+class Tasks:
+    """In the place of the coordinator: units are answered here."""
+
+    async def run(self, units: list[bytes]) -> list[bytes]:
+        """Answer all units, and take them over."""
+        taken = list(units)
+        units.clear()
+        return [await asyncio.to_thread(answer, unit) for unit in taken]
+
+
+class Ledger:
+    """In the place of Pumps and merge: the bank's binlogs after a checkpoint, in runs."""
+
+    def __init__(self, bank: Bank, runs: list[Merged], pause_s: float) -> None:
+        self.arrived = asyncio.Event()
+        self._runs = runs[::-1]
+        self._jobs = {job.id: job for job in bank.jobs}
+        self._pause_s = pause_s
+        self._may_take = True
+
+    def take(self) -> Merged | None:
+        """Return the next run; a while after the last one, if there is to be a pause."""
+        if not self._runs or not self._may_take:
+            return None
+        if self._pause_s:
+            self._may_take = False
+            asyncio.get_running_loop().call_later(self._pause_s, self._go_on)
+        return self._runs.pop()
+
+    def _go_on(self) -> None:
+        self._may_take = True
+        self.arrived.set()
+
+    def taken(self) -> None:
+        """Do nothing."""
+
+    async def fetch_job(self, step: DdlStep) -> DdlJob:
+        """Return a DDL's job."""
+        return self._jobs[step.job_id]
+
+
+async def _runs_of(bank: Bank, after_ts: int, way: Way, spool: Spool) -> list[Merged]:
+    runs: list[Merged] = []
+    stamps: list[int] = []
+    payloads: list[Payload] = []
+
+    def end() -> None:
+        if stamps:
+            runs.append(Merged(list(stamps), list(payloads), sum(map(len, payloads))))
+            stamps.clear()
+            payloads.clear()
+
+    for ts, data in bank.binlogs:
+        if ts <= after_ts:
+            continue
+        async for run_stamps, run_payloads in spool.lightened(f"pump-{ts}", ([ts], [data])):
+            stamps += run_stamps
+            payloads += run_payloads
+        if len(stamps) >= way.run_binlogs:
+            end()
+    end()
+    return runs
+
+
+async def live(
+    bank: Bank, way: Way, seen: Callable[[Pipeline, Sink], None] | None = None
+) -> Checkpoint:
+    """Live to the ledger's end and a clean stop; raise what would stop the Drainer."""
+    way.folder.mkdir(parents=True, exist_ok=True)
+    thread = SinkThread()
+    sink = open_sink(way.url, cluster_id=CLUSTER, retry_s_max=way.retry_s_max)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(thread.close, 10)
+        stack.callback(sink.close)
+        checkpoint = await thread.call(sink.load_checkpoint) or Checkpoint(0, 0)
+        tracker = SchemaTracker.from_history(bank.jobs, checkpoint.commit_ts)
+        spool = Spool(way.folder / "spool", bytes_max=way.bytes_max)
+        runs = await _runs_of(bank, checkpoint.commit_ts, way, spool)
+        ledger = Ledger(bank, runs, way.pause_s)
+        relay = await _relay(bank, way, checkpoint, stack)
+        config = DrainerConfig(
+            batch_rows_max=way.rows_max,
+            batch_bytes_max=way.bytes_max,
+            ignore_txn_commit_ts=way.ignored,
+            apply=ApplyConfig(strategy=way.strategy, mode=way.mode, worker_count=3, txn_batch=4),
+        )
+        parts: Any = SimpleNamespace(coordinator=Tasks(), task_count=2, sink=sink, thread=thread)
+        stream = Stream(ledger, ledger, ledger.fetch_job, relay, 0.1)
+        pipeline = _wired(config, parts, stream, tracker, {}, checkpoint)
+        if seen is not None:
+            seen(pipeline, sink)
+        return await _to_the_end(pipeline, bank.last_ts)
+
+
+async def _relay(bank: Bank, way: Way, at: Checkpoint, stack: AsyncExitStack) -> Relay:
+    if not way.relay:
+        return NoRelay()
+    log = RelayLog.open(way.folder / "relay", file_bytes_max=60_000)
+    stack.callback(log.close)
+    log.start(CLUSTER, at.commit_ts, [j for j in bank.jobs if j.finished_ts <= at.commit_ts])
+    stage = RelayStage(log)
+    stack.push_async_callback(stage.close)
+    return stage
+
+
+async def _to_the_end(pipeline: Pipeline, last_ts: int) -> Checkpoint:
+    if pipeline.progress.checkpoint.commit_ts >= last_ts:
+        return pipeline.progress.checkpoint
+    running = asyncio.create_task(pipeline.run())
+    while not running.done() and pipeline.progress.checkpoint.commit_ts < last_ts:
+        await asyncio.wait((running,), timeout=0.01)
+    pipeline.stop()
+    await running
+    return pipeline.progress.checkpoint
