@@ -175,7 +175,8 @@ def _from_file(
     rewrite: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> dict[tuple[str, ...], Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
     except OSError as error:
         raise NeedsOperator(
             f"cannot read {path}: {error.strerror}", hint="check --config"
@@ -190,9 +191,22 @@ def _from_file(
         if setting is None:
             near = difflib.get_close_matches(key, by_key, 1)
             hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"
-            raise NeedsOperator(f"{path}: unknown key {key!r}", hint=hint)
-        values[setting.path] = _parsed(setting, value, f"{path}: {key}")
+            raise NeedsOperator(f"{path}{_line(text, key)}: unknown key {key!r}", hint=hint)
+        values[setting.path] = _parsed(setting, value, f"{path}{_line(text, key)}: {key}")
     return values
+
+
+def _line(text: str, key: str) -> str:
+    """Return `:` and the line where a file sets a key; nothing when it is not written plainly."""
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
+        if head:
+            section = head[1] + "."
+        name = head[1] if head else section + line.partition("=")[0].strip().strip("\"'")
+        if name == key:
+            return f":{number}"
+    return ""
 
 
 def _flatten(

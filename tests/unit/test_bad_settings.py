@@ -1,0 +1,123 @@
+"""Row 69: settings that cannot be are refused by name, place and the nearest that could."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drainer.config import DrainerConfig
+from drainer.node import compiled
+from penstock.config import load
+from penstock.errors import NeedsOperator
+from pump.config import PumpConfig
+
+NODES = {"pump": PumpConfig, "drainer": DrainerConfig}
+COMMON = [
+    ("adr = 'h:1'", "adr.*did you mean 'addr'"),
+    ("log_level = 'info'", "log_level.*did you mean 'log-level'"),
+    ("etcd-url = 'h:1'", "etcd-url.*did you mean 'etcd-urls'"),
+    ("node-idd = 'x'", "node-idd.*did you mean 'node-id'"),
+    ("zzz = 1", "unknown key 'zzz'"),
+    ("addr = 5", "addr: 5 is not text"),
+    ("addr = 'nowhere'", "addr is 'nowhere'.*host:port"),
+    ("addr = 'h:99999'", "addr is 'h:99999'.*host:port"),
+    ("addr = ''", "addr is ''.*host:port"),
+    ("advertise-addr = 'h'", "advertise-addr is 'h'"),
+    ("advertise-addr = '0.0.0.0:1'", "advertise-addr.*cannot connect to 0.0.0.0"),
+    ("status-addr = 'h:x'", "status-addr is 'h:x'"),
+    ("pd-address = 'http://h'", "pd-address"),
+    ("heartbeat-interval-s = -1", "heartbeat-interval-s is -1"),
+    ("heartbeat-interval-s = 0", "heartbeat-interval-s is 0"),
+    ("heartbeat-interval-s = 'soon'", "heartbeat-interval-s: 'soon' is not a duration"),
+    ("heartbeat-interval-s = '5 parsecs'", "heartbeat-interval-s: '5 parsecs'"),
+    ("heartbeat-interval-s = true", "heartbeat-interval-s: True is not"),
+    ("data-dir = 7", "data-dir: 7 is not text"),
+    ("addr = 'h:1'\naddr = 'h:2'", "is not TOML.*(line 2|end of)"),
+    ("addr = ", "is not TOML.*(line 1|end of)"),
+    ("[security", "is not TOML.*(line 1|end of)"),
+    ("[securty]\nssl-ca = 'x'", "securty.ssl-ca.*did you mean 'security.ssl-ca'"),
+    ("[security]\nssl-caa = 'x'", "security.ssl-caa.*did you mean 'security.ssl-ca'"),
+    ("[security]\nssl-ca = 3", "security.ssl-ca: 3 is not text"),
+]
+OWN: dict[str, list[tuple[str, str]]] = {
+    "pump": [
+        ("gcc = '7d'", "unknown key 'gcc'"),
+        ("[storage]\nsync-log = 'perhaps'", "storage.sync-log"),
+        ("[storage]\nsegment-bytes-max = '64 MoB'", "segment-bytes-max: '64 MoB' is not a size"),
+        ("[storage]\nsegment-bytes-maxx = 1", "did you mean 'storage.segment-bytes-max'"),
+        ("[storage]\nsegment-bytes-max = 1.5", "segment-bytes-max: 1.5 is not a whole number"),
+    ],
+    "drainer": [
+        ("sink = 5", "sink: 5 is not text"),
+        ("batch-rows-max = 0", "batch-rows-max is 0"),
+        ("batch-rows-max = -1", "batch-rows-max is -1"),
+        ("batch-rows-max = 'many'", "batch-rows-max.*'many'"),
+        ("batch-rows-max = 1.5", "batch-rows-max: 1.5 is not a whole number"),
+        ("batch-bytes-max = '8 MoB'", "batch-bytes-max: '8 MoB' is not a size"),
+        ("buffer-bytes = '-1'", "buffer-bytes: '-1' is not a size"),
+        ("checkpoint-interval-s = 0", "checkpoint-interval-s is 0"),
+        ("initial-commit-ts = -2", "initial-commit-ts is -2"),
+        ("ignore-txn-commit-ts = 'abc'", "ignore-txn-commit-ts is 'abc'"),
+        ("ignore-txn-commit-ts = [1.5]", "ignore-txn-commit-ts is '1.5'"),
+        ("heartbeat-interval-s = 4", "3 s is the most"),
+        ("[apply]\nstrategy = 'merg'", "apply.strategy is 'merg'.*merge or statements"),
+        ("[apply]\nmode = 'fast'", "apply.mode is 'fast'.*snapshot or parallel"),
+        ("[apply]\nstrategy = 'statements'\nmode = 'parallel'", "apply.mode is 'parallel'"),
+        ("[apply]\nworker-count = 0", "apply.worker-count is 0"),
+        ("[apply]\ntxn-batch = -5", "apply.txn-batch is -5"),
+        ("[apply]\nsafe-mode = 'maybe'", "apply.safe-mode.*neither true nor false"),
+        ("[aply]\nmode = 'snapshot'", "did you mean 'apply.mode'"),
+        ("[relay]\nmax-file-size = 0", "relay.max-file-size is 0"),
+        ("[relay]\nmax-file-size = 'big'", "relay.max-file-size"),
+        ("[spark]\ntasks = -1", "spark.tasks is -1"),
+        ("[syncer]\ndb-type = 'kafka'", "no such downstream.*mysql"),
+        ("[syncer]\ndb-type = 'postgres'", "syncer.db-type is 'postgres'"),
+        ("[[filter.routes]]\nschema-patern = 'a'", "schema-patern"),
+    ],
+}
+CASES = [
+    pytest.param(node, text, told, id=f"{node}: {text}")
+    for node in NODES
+    for text, told in (*COMMON, *OWN[node])
+]
+
+
+def refused(node: str, path: Path) -> str:
+    """Return what is told about a file of settings."""
+    try:
+        config: Any = load(NODES[node], ["--config", str(path)], prog=node, env_prefix="X", env={})
+        if node == "drainer":
+            compiled(config)
+    except NeedsOperator as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(("node", "text", "told"), CASES)
+def test_row_69_a_setting_that_cannot_be_is_told_by_its_key(
+    tmp_path: Path, node: str, text: str, told: str
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text, "utf-8")
+    found = refused(node, path)
+    assert re.search(told, found, re.S), found
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_row_69_the_command_ends_with_the_file_the_key_and_a_hint(
+    tmp_path: Path, node: str
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("# a comment\nnode-idd = 'x'\n", "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", node, "--config", str(path)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert f"{path}:2: unknown key 'node-idd'" in done.stderr
+    assert "did you mean 'node-id'" in done.stderr
