@@ -17,6 +17,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
+from drainer.puller import SILENCE_S_MAX
 from drainer.stall import Condition
 from penstock.codec import decode_binlog
 from penstock.registry import Registry
@@ -77,9 +78,13 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
         field.oracle.close()
 
 
+@pytest.mark.parametrize(
+    "silence_s", [8.0, pytest.param(SILENCE_S_MAX, marks=pytest.mark.slow, id="as it is")]
+)
 def test_row_47_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where_it_was(
-    field: Field, tmp_path: Path
+    field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_s: float
 ) -> None:
+    monkeypatch.setattr("drainer.puller.SILENCE_S_MAX", silence_s)
     with field.merging(tmp_path) as merging, field.writing(0, 1):
         eventually(lambda: len(merging.found) > 200, _LONG_S)
         field.proxies[1].is_black_hole = True
@@ -103,12 +108,12 @@ def test_row_47_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where
 def test_row_48_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     field: Field, tmp_path: Path
 ) -> None:
-    with field.writing(0, value_bytes_max=40_000), field.writing(1, value_bytes_max=10_000):
-        eventually(lambda: field.ledger.acknowledged > 500, _LONG_S)
+    with field.writing(0, value_bytes_max=40_000), field.writing(1, value_bytes_max=4_000):
+        eventually(lambda: field.ledger.acknowledged > 300, _LONG_S)
     field.proxies[1].bytes_per_s = 64_000
     room_bytes = 2 << 20
     with field.merging(tmp_path, room_bytes=room_bytes) as merging:
-        assert field.judge(merging) >= 500
+        assert field.judge(merging) >= 300
         assert merging.breaks() == 0, "slow is not dead"
     # Each Pump may be one message above its share.
     assert merging.peak_bytes <= room_bytes + 2 * (2 << 20)
@@ -119,7 +124,7 @@ def test_row_49_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
 ) -> None:
     with field.merging(tmp_path) as merging:
         with field.writing(0, 1):
-            for number in range(60):
+            for number in range(40):
                 eventually(lambda: field.proxies[0].accepted > 0, _LONG_S)
                 field.proxies[number % 2].reset()
                 time.sleep(0.1)

@@ -181,7 +181,7 @@ def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
 def test_row_50_noise_is_an_invalid_argument_to_a_pump_which_goes_on(
     pump: PumpProcess, etcd: Any
 ) -> None:
-    assert fuzz(pump.addr, _PUMP_METHODS, 3000, seed=1) > 300
+    assert fuzz(pump.addr, _PUMP_METHODS, 1500, seed=1) > 150
     session = Session(etcd, pump)
     try:
         session.transaction()
@@ -193,7 +193,7 @@ def test_row_50_noise_is_an_invalid_argument_to_a_pump_which_goes_on(
 def test_row_50_noise_is_an_invalid_argument_to_a_drainer_which_goes_on(
     drainer_server: DrainerServer,
 ) -> None:
-    assert fuzz(drainer_server.addr, _DRAINER_METHODS, 2000, seed=2) > 300
+    assert fuzz(drainer_server.addr, _DRAINER_METHODS, 700, seed=2) > 70
     assert is_alive(drainer_server.addr, "Drainer")
 
 
@@ -235,7 +235,7 @@ def test_row_53_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
         session.close()
 
 
-@pytest.mark.parametrize("who", ["Pump", "Drainer"])
+@pytest.mark.parametrize("who", ["Pump", pytest.param("Drainer", marks=pytest.mark.slow)])
 def test_row_54_a_flood_of_connections_and_some_that_never_talk_hold_up_nobody(
     who: str, request: pytest.FixtureRequest
 ) -> None:

@@ -85,6 +85,7 @@ def test_row_52_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     oracle.close()
 
 
+@pytest.mark.slow
 def test_row_52_a_drainer_works_with_an_etcd_that_wants_certificates(
     tmp_path: Path, pump_factory: Any, drainer_factory: DrainerFactory
 ) -> None:
