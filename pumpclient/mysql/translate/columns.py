@@ -1,0 +1,190 @@
+"""Which column of a row image is which column of the table, and how its value becomes a datum.
+
+    image                            datum                                 made by
+    -------------------------------  ------------------------------------  ---------------------
+    integers                         int, uint                             a table of small ones
+    DECIMAL, same size               its bytes, behind precision and scale copying
+    FLOAT, DOUBLE                    float                                 struct
+    DATE, DATETIME, TIMESTAMP, TIME  packed number, nanoseconds            arithmetic
+    UTF-8 texts, bytes               length, bytes                         copying
+    all others, and other sizes      as `penstock.datum.fields` encodes the value that was decoded
+
+Columns meet by name where the server told names (`binlog_row_metadata=FULL`), by position else.
+What a server does not tell (signs, charsets) is taken from the table: the source followed its DDL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from penstock.datum.fields import STRING_TYPES
+from penstock.datum.layout import Stored, stored_columns
+from penstock.errors import NeedsOperator
+from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from pumpclient.mysql.rows.charsets import charset_name
+from pumpclient.mysql.rows.columns import Column, WireType
+from pumpclient.mysql.rows.table_map import TableMap
+
+_INTEGERS = frozenset(
+    {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
+)
+_TEXTS = STRING_TYPES | {MysqlType.JSON}
+_FAMILIES: dict[WireType, frozenset[MysqlType]] = {
+    **dict.fromkeys(
+        (WireType.TINY, WireType.SHORT, WireType.INT24, WireType.LONG, WireType.LONGLONG),
+        _INTEGERS,
+    ),
+    **dict.fromkeys(
+        (
+            WireType.STRING, WireType.VARCHAR, WireType.VAR_STRING, WireType.BLOB,
+            WireType.TINY_BLOB, WireType.MEDIUM_BLOB, WireType.LONG_BLOB,
+            WireType.BLOB_COMPRESSED, WireType.VARCHAR_COMPRESSED,
+        ),
+        _TEXTS,
+    ),
+    WireType.FLOAT: frozenset({MysqlType.FLOAT, MysqlType.DOUBLE}),
+    WireType.DOUBLE: frozenset({MysqlType.DOUBLE}),
+    WireType.NEWDECIMAL: frozenset({MysqlType.NEWDECIMAL}),
+    WireType.YEAR: frozenset({MysqlType.YEAR}),
+    WireType.BIT: frozenset({MysqlType.BIT}),
+    WireType.DATE: frozenset({MysqlType.DATE}),
+    WireType.NEWDATE: frozenset({MysqlType.DATE}),
+    WireType.TIME: frozenset({MysqlType.DURATION}),
+    WireType.TIME2: frozenset({MysqlType.DURATION}),
+    WireType.DATETIME: frozenset({MysqlType.DATETIME}),
+    WireType.DATETIME2: frozenset({MysqlType.DATETIME}),
+    WireType.TIMESTAMP: frozenset({MysqlType.TIMESTAMP}),
+    WireType.TIMESTAMP2: frozenset({MysqlType.TIMESTAMP}),
+    WireType.ENUM: frozenset({MysqlType.ENUM}),
+    WireType.SET: frozenset({MysqlType.SET}),
+    WireType.JSON: frozenset({MysqlType.JSON}),
+}  # fmt: skip
+"""What a column may be in the table when it is this on the wire."""
+
+_HINT = (
+    "the table here is not what it was there when these rows were written: was it altered outside"
+    " of the binlog? Bring its schema in line, or leave the table out"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A column of the image at `index`, and the column that its values go to."""
+
+    index: int
+    wire: Column
+    stored: Stored
+
+    @property
+    def column(self) -> ColumnInfo:
+        """The table's column."""
+        return self.stored.column
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """All columns that rows hold, in the table's order; `missing` ones are not in the image."""
+
+    table_map: TableMap
+    pairs: tuple[Pair, ...]
+    missing: tuple[Stored, ...] = ()
+
+
+def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> Pairing:
+    """Return which columns meet; the map in it tells everything that reading takes.
+
+    With `may_lack`, for several tables merged into one, the image may lack columns that are
+    nullable. Raises `NeedsOperator` naming table and columns for everything else that differs.
+    """
+    positions = _positions(table_map, table)
+    found = {position: index for index, position in positions.items()}
+    stored = stored_columns(table)
+    missing = tuple(each for each in stored if each.position not in found)
+    absent = [c.name for p, c in enumerate(table.columns) if p not in found]
+    if absent and not (may_lack and all(each.omits_null for each in missing)):
+        raise _mismatch(table_map, f"the rows lack {_listed(absent)}")
+    declared = {
+        index: _declared(table_map.columns[index], table.columns[position])
+        for index, position in positions.items()
+    }
+    whole = table_map.completed(declared)
+    pairs = tuple(
+        Pair(found[each.position], whole.columns[found[each.position]], each)
+        for each in stored
+        if each.position in found
+    )
+    for pair in pairs:
+        _check(whole, pair)
+    return Pairing(whole, pairs, missing)
+
+
+def _positions(table_map: TableMap, table: TableInfo) -> dict[int, int]:
+    """Return, for each column of the image, its position in the table."""
+    names = [column.name for column in table_map.columns]
+    if None in names:
+        if len(names) != len(table.columns):
+            raise _mismatch(
+                table_map,
+                f"the rows have {len(names)} columns, the table has {len(table.columns)}"
+                f" ({_listed(c.name for c in table.columns)})",
+            )
+        return {index: index for index in range(len(names))}
+    here = {column.name.lower(): position for position, column in enumerate(table.columns)}
+    unknown = [name for name in names if name is not None and name.lower() not in here]
+    if unknown:
+        raise _mismatch(table_map, f"the table has no column {_listed(unknown)}")
+    return {n: here[name.lower()] for n, name in enumerate(names) if name is not None}
+
+
+def _declared(wire: Column, column: ColumnInfo) -> Mapping[str, Any]:
+    """Return what the server did not tell."""
+    told: dict[str, Any] = {"name": column.name}
+    if wire.is_unsigned is None:
+        told["is_unsigned"] = column.is_unsigned
+    if wire.collation is None:
+        charset = "utf8mb4" if column.tp is MysqlType.JSON else column.charset
+        told["collation"] = _collation_of(charset or "utf8mb4")
+    return told
+
+
+@cache
+def _collation_of(charset: str) -> int:
+    for number in range(1, 324):
+        try:
+            if charset_name(number) == ("utf8mb3" if charset == "utf8" else charset):
+                return number
+        except NeedsOperator:
+            continue
+    raise NeedsOperator(f"charset {charset!r} is unknown", hint="convert the column to utf8mb4")
+
+
+def _check(table_map: TableMap, pair: Pair) -> None:
+    wire, column = pair.wire, pair.column
+    here = column.tp
+    if here not in _FAMILIES.get(wire.real_type, ()):
+        raise _mismatch(
+            table_map,
+            f"column {column.name!r} is {wire.real_type.name} in the rows and"
+            f" {here.name} in the table",
+        )
+    if here in _INTEGERS and wire.is_unsigned != column.is_unsigned:
+        told = "unsigned" if wire.is_unsigned else "signed"
+        raise _mismatch(table_map, f"column {column.name!r} is {told} in the rows only")
+    labels = wire.labels if here in (MysqlType.ENUM, MysqlType.SET) else None
+    if labels is not None and column.elems[: len(labels)] != labels:
+        raise _mismatch(
+            table_map,
+            f"column {column.name!r} takes {_listed(labels)} in the rows,"
+            f" {_listed(column.elems)} in the table",
+        )
+
+
+def _mismatch(table_map: TableMap, problem: str) -> NeedsOperator:
+    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint=_HINT)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,113 @@
+"""gh-ost and pt-osc alter a copy of a table and put it into the table's place at the end.
+
+    _t_gho, _t_new          the copy (shadow): its ALTERs are kept here, and nothing of it is run
+    _t_ghc, _t_del, _t_old  what the tools need besides (trash): nothing of it is run
+    RENAME copy TO t        now t becomes what the kept ALTERs make of it, which are run on t
+
+The state is a small dict {shadow as "schema.table": [statements]}, which the source keeps with its
+checkpoint; `OnlineDdl` changes a copy of it, never the one it was given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.errors import NeedsOperator
+
+SHADOW = (r"^_(.+)_(?:new|gho)$",)
+TRASH = (r"^_(.+)_(?:ghc|del|old)$",)
+_HINT = "give the statement to run instead, or skip it"
+
+Name = tuple[str, str]
+Kept = Mapping[str, Sequence[str]]
+
+
+class Role(Enum):
+    """What a table is to the tools."""
+
+    REAL = "real"
+    SHADOW = "shadow"
+    TRASH = "trash"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What to run on the real table, and what to keep from now on; None: run it as it is."""
+
+    statements: Sequence[str] | None
+    kept: Kept
+
+
+class OnlineDdl:
+    """The rules of both tools; raises `NeedsOperator` for patterns that cannot be."""
+
+    def __init__(self, shadow: Sequence[str] = SHADOW, trash: Sequence[str] = TRASH) -> None:
+        """Compile; each pattern has one group, the name of the real table."""
+        self._shadow = [_compiled(pattern) for pattern in shadow]
+        self._trash = [_compiled(pattern) for pattern in trash]
+
+    def role(self, table: str) -> tuple[Role, str]:
+        """Return what a table is, and the real table's name."""
+        for role, patterns in ((Role.SHADOW, self._shadow), (Role.TRASH, self._trash)):
+            for pattern in patterns:
+                found = pattern.match(table)
+                if found:
+                    return role, found[1]
+        return Role.REAL, table
+
+    def changed(self, kind: str, table: Name, statement: str, kept: Kept) -> Outcome:
+        """Return what becomes of a DDL about one table, RENAME aside; `kind` is its first word."""
+        role, _ = self.role(table[1])
+        if role is Role.REAL:
+            return Outcome(None, kept)
+        if role is Role.TRASH:
+            return Outcome((), kept)
+        key = ".".join(table)
+        if kind in ("CREATE", "DROP"):
+            return Outcome((), {name: made for name, made in kept.items() if name != key})
+        return Outcome((), {**kept, key: [*kept.get(key, ()), statement]})
+
+    def renamed(self, old: Name, new: Name, kept: Kept) -> Outcome:
+        """Return what becomes of one pair of a RENAME: statements about the shadow, or nothing.
+
+        The caller runs them on the real table. Raises `NeedsOperator` where the tools never go.
+        """
+        before, after = self.role(old[1])[0], self.role(new[1])[0]
+        if before is Role.REAL:
+            if after is Role.SHADOW:
+                raise _odd(old, new, "a table becomes a copy")
+            return Outcome(() if after is Role.TRASH else None, kept)
+        if before is Role.TRASH:
+            if after is Role.SHADOW:
+                raise _odd(old, new, "what is left over becomes a copy")
+            return Outcome((), kept)
+        if after is Role.SHADOW:
+            raise _odd(old, new, "a copy becomes another copy")
+        key = ".".join(old)
+        rest = {name: made for name, made in kept.items() if name != key}
+        if after is Role.TRASH:
+            return Outcome((), rest)
+        if not kept.get(key):
+            raise _odd(old, new, "nothing is known of what was altered in it")
+        return Outcome(tuple(kept[key]), rest)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise NeedsOperator(f"{pattern!r} is no pattern: {error}", hint="write a regex") from error
+    if compiled.groups != 1 or not (pattern.startswith("^") and pattern.endswith("$")):
+        raise NeedsOperator(
+            f"{pattern!r} must have one group, the table's name, and be anchored at both ends",
+            hint=f"such as {SHADOW[0]!r}",
+        )
+    return compiled
+
+
+def _odd(old: Name, new: Name, why: str) -> NeedsOperator:
+    pair = f"RENAME {'.'.join(old)} TO {'.'.join(new)}"
+    return NeedsOperator(f"{pair}: {why}, so the online DDL cannot be followed", hint=_HINT)

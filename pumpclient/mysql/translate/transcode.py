@@ -1,0 +1,243 @@
+"""Rows events to the row bytes of a table's binlogs, without values in between where that can be.
+
+    image   v1 v2 v3                       for each image, by generated code
+    pieces  (id1 datum1, id2 datum2, …)    each column's id and datum, None for NULL
+    insert  handle, pieces but the handle's and NULLs that read as NULL
+    update  all pieces before, all pieces after, NULLs too         delete  all pieces
+
+The layout is `penstock.datum.rows`'s: `RowCodec` reads what is made here, and makes it itself where
+a short way is not known (keys over parts of columns, partial updates).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from penstock.datum import values
+from penstock.datum.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
+from penstock.datum.rows import RowCodec
+from penstock.errors import Malformed, NeedsOperator
+from penstock.model import MutationType
+from penstock.schema import MysqlType, TableInfo
+from pumpclient.changes import next_row_id
+from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.rows.decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.events import LAYOUTS, Kind, RowsEvent
+from pumpclient.mysql.rows.generator import read_rows
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.types import reading_of
+from pumpclient.mysql.translate.columns import Pair, paired
+from pumpclient.mysql.translate.datums import datum_reading
+
+Changes = tuple[MutationType, list[bytes]]
+"""What a rows event does to its rows, and the bytes of each, as a binlog carries them."""
+
+_NULL = b"\x00"
+_Pieces = tuple[bytes | None, ...]
+_HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
+
+
+class Transcoder:
+    """Turns the rows events of one source table into rows of one version of one table."""
+
+    def __init__(
+        self,
+        table_map: TableMap,
+        table: TableInfo,
+        *,
+        may_lack: bool = False,
+        id_size: int = TABLE_ID_SIZE,
+        rowid: Callable[[], int] = next_row_id,
+    ) -> None:
+        """Compile; raise `NeedsOperator` naming table and columns when they do not fit."""
+        pairing = paired(table_map, table, may_lack=may_lack)
+        self.table = table
+        self.table_map = pairing.table_map
+        self._id_size = id_size
+        self._width = len(table_map.columns)
+        self._codec = RowCodec(table)
+        self._pairs = pairing.pairs
+        self._decoder: Decoder | None = None
+        readings = [reading_of(column) for column in self.table_map.columns]
+        for pair in pairing.pairs:
+            readings[pair.index] = datum_reading(pair)
+        wanted = [pair.index for pair in pairing.pairs]
+        self._read = read_rows(readings, wanted, self.table_map.name)
+        self._insert = _Inserts(table, pairing.pairs, rowid, self._codec)
+        self._nulls = [pair.stored.header + _NULL for pair in pairing.pairs]
+        self._required = {
+            n: pair.column.name
+            for n, pair in enumerate(pairing.pairs)
+            if pair.column.is_not_null and not pair.column.is_generated
+        }
+        has_row_id = handle_position(table) is None and not handle_parts(table)
+        row_id = values.int_datum(ROW_ID) + values.int_datum(0) if has_row_id else b""
+        self._end = b"".join(each.header + _NULL for each in pairing.missing) + row_id
+        self._heads = _usual_heads(self._width)
+
+    def changes(self, type_: int, body: bytes) -> Changes:
+        """Return the rows of a whole rows event.
+
+        Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when an
+        image lacks columns (`binlog_row_image`), or a value does not fit its column here.
+        """
+        try:
+            known = self._heads.get(type_)
+            at = self._id_size + 2
+            if known is not None and body.startswith(known[1], at):
+                kind, head = known
+                return self._rows(kind, self._read(body, at + len(head)))
+            return self._unusual(type_, body)
+        except Malformed as error:
+            raise NeedsOperator(
+                f"rows of {self.table_map.name}: {error.problem}",
+                hint=error.hint or "compare the table here with the one there",
+            ) from error
+        except (LookupError, ValueError, ArithmeticError, struct.error) as error:
+            raise Malformed(
+                f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
+            ) from error
+
+    def _rows(self, kind: Kind, images: Sequence[_Pieces]) -> Changes:
+        if kind is Kind.INSERT:
+            return MutationType.INSERT, [self._insert.row(image) for image in images]
+        rows = [self._whole(image) for image in images]
+        if kind is Kind.DELETE:
+            return MutationType.DELETE, rows
+        if len(rows) % 2:
+            raise ValueError("a row before its update lacks the row after")
+        befores, afters = rows[::2], rows[1::2]
+        return MutationType.UPDATE, [a + b for a, b in zip(befores, afters, strict=True)]
+
+    def _whole(self, image: _Pieces) -> bytes:
+        if None in image:
+            nulls = self._nulls
+            for n, name in self._required.items():
+                if image[n] is None:
+                    raise _null(name)
+            image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
+        return (b"".join(image) + self._end) or EMPTY_ROW  # type: ignore[arg-type]
+
+    def _unusual(self, type_: int, body: bytes) -> Changes:
+        """Read what is compressed, partial, has extra data, or is not there in full."""
+        event = RowsEvent.decode(EventType(type_), body, id_size=self._id_size)
+        if event.width != self._width:
+            raise ValueError(f"{event.width} columns where the map has {self._width}")
+        full = (1 << self._width) - 1
+        is_whole = all(bits in (None, full) for bits in (event.before, event.after))
+        if is_whole and not event.layout.is_partial:
+            return self._rows(event.layout.kind, self._read(event.images, 0))
+        if self._decoder is None:
+            self._decoder = decoder_for(self.table_map, id_size=self._id_size)
+        images: list[_Pieces] = []
+        for before, after in self._decoder.changes(type_, body):
+            images += [self._encoded(row) for row in (before, after) if row is not None]
+        return self._rows(event.layout.kind, images)
+
+    def _encoded(self, row: Sequence[object]) -> _Pieces:
+        return tuple(
+            None
+            if row[pair.index] is None
+            else pair.stored.header + pair.stored.field.encode(row[pair.index])
+            for pair in self._pairs
+        )
+
+
+class _Inserts:
+    """Makes the rows of inserts, which begin with the handle."""
+
+    def __init__(
+        self,
+        table: TableInfo,
+        pairs: Sequence[Pair],
+        rowid: Callable[[], int],
+        codec: RowCodec,
+    ) -> None:
+        self._rowid = rowid
+        self._codec = codec
+        self._pairs = pairs
+        self._columns = len(table.columns)
+        of_position = {pair.stored.position: n for n, pair in enumerate(pairs)}
+        parts = handle_parts(table)
+        handle = handle_position(table)
+        self._nulls = [
+            b"" if pair.stored.omits_null else pair.stored.header + _NULL for pair in pairs
+        ]
+        self._required = {
+            n: pair.column.name
+            for n, pair in enumerate(pairs)
+            if pair.column.is_not_null and not pair.column.is_generated
+        }
+        self._key: tuple[int, int] | None = None
+        self._is_slow = bool(parts)
+        if handle is not None:
+            number = of_position[handle]
+            if pairs[number].column.is_unsigned:
+                self._is_slow = True
+            else:
+                self._key = number, len(pairs[number].stored.header)
+        elif parts and all(_is_copied(table, part.offset, part.length) for part in parts):
+            self._is_slow = False
+        self._parts = [
+            (of_position[part.offset], len(pairs[of_position[part.offset]].stored.header))
+            for part in parts
+            if not self._is_slow
+        ]
+        self._in_parts = {n for n, _ in self._parts}
+
+    def row(self, image: _Pieces) -> bytes:
+        """Return the bytes of a new row."""
+        if self._is_slow:
+            return self._by_values(image)
+        if None in image:
+            for n, name in self._required.items():
+                if image[n] is None:
+                    raise _null(name)
+            nulls = self._nulls
+            image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
+        pieces: list[bytes] = list(image)  # type: ignore[arg-type]
+        if self._key is not None:
+            number, size = self._key
+            handle = pieces.pop(number)[size:]
+        elif self._parts:
+            handle = b"".join(pieces[n][size:] for n, size in self._parts)
+            pieces = [piece for n, piece in enumerate(pieces) if n not in self._in_parts]
+        else:
+            handle = values.int_datum(self._rowid())
+        return handle + (b"".join(pieces) or EMPTY_ROW)
+
+    def _by_values(self, image: _Pieces) -> bytes:
+        row: list[object] = [None] * self._columns
+        for piece, pair in zip(image, self._pairs, strict=True):
+            if piece is not None:
+                field = pair.stored.field
+                row[pair.stored.position] = field.decode(piece, len(pair.stored.header))[0]
+        return self._codec.encode_insert(row, rowid=self._rowid())
+
+
+def _is_copied(table: TableInfo, offset: int, length: int) -> bool:
+    """Tell whether a key's column stands in the handle as it stands in the row."""
+    return length == -1 and table.columns[offset].tp is not MysqlType.DURATION
+
+
+def _null(name: str) -> Malformed:
+    return Malformed(f"column {name!r} is NOT NULL here and NULL there", hint="alter one of them")
+
+
+def _usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
+    """Return what stands behind id and flags in the usual event of each type, which has it all."""
+    full, heads = (1 << width) - 1, {}
+    for type_, layout in LAYOUTS.items():
+        if layout.is_compressed or layout.is_partial:
+            continue
+        event = RowsEvent(
+            EventType(type_),
+            0,
+            width,
+            None if layout.kind is Kind.INSERT else full,
+            None if layout.kind is Kind.DELETE else full,
+            b"",
+        )
+        heads[type_] = layout.kind, event.encode(id_size=0)[2:]
+    return heads

@@ -1,0 +1,213 @@
+"""Statements of MySQL and MariaDB become Penstock's DDL, or nothing, or a stop that says why."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.ddl.lexer import Kind, read
+from penstock.errors import NeedsOperator
+from penstock.model import Origin
+from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.status import StatusVariables, encode_status
+from pumpclient.mysql.translate.ddl import Ruling, Translator, Verb, origins_of
+from pumpclient.mysql.translate.online import OnlineDdl
+from pumpclient.mysql.translate.sql import (
+    ANSI_QUOTES,
+    NO_BACKSLASH_ESCAPES,
+    PIPES_AS_CONCAT,
+    REAL_AS_FLOAT,
+    dialect_of,
+    plain_text,
+    statement_text,
+)
+from tests.unit.penstock.ddl_session import DdlSession
+
+MYSQL, MARIADB = dialect_of("8.0.36"), dialect_of("10.11.6-MariaDB-log")
+
+
+def executed(sql: str, schema: str = "d", **rules: object) -> list[str]:
+    translator = Translator(**rules)  # type: ignore[arg-type]
+    return [piece.sql for piece in translator.translate(sql, schema, {}).pieces]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "plain"),
+    [
+        ('CREATE TABLE "a""b`" (x INT)', ANSI_QUOTES, 'CREATE TABLE `a"b``` (x INT)'),
+        ('ALTER TABLE t COMMENT "x"', 0, 'ALTER TABLE t COMMENT "x"'),
+        (r"ALTER TABLE t COMMENT 'a\'", NO_BACKSLASH_ESCAPES, r"ALTER TABLE t COMMENT 'a\\'"),
+        (r"ALTER TABLE t COMMENT 'a\'-- b'", 0, r"ALTER TABLE t COMMENT 'a\'-- b'"),
+        ("CREATE TABLE t (r REAL)", REAL_AS_FLOAT, "CREATE TABLE t (r FLOAT)"),
+        ("DROP TABLE t; ", 0, "DROP TABLE t"),
+        ("DROP /* why */ TABLE t -- so\n", 0, "DROP   TABLE t"),
+    ],
+)
+def test_a_statement_becomes_plain(text: str, mode: int, plain: str) -> None:
+    assert plain_text(text, mode, MYSQL) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "mysql", "mariadb"),
+    [
+        ("A /*!40100 B */ C", "A B C", "A B C"),
+        ("A /*! B */ C", "A B C", "A B C"),
+        ("A /*!80016 B */ C", "A B C", "A C"),
+        ("A /*!99999 B */ C", "A C", "A C"),
+        ("A /*!100100 B */ C", "A C", "A B C"),
+        ("A /*M! B */ C", "A C", "A B C"),
+        ("A /*M!110400 B */ C", "A C", "A C"),
+        ("A /*!40000 B /* inner */ D */ C", "A B D C", "A B D C"),
+        ("A /*!99999 '*/' */ C", "A C", "A C"),
+    ],
+)
+def test_comments_are_what_their_server_ran(text: str, mysql: str, mariadb: str) -> None:
+    assert " ".join(plain_text(text, 0, MYSQL).split()) == mysql
+    assert " ".join(plain_text(text, 0, MARIADB).split()) == mariadb
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30))
+def test_any_text_in_quotes_keeps_its_meaning_in_every_mode(value: str) -> None:
+    doubled = value.replace("'", "''")
+    plain = plain_text(f"X '{doubled}'", NO_BACKSLASH_ESCAPES, MYSQL)
+    tokens = [token for token in read(plain).tokens if token.kind is Kind.STRING]
+    assert [token.text for token in tokens] == [value]
+
+
+def test_what_never_ends_and_what_joins_texts_stops() -> None:
+    for text in ("DROP TABLE `t", "A /*! B", "A 'b"):
+        with pytest.raises(NeedsOperator, match="never ends"):
+            plain_text(text, 0, MYSQL)
+    with pytest.raises(NeedsOperator, match="joins"):
+        plain_text("CREATE TABLE t (a TEXT AS (b || c))", PIPES_AS_CONCAT, MYSQL)
+
+
+def test_a_statement_is_read_in_its_sessions_charset() -> None:
+    status = encode_status(StatusVariables(charsets=(8, 8, 45)))
+    assert (
+        statement_text(Query(b"d", "DROP TABLE `é`".encode("latin-1"), status)) == "DROP TABLE `é`"
+    )
+    with pytest.raises(NeedsOperator, match="character set"):
+        statement_text(Query(b"d", b"DROP TABLE `\xe9`"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SAVEPOINT a", "FLUSH TABLES", "OPTIMIZE TABLE t", "ANALYZE LOCAL TABLE t",
+        "DROP TEMPORARY TABLE IF EXISTS t", "CREATE TEMPORARY TABLE t (a INT)",
+        "CREATE DEFINER=`a`@`b` TRIGGER x BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
+        "DROP TRIGGER x", "CREATE DEFINER=`a`@`%` PROCEDURE p() BEGIN DROP TABLE t; END",
+        "CREATE OR REPLACE AGGREGATE FUNCTION f() RETURNS INT RETURN 1", "DROP FUNCTION f",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO DELETE FROM t", "ALTER EVENT e DISABLE",
+        "GRANT ALL ON *.* TO a", "REVOKE ALL ON *.* FROM a", "CREATE USER a", "DROP ROLE r",
+        "CREATE OR REPLACE ROLE r", "SET PASSWORD FOR a = 'b'", "SET DEFAULT ROLE r FOR a",
+        "CREATE OR REPLACE PACKAGE p AS x", "ALTER TABLESPACE s ADD DATAFILE 'x'",
+        "RENAME USER a TO b", "INSTALL PLUGIN p SONAME 'x'", "CREATE SERVER s OPTIONS (x 'y')",
+    ],
+)  # fmt: skip
+def test_what_belongs_to_a_server_is_skipped_with_a_reason(text: str) -> None:
+    found = Translator().translate(text, "d", {})
+    assert (found.pieces, bool(found.skipped)) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("DROP TABLE IF EXISTS a, x.b",
+         ["DROP TABLE IF EXISTS `d`.`a`", "DROP TABLE IF EXISTS `x`.`b`"]),
+        ("RENAME TABLE a TO b, b TO c",
+         ["RENAME TABLE `d`.`a` TO `d`.`b`", "RENAME TABLE `d`.`b` TO `d`.`c`"]),
+        ("CREATE TABLE t (event INT, `trigger` INT)",
+         ["CREATE TABLE `d`.`t` (event INT, `trigger` INT)"]),
+        ("CREATE OR REPLACE TABLE t (a INT)",
+         ["DROP TABLE IF EXISTS `d`.`t`", "CREATE TABLE `d`.`t` (a INT)"]),
+        ("CREATE TABLE t (a INT) START TRANSACTION", ["CREATE TABLE `d`.`t` (a INT)"]),
+        ("CREATE DATABASE e", ["CREATE DATABASE `e`"]),
+        ("TRUNCATE t", ["TRUNCATE `d`.`t`"]),
+        ("ALTER TABLE t ADD a INT, DROP b", ["ALTER TABLE `d`.`t` ADD a INT, DROP b"]),
+    ],
+)  # fmt: skip
+def test_a_statement_is_split_and_names_its_tables(text: str, pieces: list[str]) -> None:
+    assert executed(text) == pieces
+
+
+def test_pieces_of_one_statement_come_to_one_job_each() -> None:
+    session = DdlSession("CREATE TABLE a (x INT)", "CREATE TABLE b (x INT)")
+    for sql in executed("RENAME TABLE a TO c, b TO a") + executed("DROP TABLE a, c"):
+        assert len(session.run(sql)) == 1
+
+
+def test_filters_and_routes_hold_for_ddl() -> None:
+    def is_replicated(schema: str, table: str) -> bool:
+        return schema == "d" and table != "private"
+
+    def target(schema: str, table: str) -> tuple[str, str]:
+        return "all", table.rstrip("0123456789")
+
+    rules = {"is_replicated": is_replicated, "target": target}
+    assert executed("DROP TABLE t1, private, other.t", **rules) == ["DROP TABLE `all`.`t`"]
+    assert executed("CREATE DATABASE other", **rules) == []
+    with pytest.raises(NeedsOperator, match="filters leave out"):
+        executed("RENAME TABLE t TO private", **rules)
+
+
+def test_rows_as_statements_stop_unless_their_schema_is_left_out() -> None:
+    with pytest.raises(NeedsOperator, match="as a statement"):
+        executed("INSERT INTO t VALUES (1)")
+    assert executed("UPDATE t SET a = 1", is_replicated=lambda schema, table: schema != "d") == []
+
+
+def test_what_is_unknown_stops_and_an_operator_decides() -> None:
+    with pytest.raises(NeedsOperator, match="skip the statement"):
+        executed("FROBNICATE TABLE t")
+    translator = Translator()
+    skip = translator.translate("FROBNICATE TABLE t", "d", {}, Ruling(Verb.SKIP))
+    assert skip.pieces == ()
+    statements = ("ALTER TABLE d.t ADD a INT", "DROP TABLE d.u, d.v")
+    replaced = translator.translate("FROBNICATE", "d", {}, Ruling(Verb.REPLACE, statements))
+    assert [piece.sql for piece in replaced.pieces] == [
+        "ALTER TABLE d.t ADD a INT",
+        "DROP TABLE `d`.`u`",
+        "DROP TABLE `d`.`v`",
+    ]
+    inject = Ruling(Verb.INJECT, ("TRUNCATE d.u",))
+    injected = translator.translate("DROP TABLE t", "d", {}, inject)
+    assert [piece.sql for piece in injected.pieces] == ["TRUNCATE d.u", "DROP TABLE `d`.`t`"]
+
+
+@pytest.mark.parametrize(
+    ("shadow", "trash"), [("_t_gho", "_t_del"), ("_t_new", "_t_old")], ids=["gh-ost", "pt-osc"]
+)
+def test_an_online_ddl_comes_out_as_its_alters_at_the_rename(shadow: str, trash: str) -> None:
+    translator, kept, out = Translator(), {}, []
+    for sql in (
+        f"CREATE TABLE {shadow} LIKE t",
+        f"ALTER TABLE {shadow} ADD a INT",
+        f"ALTER TABLE d.{shadow} DROP b",
+        "CREATE TABLE _t_ghc (id INT)",
+        f"RENAME TABLE t TO {trash}, {shadow} TO t",
+        f"DROP TABLE IF EXISTS {trash}",
+    ):
+        found = translator.translate(sql, "d", kept)
+        kept, out = found.kept, out + [piece.sql for piece in found.pieces]
+    assert out == ["ALTER TABLE `d`.`t` ADD a INT", "ALTER TABLE `d`.`t` DROP b"]
+    assert kept == {}
+
+
+def test_an_online_ddl_whose_beginning_was_not_seen_stops() -> None:
+    with pytest.raises(NeedsOperator, match="nothing is known"):
+        executed("RENAME TABLE _t_gho TO t")
+    with pytest.raises(NeedsOperator, match="becomes a copy"):
+        executed("RENAME TABLE t TO _t_gho")
+    assert executed("CREATE TABLE _t_new (a INT)", online=None) == [
+        "CREATE TABLE `d`.`_t_new` (a INT)"
+    ]
+    with pytest.raises(NeedsOperator, match="one group"):
+        OnlineDdl(shadow=("^_x$",))
+
+
+def test_pieces_have_growing_origins_that_end_at_the_statements() -> None:
+    origin = Origin(source="s", epoch=1, file=2, position=500)
+    assert [each.position for each in origins_of(origin, 3)] == [498, 499, 500]
