@@ -25,6 +25,8 @@ from tests.bench import (
     decode,
     lag,
     merge,
+    mysql_decode,
+    mysql_relay,
     pump_matrix,
     pump_pull,
     pump_stored,
@@ -50,6 +52,8 @@ OTHERS: dict[str, Bench] = {
     "pump.pull.10k": partial(pump_pull.measure_size, "10k"),
     "pump.pull.100k": partial(pump_pull.measure_size, "100k"),
     "pump.rebuild": pump_stored.measure_rebuild,
+    "relay.write. mysql.relay.": mysql_relay.measure,
+    "mysql.decode.": mysql_decode.measure,
 }
 
 LONG: dict[str, Bench] = {
