@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import read_header
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.protocol.refusals import Purged
@@ -22,15 +20,11 @@ from pumpclient.mysql.protocol.start import file_at
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
 from pumpclient.mysql.relay.origin import Start
-from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit
-from tests.kit.binlog_server import BinlogServer, as_sent, binlog_server, make_table
+from tests.kit.binlog_server import BinlogServer, binlog_server, make_table
+from tests.kit.relaying import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dirs
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.mariadb
-
-LONG_S = 120
-STREAM = StreamOptions(idle_s=0.05, heartbeat_s=5)
-FIRST = "mysql-bin.000001"
 
 
 @pytest.fixture(scope="module")
@@ -45,73 +39,6 @@ def source(shared: BinlogServer) -> BinlogServer:
     shared.run("SET GLOBAL binlog_checksum = CRC32", "DROP DATABASE IF EXISTS shop", "RESET MASTER")
     make_table(shared)
     return shared
-
-
-class Relay:
-    """A unit in a thread, and what became of it."""
-
-    def __init__(self, root: Path, server: BinlogServer, options: RelayOptions) -> None:
-        self.root = root
-        self.unit = RelayUnit(root, server.address, options)
-        self.failed: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            self.unit.run()
-        except BaseException as error:
-            self.failed = error
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self.unit.stop()
-        self._thread.join(LONG_S)
-        assert not self._thread.is_alive()
-
-    def has(self, server: BinlogServer) -> bool:
-        assert self.failed is None, self.failed
-        end = self.unit.status().end
-        return end is not None and (str(end.file), end.position) == server.end()
-
-    def catch_up(self, server: BinlogServer) -> None:
-        eventually(lambda: self.has(server), LONG_S)
-
-    def fails(self) -> BaseException:
-        eventually(lambda: self.failed is not None, LONG_S)
-        assert self.failed is not None
-        return self.failed
-
-
-@contextmanager
-def relaying(
-    root: Path, server: BinlogServer, start: Start | None = None, **changes: object
-) -> Iterator[Relay]:
-    stream = replace(STREAM, **changes)  # type: ignore[arg-type]
-    options = RelayOptions(
-        stream=stream, start=start or Start(file=FIRST), sync_interval_s=0.05, retry_s_max=0.2
-    )
-    relay = Relay(root, server, options)
-    relay.start()
-    try:
-        yield relay
-    finally:
-        relay.stop()
-
-
-def assert_same(server: BinlogServer, folder: Path, names: list[str] | None = None) -> None:
-    for name in names or server.logs:
-        wanted, found = as_sent(server.file(name).read_bytes()), (folder / name).read_bytes()
-        # A server notes some time after it began a file that recovery needs no earlier one.
-        later = wanted[len(found) :]
-        assert not later or read_header(later).type == EventType.BINLOG_CHECKPOINT, name
-        assert found == wanted[: len(found)], name
-
-
-def sub_dirs(root: Path) -> list[Path]:
-    folder = RelayFolder(root, Flavor.MARIADB)
-    return [folder.path(sub_dir) for sub_dir in folder.sub_dirs]
 
 
 def write_everything(server: BinlogServer) -> None:
