@@ -1,0 +1,267 @@
+"""Rows 59 to 62 and 68: a downstream that is away, locked, full of others, changed or unwilling.
+
+A Drainer's pipeline in this process, fed from a ledger, writes into a real MariaDB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from drainer.pipeline import Pipeline
+from drainer.sinks.refusal import Refused
+from tests.kit.bank import Bank
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.local_drainer import Way, live
+from tests.kit.teller import check, of_mariadb, reading_all_the_time
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.fault
+
+WITHIN_S = 90
+PLAIN = "plain"
+LEDGER = {"seed": 8, "transactions": 60, "large_each": 20}
+
+
+class Life:
+    """A Drainer's life in a thread."""
+
+    def __init__(self, bank: Bank, way: Way) -> None:
+        self.failure: BaseException | None = None
+        self._pipeline: Pipeline | None = None
+        self._thread = threading.Thread(target=self._run, args=(bank, way))
+        self._thread.start()
+
+    def _run(self, bank: Bank, way: Way) -> None:
+        try:
+            asyncio.run(live(bank, way, lambda pipeline, _: setattr(self, "_pipeline", pipeline)))
+        except BaseException as error:
+            self.failure = error
+
+    @property
+    def checkpoint_ts(self) -> int:
+        return self._pipeline.progress.checkpoint.commit_ts if self._pipeline else 0
+
+    def waits_for(self) -> str:
+        assert self.failure is None, self.failure
+        found = self._pipeline
+        return found.progress.describe()["downstream_waits_for"] if found else ""
+
+    def ended(self) -> None:
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+
+@contextmanager
+def killed(server: MariadbServer) -> Iterator[None]:
+    server.kill()
+    yield
+    server.start()
+
+
+@contextmanager
+def read_only(server: MariadbServer) -> Iterator[None]:
+    server.query("SET GLOBAL read_only = 1")
+    yield
+    server.query("SET GLOBAL read_only = 0")
+
+
+@contextmanager
+def locked(server: MariadbServer) -> Iterator[None]:
+    with closing(server.connect(autocommit=False)) as other:
+        other.query("SELECT * FROM bank.account FOR UPDATE")
+        yield
+        other.rollback()
+
+
+@contextmanager
+def crowded(server: MariadbServer) -> Iterator[None]:
+    """All places for connections are taken, and the Drainer has lost its own."""
+    with ExitStack() as stack:
+        other = stack.enter_context(closing(server.connect()))
+        other.query("SET GLOBAL max_connections = 10")
+        for _ in range(30):
+            hang_up(server, other)
+            with suppress(pymysql.err.OperationalError):  # The Drainer was quicker.
+                stack.enter_context(closing(pymysql.connect(**plain(server))))
+        yield
+        other.query("SET GLOBAL max_connections = 100")
+
+
+def plain(server: MariadbServer) -> dict[str, Any]:
+    password = server.password
+    return {"host": server.host, "port": server.port, "user": "crowd", "password": password}
+
+
+def hang_up(server: MariadbServer, connection: Any = None) -> int:
+    """Kill the Drainer's connections; return how many there were."""
+    with ExitStack() as stack:
+        mine = connection or stack.enter_context(closing(server.connect()))
+        with mine.cursor() as cursor:
+            cursor.execute(f"SELECT id FROM information_schema.processlist WHERE user = '{PLAIN}'")
+            found = [row[0] for row in cursor.fetchall()]
+            for each in found:
+                with suppress(pymysql.err.OperationalError):  # It may be gone already.
+                    cursor.execute(f"KILL {each}")
+    return len(found)
+
+
+@pytest.fixture
+def way(mariadb: MariadbServer, tmp_path: Path) -> Iterator[Way]:
+    """How to write there, with an account that may do no more than a Drainer needs."""
+    for user in (PLAIN, "crowd"):
+        mariadb.query(f"CREATE OR REPLACE USER '{user}'@'%' IDENTIFIED BY '{mariadb.password}'")
+        rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX"
+        mariadb.query(f"GRANT {rights} ON *.* TO '{user}'@'%'")
+    url = mariadb.url.replace(f"//{mariadb.user}:", f"//{PLAIN}:")
+    mariadb.query("SET GLOBAL innodb_lock_wait_timeout = 1")
+    yield Way(url=url, folder=tmp_path, run_binlogs=1, pause_s=0.06)
+    mariadb.query("SET GLOBAL innodb_lock_wait_timeout = 5")
+    for user in (PLAIN, "crowd"):
+        mariadb.query(f"DROP USER '{user}'@'%'")
+
+
+TROUBLES = {
+    "killed": (killed, "connect", 0.5),
+    "read-only": (read_only, "read-only", 0.5),
+    "locked": (locked, "Lock wait timeout", 0.5),
+    "too many connections": (crowded, "Too many connections", 0.5),
+    "away for a minute": (killed, "connect", 60.0),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if lasts_s > 1 else [])
+        for name, (_, _, lasts_s) in TROUBLES.items()
+    ],
+)
+def test_rows_59_to_61_the_drainer_waits_says_for_what_and_goes_on_by_itself(
+    mariadb: MariadbServer, way: Way, name: str
+) -> None:
+    trouble, words, lasts_s = TROUBLES[name]
+    bank = Bank(**LEDGER)
+    life = Life(bank, way)
+    eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
+    with trouble(mariadb):
+        eventually(lambda: words in life.waits_for(), WITHIN_S)
+        held_ts = life.checkpoint_ts
+        time.sleep(lasts_s)
+        assert life.checkpoint_ts == held_ts
+    life.ended()
+    assert life.waits_for() == "nothing"
+    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+
+
+def test_rows_60_and_61_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
+    mariadb: MariadbServer, way: Way
+) -> None:
+    bank = Bank(**LEDGER)
+    with reading_all_the_time(bank, of_mariadb(mariadb)) as teller:
+        life = Life(bank, way)
+        eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
+        deadlocks = cut = 0
+        with closing(mariadb.connect(autocommit=False)) as other:
+            for number in range(40):
+                try:
+                    for key in (20, 10, 1):
+                        other.query(f"UPDATE bank.account SET balance = balance WHERE id = {key}")
+                        time.sleep(0.005)
+                    other.rollback()
+                except pymysql.err.OperationalError:
+                    other.rollback()
+                    deadlocks += 1
+                if number % 8 == 4:
+                    cut += hang_up(mariadb)
+        life.ended()
+    assert cut
+    assert teller.reads
+    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+
+
+def run(bank: Bank, way: Way) -> None:
+    """Let a Drainer live to the ledger's end."""
+    Life(bank, replace(way, pause_s=0.0)).ended()
+
+
+def large_ts() -> list[int]:
+    """Return the commit_ts of the transactions with long notes."""
+    return [ts for ts, data in Bank(**LEDGER).binlogs if len(data) > 20_000]
+
+
+@pytest.mark.parametrize("strategy", ["merge", "statements"])
+def test_row_68_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_go_on(
+    mariadb: MariadbServer, way: Way, strategy: str
+) -> None:
+    way = replace(way, strategy=strategy)
+    bank, (poison_ts, *_) = Bank(**LEDGER), large_ts()
+    run(Bank(**LEDGER).end_before(poison_ts - 50), way)
+    mariadb.query("ALTER TABLE bank.entry MODIFY note VARCHAR(100)")
+    with pytest.raises(Refused, match=r"`bank`\.`entry`.*Data too long for column 'note'") as found:
+        run(bank, way)
+    assert f"after commit_ts {_checkpoint_ts(mariadb)} and up to" in str(found.value)
+    assert _checkpoint_ts(mariadb) < poison_ts
+    if strategy == "merge":
+        check(bank, of_mariadb(mariadb)())
+    with pytest.raises(Refused, match=f"up to {poison_ts}"):
+        run(bank, replace(way, rows_max=1))
+    mariadb.query("ALTER TABLE bank.entry MODIFY note VARCHAR(2000)")
+    run(bank, way)
+    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+
+
+def test_row_68_transactions_that_do_not_fit_are_left_out_when_told(
+    mariadb: MariadbServer, way: Way
+) -> None:
+    bank, poison = Bank(**LEDGER), large_ts()
+    run(Bank(**LEDGER).end_before(poison[0]), way)
+    mariadb.query("ALTER TABLE bank.entry MODIFY note VARCHAR(100)")
+    with pytest.raises(Refused):
+        run(bank, way)
+    run(bank, replace(way, ignored=tuple(map(str, poison))))
+    assert _checkpoint_ts(mariadb) == bank.last_ts
+    assert mariadb.query("SELECT COUNT(*) FROM bank.entry WHERE note LIKE 'xx%'") == [(0,)]
+
+
+def test_row_62_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
+    mariadb: MariadbServer, way: Way
+) -> None:
+    bank = Bank(**LEDGER)
+    run(Bank(**LEDGER).end_before(bank.first_ts + 100), way)
+    mariadb.query("DELETE FROM bank.account WHERE id IN (1, 2, 3)")
+    mariadb.query("UPDATE bank.account SET balance = 5, owner = NULL WHERE id IN (4, 5)")
+    run(bank, way)
+    found = of_mariadb(mariadb)()
+    assert found is not None
+    assert found[1].accounts == bank.state_at(bank.last_ts).accounts
+
+
+def test_row_62_a_stranger_that_holds_a_unique_value_takes_the_change_of_the_row_meant(
+    mariadb: MariadbServer, way: Way
+) -> None:
+    """What merge does not notice: that is what `statements`, or a comparison, are for."""
+    bank = Bank(**LEDGER)
+    run(Bank(**LEDGER).end_before(bank.first_ts + 100), way)
+    mariadb.query("UPDATE bank.account SET id = 77 WHERE id = 1")
+    run(bank, way)
+    found = of_mariadb(mariadb)()
+    assert found is not None
+    assert found[1].accounts != bank.state_at(bank.last_ts).accounts
+
+
+def _checkpoint_ts(server: MariadbServer) -> int:
+    found = of_mariadb(server)()
+    assert found is not None
+    return found[0]
