@@ -345,7 +345,7 @@ def test_doubles_print_as_the_server_prints_them(mariadb_binlog: MariadbServer) 
     values += [struct.unpack("<d", r.randbytes(8))[0] for _ in range(200)] + [
         r.random() for _ in range(50)
     ]
-    values = [value for value in values if value == value and abs(value) < 1e300]
+    values = [value for value in values if abs(value) < 1e300]
     asked = ", ".join(f"CAST(CAST('{value!r}' AS DOUBLE) AS CHAR)" for value in values)
     (texts,) = mariadb_binlog.query(f"SELECT {asked}")
     assert [double_text(value) for value in values] == list(texts)

@@ -113,7 +113,7 @@ def double_text(value: float) -> str:
     text = "".join(map(str, digits)).rstrip("0")
     point = len(digits) + exponent
     minus = "-" if sign else ""
-    if not -_FIXED_POINT_MAX < point <= _FIXED_POINT_MAX:
+    if point <= -_FIXED_POINT_MAX or (point > _FIXED_POINT_MAX and len(text) <= point):
         rest = f".{text[1:]}" if len(text) > 1 else ""
         return f"{minus}{text[0]}{rest}e{point - 1}"
     if point <= 0:

@@ -4,6 +4,7 @@ import json
 import math
 import struct
 from contextlib import suppress
+from datetime import datetime
 from decimal import Decimal
 
 import pytest
@@ -67,11 +68,8 @@ def signed_times(fsp: int) -> st.SearchStrategy[str]:
 
 
 def timestamps(fsp: int) -> st.SearchStrategy[str]:
-    whole = (
-        st.datetimes()
-        .filter(lambda d: 1970 < d.year < 2106)
-        .map(lambda d: f"{d:%Y-%m-%d %H:%M:%S}")
-    )
+    range_ = st.datetimes(datetime(1971, 1, 1), datetime(2105, 1, 1))  # noqa: DTZ001
+    whole = range_.map(lambda d: f"{d:%Y-%m-%d %H:%M:%S}")
     return st.builds("{}{}".format, whole, fraction(fsp))
 
 
