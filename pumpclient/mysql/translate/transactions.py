@@ -14,9 +14,8 @@ Transactions that ended at or before `done` then come again too; none of their r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events import Event, Rows, StatementPart, decode_event
@@ -32,55 +31,17 @@ from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.events import STMT_END
 from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
-from pumpclient.mysql.translate.sql import Dialect, dialect_of
-from pumpclient.mysql.translate.transcode import Changes, Transcoder
+from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
+from pumpclient.mysql.translate.sql import dialect_of
+from pumpclient.mysql.translate.transcode import Transcoder
+from pumpclient.mysql.translate.xa import Prepared, PreparedRows, read_statement
 
 _KEPT_MAX = 4096
-_XA_PART = re.compile(rb"^XA\s+(\w+)\s+(.*?)(\s+ONE\s+PHASE)?\s*$", re.IGNORECASE | re.DOTALL)
-_XA_ID = re.compile(rb"X'([0-9a-f]*)'(?:\s*,\s*X'([0-9a-f]*)'(?:\s*,\s*(\d+))?)?", re.IGNORECASE)
 _WORD_BYTES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class TableChanges:
-    """The rows of one event, of the transaction that is open."""
-
-    transcoder: Transcoder
-    changes: Changes
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """All rows since the last one of these are a transaction; none were: only time moves."""
-
-    begin: Location
-    end: Location
-    gtid: str
-    timestamp_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A QUERY that is more than a frame: DDL, or what should be none."""
-
-    query: Query
-    dialect: Dialect
-    begin: Location
-    end: Location
-    gtid: str
-    timestamp_s: int
-
-
-Output = TableChanges | Finished | Statement
 Choose = Callable[[TableMap], Transcoder | None]
 """A table's transcoder as of now, None for one whose rows nobody wants; asked once for each map."""
-
-
-@dataclass(slots=True)
-class _Prepared:
-    begin: Location
-    rows: list[TableChanges] = field(default_factory=list)
-    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -91,7 +52,7 @@ class _Open:
     gtid: str = ""
     is_standalone: bool = False
     has_begun: bool = False
-    prepared: _Prepared | None = None
+    prepared: Prepared | None = None
     """Where rows wait, from XA START on."""
     has_rows: bool = False
 
@@ -114,12 +75,11 @@ class Assembler:
         """Begin outside of a transaction; what ended at or before `done` is not done again."""
         self._choose = choose
         self._done = done
-        self._prepared_bytes_max = prepared_bytes_max
         self._id_size = id_size
         self._checksum = Checksum.NONE
         self._dialect = dialect_of("")
         self._open: _Open | None = None
-        self._prepared: dict[bytes, _Prepared] = {}
+        self._prepared = PreparedRows(prepared_bytes_max)
         self._kept: dict[bytes, Transcoder | None] = {}
         self._of_id: dict[bytes, Transcoder | None] = {}
         self._statement_is_over()
@@ -127,7 +87,7 @@ class Assembler:
     @property
     def restart(self) -> Location | None:
         """From where events must come again after a restart now; None: from the last end."""
-        begins = [each.begin for each in self._prepared.values()]
+        begins = self._prepared.begins
         if self._open is not None:
             begins.append(self._open.begin)
         return min(begins, default=None)
@@ -156,7 +116,7 @@ class Assembler:
                 str(decoded.gtid(header.server_id)),
                 is_standalone=decoded.is_standalone,
                 has_begun=not decoded.is_standalone,
-                prepared=_Prepared(begin) if decoded.flags & GtidFlag.PREPARED_XA else None,
+                prepared=Prepared(begin) if decoded.flags & GtidFlag.PREPARED_XA else None,
             )
         elif isinstance(decoded, Gtid):
             self._open = _Open(begin, str(decoded.gtid or ""))
@@ -205,18 +165,7 @@ class Assembler:
         if self._open.prepared is None:
             yield made
         else:
-            self._wait(self._open.prepared, made)
-
-    def _wait(self, prepared: _Prepared, made: TableChanges) -> None:
-        prepared.rows.append(made)
-        prepared.bytes += sum(map(len, made.changes[1]))
-        waiting = sum(each.bytes for each in self._prepared.values()) + prepared.bytes
-        if waiting > self._prepared_bytes_max:
-            raise NeedsOperator(
-                f"{waiting} bytes of rows wait for an XA COMMIT, the oldest since"
-                f" {self.restart}; more than {self._prepared_bytes_max} are not kept",
-                hint="end what XA RECOVER lists on the server, or raise the bound",
-            )
+            self._prepared.add(self._open.prepared, made)
 
     def _is_done(self) -> bool:
         """Tell whether the open transaction was brought in before; XA's wait all the same."""
@@ -290,13 +239,12 @@ class Assembler:
         self, query: Query, begin: Location, end: Location, timestamp_s: int
     ) -> Iterator[Output]:
         assert self._open is not None, "the caller opened one"
-        found = _XA_PART.match(query.statement)
-        verb, name = (found[1].upper(), _xa_key(found[2])) if found else (b"", None)
+        verb, name = read_statement(query.statement)
         if verb in (b"START", b"BEGIN"):
             self._open.has_begun = True
-            self._open.prepared = self._open.prepared or _Prepared(self._open.begin)
+            self._open.prepared = self._open.prepared or Prepared(self._open.begin)
         elif verb in (b"COMMIT", b"ROLLBACK") and name is not None:
-            prepared = self._prepared.pop(name, None)
+            prepared = self._prepared.end(name)
             own = self._open.prepared if prepared is None and self._open.has_rows else prepared
             if verb == b"COMMIT" and own is None and not self._was_done(end):
                 raise NeedsOperator(
@@ -321,12 +269,12 @@ class Assembler:
     ) -> Iterator[Output]:
         prepared = self._open.prepared if self._open is not None else None
         if prepared is None:
-            prepared = _Prepared(self._open.begin if self._open is not None else begin)
+            prepared = Prepared(self._open.begin if self._open is not None else begin)
         if event.one_phase:
             if not self._was_done(end):
                 yield from prepared.rows
         else:
-            self._prepared[_key_of(event)] = prepared
+            self._prepared.keep(event.xid, prepared)
         yield from self._ended(begin, end, timestamp_s)
 
 
@@ -342,16 +290,3 @@ def _refuse_losses(event: Event, place: Location) -> None:
             f"{event.type.name} at {place}: LOAD DATA in statement format",
             hint="set the server's binlog_format to ROW and reconnect its clients",
         )
-
-
-def _key_of(event: XaPrepare) -> bytes:
-    xid = event.xid
-    return b"X'%b',X'%b',%d" % (xid.global_id.hex().encode(), xid.branch.hex().encode(), xid.format)
-
-
-def _xa_key(text: bytes) -> bytes | None:
-    """Return an XA name in one spelling, None when it is none."""
-    found = _XA_ID.match(text)
-    if found is None:
-        return None
-    return b"X'%b',X'%b',%d" % (found[1].lower(), (found[2] or b"").lower(), int(found[3] or 1))

@@ -21,13 +21,8 @@ from pumpclient.mysql.rows import Column, TableMap, WireType
 from pumpclient.mysql.rows.events import RowsEvent
 from pumpclient.mysql.rows.images import make_image
 from pumpclient.mysql.rows.types import reading_of
-from pumpclient.mysql.translate.transactions import (
-    Assembler,
-    Finished,
-    Output,
-    Statement,
-    TableChanges,
-)
+from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
+from pumpclient.mysql.translate.transactions import Assembler
 from pumpclient.mysql.translate.transcode import Transcoder
 from tests.unit.pumpclient.mysql.test_transcode import made
 

@@ -1,0 +1,43 @@
+"""What a stream of events comes to: rows, ends of transactions, statements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.translate.sql import Dialect
+from pumpclient.mysql.translate.transcode import Changes, Transcoder
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The rows of one event, of the transaction that is open."""
+
+    transcoder: Transcoder
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All rows since the last one of these are a transaction; none were: only time moves."""
+
+    begin: Location
+    end: Location
+    gtid: str
+    timestamp_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A QUERY that is more than a frame: DDL, or what should be none."""
+
+    query: Query
+    dialect: Dialect
+    begin: Location
+    end: Location
+    gtid: str
+    timestamp_s: int
+
+
+Output = TableChanges | Finished | Statement
