@@ -87,9 +87,17 @@ class StorageConfig:
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
-        if self.open_prewrites_max < 1:
-            name = "storage.open_prewrites_max"
-            raise out_of_range(name, self.open_prewrites_max, "it must be above zero")
+        for name in (
+            "segment_bytes_max",
+            "open_prewrites_max",
+            "index_write_buffer_bytes",
+            "index_cache_bytes",
+        ):
+            if getattr(self, name) < 1:
+                raise out_of_range(f"storage.{name}", getattr(self, name), "it must be above zero")
+        if self.accept_loss_up_to_ts < 0:
+            name = "storage.accept_loss_up_to_ts"
+            raise out_of_range(name, self.accept_loss_up_to_ts, "use 0 or a timestamp")
 
 
 def recover(

@@ -51,6 +51,9 @@ OWN: dict[str, list[tuple[str, str]]] = {
         ("[storage]\nsegment-bytes-max = '64 MoB'", "segment-bytes-max: '64 MoB' is not a size"),
         ("[storage]\nsegment-bytes-maxx = 1", "did you mean 'storage.segment-bytes-max'"),
         ("[storage]\nsegment-bytes-max = 1.5", "segment-bytes-max: 1.5 is not a whole number"),
+        ("[storage]\nsegment-bytes-max = -1", "storage.segment-bytes-max is -1"),
+        ("[storage]\nindex-cache-bytes = 0", "storage.index-cache-bytes is 0"),
+        ("[storage]\naccept-loss-up-to-ts = -5", "storage.accept-loss-up-to-ts is -5"),
     ],
     "drainer": [
         ("sink = 5", "sink: 5 is not text"),
