@@ -7,8 +7,8 @@
     index   id, idx_name, idx_cols [{name, offset, length}], is_unique, is_primary, state
 
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
-decimal number to us and base64 of its bytes in the JSON. `table_schemas`, beside the job's fields,
-is ours: the schema name of each of `MultipleTableInfos`, which TiDB keeps elsewhere; so is `origin`.
+decimal number to us and base64 of its bytes in the JSON. `origin` is ours, and `table_schemas`,
+beside the job's fields: schema names of the `MultipleTableInfos`, which TiDB keeps elsewhere.
 """
 
 from __future__ import annotations
