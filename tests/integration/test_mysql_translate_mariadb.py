@@ -180,6 +180,44 @@ def test_what_was_transcoded_is_what_the_server_holds(
         mariadb_binlog.query("SET GLOBAL log_bin_compress = 0")
 
 
+def test_the_servers_own_framing_of_xa_selects_and_many_tables(
+    mariadb_binlog: MariadbServer,
+) -> None:
+    connection, other = mariadb_binlog.connect(), mariadb_binlog.connect()
+    try:
+        cursor = connection.cursor()
+        for sql in (
+            "RESET MASTER", "CREATE DATABASE frames", "USE frames",
+            "CREATE TABLE a (id INT PRIMARY KEY) ENGINE=InnoDB",
+            "CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM", "INSERT INTO m VALUES (1), (2)",
+            "XA START 'x', 'y', 5", "INSERT INTO a VALUES (1)", "XA END 'x', 'y', 5",
+            "XA PREPARE 'x', 'y', 5",
+        ):  # fmt: skip
+            cursor.execute(sql)
+        other.cursor().execute("INSERT INTO frames.a VALUES (2)")
+        other.commit()
+        for sql in (
+            "XA COMMIT 'x', 'y', 5",
+            "XA START 'z'", "INSERT INTO a VALUES (3)", "XA END 'z'", "XA COMMIT 'z' ONE PHASE",
+            "CREATE TABLE c (PRIMARY KEY (id)) SELECT id FROM a",
+            "CREATE OR REPLACE TABLE m (id INT PRIMARY KEY)", "INSERT INTO m VALUES (7)",
+            "CREATE TEMPORARY TABLE tmp (id INT)", "INSERT INTO tmp VALUES (1)",
+            "RENAME TABLE a TO b, c TO a", "CREATE TABLE d LIKE a", "DROP TABLE d, m",
+        ):  # fmt: skip
+            cursor.execute(sql)
+        connection.commit()
+        follower = Follower("frames")
+        follower.follow(mariadb_binlog.home / "data")
+        held = {t.name: follower.rows.get(t.id, {}) for _, t in follower.catalog.tables("frames")}
+        assert {name: sorted(map(str, rows)) for name, rows in held.items()} == {
+            "a": ["1", "2", "3"],
+            "b": ["1", "2", "3"],
+        }
+    finally:
+        connection.close()
+        other.close()
+
+
 def compare(
     cursor: Any, schema: str, table: TableInfo, rows: dict[object, tuple[object, ...]]
 ) -> None:
