@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench import (
+    apply_cells,
     apply_merge,
     decode,
     lag,
@@ -40,12 +41,13 @@ SPINE: dict[str, Bench] = {
     "decode.": decode.measure,
     "pump.write.unary. pump.write.batched.": pump_write.measure,
     "pump.pull.1k": pump_pull.measure,
-    "apply.merge.": apply_merge.measure,
+    "apply.merge.existing": apply_merge.measure,
     "lag.": lag.measure,
 }
 
 OTHERS: dict[str, Bench] = {
     "merge.k drainer.merge": merge.measure,
+    **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
     **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
     "pump.ack_p99.": pump_matrix.measure_ack,
     "pump.pull.128b": partial(pump_pull.measure_size, "128b"),
@@ -74,11 +76,17 @@ def chosen(words: list[str]) -> dict[str, Bench]:
     }
 
 
+def _is_name(word: str) -> bool:
+    return any(word in prefixes.split() for prefixes in SPINE | OTHERS | LONG)
+
+
 def _is_chosen(prefixes: str, words: list[str], *, is_long: bool) -> bool:
     if not words:
         return not is_long
     return any(
-        word.startswith(prefix.rstrip("."))
+        word == prefix
+        if _is_name(word)
+        else word.startswith(prefix.rstrip("."))
         or (prefix.startswith(word) and (not is_long or word == prefix.split(".")[0]))
         for prefix in prefixes.split()
         for word in words
