@@ -22,7 +22,9 @@ from pathlib import Path
 
 from tests.bench import (
     apply_cells,
+    apply_load_data,
     apply_merge,
+    apply_replica,
     decode,
     lag,
     merge,
@@ -48,6 +50,8 @@ SPINE: dict[str, Bench] = {
 OTHERS: dict[str, Bench] = {
     "merge.k drainer.merge": merge.measure,
     **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
+    "apply.replica.mixed drainer.replica": apply_replica.measure,
+    "apply.load_data.insert drainer.load_data": apply_load_data.measure,
     **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
     "pump.ack_p99.": pump_matrix.measure_ack,
     "pump.pull.128b": partial(pump_pull.measure_size, "128b"),

@@ -132,7 +132,7 @@ def classic(
     for transaction in history:
         for change in transaction:
             lanes[hash((change.table, change.row_id)) % CONNECTIONS].append(change)
-    writers = [_RowWriter(schema, table) for table in tables.infos]
+    writers = [RowWriter(schema, table) for table in tables.infos]
     connections = [server.connect() for _ in lanes]
     for connection in connections:
         connection.query("SET sql_mode = 'NO_BACKSLASH_ESCAPES'")
@@ -165,7 +165,7 @@ def classic(
     return spent
 
 
-class _RowWriter:
+class RowWriter:
     """One table's rows, each as a statement of its own."""
 
     def __init__(self, schema: str, table: TableInfo) -> None:

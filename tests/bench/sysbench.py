@@ -31,6 +31,7 @@ from tests.kit.fix_mariadb import MariadbServer
 KINDS = ("update", "mixed", "zipf", "insert")
 CHANGES_PER_TRANSACTION = 4
 _TEXTS = 997
+_K_MAX = 100_000
 _ROWS_PER_INSERT = 1000
 
 Row = tuple[int, int, str, str]
@@ -125,7 +126,7 @@ class Tables:
         return table, self._random.randrange(len(self._rows[table]))
 
     def _new_row(self, row_id: int) -> Row:
-        k = self._random.randrange(1, self.first_rows + 1)
+        k = self._random.randrange(1, _K_MAX)
         return row_id, k, self._text(10), self._text(5)
 
     def _text(self, groups: int) -> str:
