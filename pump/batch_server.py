@@ -23,7 +23,8 @@ from penstock.batch import decode_write_batch, encode_pull_batch, encode_pull_pi
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2 as pb
 from penstock.pieces import DATA_BYTES
-from pump.admission import Refused
+from pump.admission import Refused, invalid
+from pump.metadata import encode_metadata
 from pump.record import OutOfSpace
 from pump.server import abort, parsed, undecodable
 
@@ -94,6 +95,7 @@ class BatchService:
             "Write": grpc.stream_stream_rpc_method_handler(self.write),
             "WriteLarge": grpc.stream_unary_rpc_method_handler(self.write_large),
             "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
+            "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch),
             "Status": grpc.unary_unary_rpc_method_handler(self.status),
             "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
             "Close": grpc.unary_unary_rpc_method_handler(self.close),
@@ -192,7 +194,23 @@ class BatchService:
                         for message in _cut(pulled.commit_ts, pulled.payloads):
                             yield message
                     else:
-                        yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
+                        encode = encode_metadata if request.metadata_only else encode_pull_batch
+                        yield encode(pulled.commit_ts, pulled.payloads)
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+
+    async def fetch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Stream the binlogs of which a pull told no more than the metadata."""
+        request = await parsed(context, pb.FetchRequest, data)
+        try:
+            self._admission.check_cluster(request.cluster_id)
+            wanted = list(request.commit_ts)
+            if wanted != sorted(set(wanted)):
+                raise invalid("the commit_ts to fetch do not rise")
+            name = request.drainer_id or context.peer()
+            async with aclosing(self._pulls.fetched(name, wanted)) as batches:
+                async for pulled in batches:
+                    yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
         except (PenstockError, OSError) as error:
             await abort(context, error)
 

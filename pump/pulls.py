@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -99,6 +99,22 @@ class Pulls:
                 puller.after_ts = pulled.last_ts
         finally:
             del self.open[id(puller)]
+
+    async def fetched(self, name: str, wanted: Sequence[int]) -> AsyncGenerator[Pulled]:
+        """Yield the wanted binlogs in batches; raise as `batches` does, and `NotHere`."""
+        loop, fetch = asyncio.get_running_loop(), self._storage.stream.fetch
+        while wanted:
+            if self._closed:
+                raise Retryable("the Pump is closing")
+            try:
+                pulled = await loop.run_in_executor(
+                    self._threads, fetch, wanted, self._batch_bytes_max
+                )
+            except (PenstockError, OSError) as error:
+                self._note(name, error)
+                raise
+            yield pulled
+            wanted = wanted[len(pulled.commit_ts) :]
 
     def _note(self, name: str, error: Exception) -> None:
         if not isinstance(error, PurgedRange):

@@ -104,3 +104,13 @@ class PurgedRange(NeedsOperator):
         )
         self.after_ts = after_ts
         self.purged_ts = purged_ts
+
+
+class NotHere(NeedsOperator):
+    """A binlog is asked for by its commit_ts that this Pump cannot send so."""
+
+    def __init__(self, commit_ts: int, why: str) -> None:
+        super().__init__(
+            f"the binlog at commit_ts {commit_ts} cannot be fetched: {why}",
+            hint="was the Pump's data-dir exchanged? Restart the Drainer, which asks anew",
+        )

@@ -12,7 +12,7 @@ from penstock.pieces import Assembly, decode_assembly, decode_piece, is_special
 from penstock.segment import segment_name
 from penstock.segments import Position, Segments
 from pump.index import COMMIT, LARGE, Index, Purge
-from pump.record import PurgedRange
+from pump.record import NotHere, PurgedRange
 
 
 class Large(NamedTuple):
@@ -84,6 +84,48 @@ class Stream:
         payloads = [next(parts) + next(parts) if kind == COMMIT else next(parts) for kind in kinds]
         last_ts = max(after_ts, up_to_ts) if complete else timestamps[-1]
         return Pulled(timestamps, payloads, last_ts)
+
+    def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
+        """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.
+
+        Raises as `pull` does, and `NotHere` for one that is not here, or is in pieces.
+        """
+        self._check(wanted[0] - 1)
+        kinds: list[int] = []
+        positions: list[tuple[int, int, int]] = []
+        size = 0
+        for ts, (kind, s, o, n, *prewrite) in self._found(wanted):
+            size += n + prewrite[2]
+            if kinds and size > bytes_max:
+                break
+            if kind == LARGE:
+                raise NotHere(ts, "it lies in pieces, which only a pull sends")
+            if kind == COMMIT:
+                positions.append((prewrite[0], prewrite[1], prewrite[2]))
+            positions.append((s, o, n))
+            kinds.append(kind)
+        parts = iter(self._read(wanted[0] - 1, positions))
+        payloads = [next(parts) + next(parts) if kind == COMMIT else next(parts) for kind in kinds]
+        stamps = list(wanted[: len(kinds)])
+        return Pulled(stamps, payloads, stamps[-1])
+
+    def _found(self, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield each wanted timestamp with its entry; raise `NotHere` where there is none."""
+        left = iter(wanted)
+        ts = next(left)
+        for stamps, entries in self._index.commits(wanted[0] - 1, wanted[-1]):
+            for stamp, entry in zip(stamps, entries, strict=True):
+                if stamp < ts:
+                    continue
+                if stamp > ts:
+                    break
+                yield ts, entry
+                following = next(left, None)
+                if following is None:
+                    return
+                ts = following
+        self._check(wanted[0] - 1)
+        raise NotHere(ts, "this Pump has no such binlog")
 
     def pieces(self, large: Large) -> Iterator[bytes]:
         """Yield the merged binlog piece by piece, the last one only if all are what was written.

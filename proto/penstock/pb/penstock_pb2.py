@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/pb/penstock.proto\x12\x08penstock\"?\n\nWriteBatch\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\"\xbe\x01\n\x07Refusal\x12\r\n\x05index\x18\x01 \x01(\r\x12$\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x16.penstock.Refusal.Code\x12\x0f\n\x07message\x18\x03 \x01(\t\"m\n\x04\x43ode\x12\x0b\n\x07UNKNOWN\x10\x00\x12\r\n\tRETRYABLE\x10\x01\x12\x0e\n\nNOT_ONLINE\x10\x02\x12\x16\n\x12RESOURCE_EXHAUSTED\x10\x03\x12\x0b\n\x07INVALID\x10\x04\x12\x14\n\x10\x43LUSTER_MISMATCH\x10\x05\"<\n\x08WriteAck\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12#\n\x08refusals\x18\x02 \x03(\x0b\x32\x11.penstock.Refusal\"O\n\nWritePiece\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"p\n\x0bPullRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x03 \x01(\r\x12\x12\n\ndrainer_id\x18\x04 \x01(\t\x12\x0e\n\x06pieces\x18\x05 \x01(\x08\"T\n\tPullBatch\x12\x10\n\x08payloads\x18\x01 \x03(\x0c\x12\x11\n\tcommit_ts\x18\x02 \x03(\x03\x12\"\n\x05piece\x18\x03 \x01(\x0b\x32\x13.penstock.PullPiece\"K\n\tPullPiece\x12\x11\n\tcommit_ts\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x0f\n\rStatusRequest\"\xa9\x01\n\x0bStatusReply\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rmax_commit_ts\x18\x03 \x01(\x03\x12\x33\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32\".penstock.StatusReply.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1f\n\x0cPauseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"\x0c\n\nPauseReply\"6\n\x0c\x43loseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x15\n\rskip_drainers\x18\x02 \x03(\t\"\x0c\n\nCloseReply\"\x12\n\x10TriggerGcRequest\"!\n\x0eTriggerGcReply\x12\x0f\n\x07message\x18\x01 \x01(\t2\x98\x03\n\x04Pump\x12\x35\n\x05Write\x12\x14.penstock.WriteBatch\x1a\x12.penstock.WriteAck(\x01\x30\x01\x12\x38\n\nWriteLarge\x12\x14.penstock.WritePiece\x1a\x12.penstock.WriteAck(\x01\x12\x34\n\x04Pull\x12\x15.penstock.PullRequest\x1a\x13.penstock.PullBatch0\x01\x12\x38\n\x06Status\x12\x17.penstock.StatusRequest\x1a\x15.penstock.StatusReply\x12\x35\n\x05Pause\x12\x16.penstock.PauseRequest\x1a\x14.penstock.PauseReply\x12\x35\n\x05\x43lose\x12\x16.penstock.CloseRequest\x1a\x14.penstock.CloseReply\x12\x41\n\tTriggerGc\x12\x1a.penstock.TriggerGcRequest\x1a\x18.penstock.TriggerGcReply2\xb1\x01\n\x07\x44rainer\x12\x38\n\x06Status\x12\x17.penstock.StatusRequest\x1a\x15.penstock.StatusReply\x12\x35\n\x05Pause\x12\x16.penstock.PauseRequest\x1a\x14.penstock.PauseReply\x12\x35\n\x05\x43lose\x12\x16.penstock.CloseRequest\x1a\x14.penstock.CloseReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/pb/penstock.proto\x12\x08penstock\"?\n\nWriteBatch\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\"\xbe\x01\n\x07Refusal\x12\r\n\x05index\x18\x01 \x01(\r\x12$\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x16.penstock.Refusal.Code\x12\x0f\n\x07message\x18\x03 \x01(\t\"m\n\x04\x43ode\x12\x0b\n\x07UNKNOWN\x10\x00\x12\r\n\tRETRYABLE\x10\x01\x12\x0e\n\nNOT_ONLINE\x10\x02\x12\x16\n\x12RESOURCE_EXHAUSTED\x10\x03\x12\x0b\n\x07INVALID\x10\x04\x12\x14\n\x10\x43LUSTER_MISMATCH\x10\x05\"<\n\x08WriteAck\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12#\n\x08refusals\x18\x02 \x03(\x0b\x32\x11.penstock.Refusal\"O\n\nWritePiece\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x87\x01\n\x0bPullRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x03 \x01(\r\x12\x12\n\ndrainer_id\x18\x04 \x01(\t\x12\x0e\n\x06pieces\x18\x05 \x01(\x08\x12\x15\n\rmetadata_only\x18\x06 \x01(\x08\"u\n\tPullBatch\x12\x10\n\x08payloads\x18\x01 \x03(\x0c\x12\x11\n\tcommit_ts\x18\x02 \x03(\x03\x12\"\n\x05piece\x18\x03 \x01(\x0b\x32\x13.penstock.PullPiece\x12\r\n\x05sizes\x18\x04 \x03(\x04\x12\x10\n\x08start_ts\x18\x05 \x03(\x03\"I\n\x0c\x46\x65tchRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tcommit_ts\x18\x02 \x03(\x03\x12\x12\n\ndrainer_id\x18\x03 \x01(\t\"K\n\tPullPiece\x12\x11\n\tcommit_ts\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x0f\n\rStatusRequest\"\xa9\x01\n\x0bStatusReply\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rmax_commit_ts\x18\x03 \x01(\x03\x12\x33\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32\".penstock.StatusReply.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1f\n\x0cPauseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"\x0c\n\nPauseReply\"6\n\x0c\x43loseRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x15\n\rskip_drainers\x18\x02 \x03(\t\"\x0c\n\nCloseReply\"\x12\n\x10TriggerGcRequest\"!\n\x0eTriggerGcReply\x12\x0f\n\x07message\x18\x01 \x01(\t2\xd0\x03\n\x04Pump\x12\x35\n\x05Write\x12\x14.penstock.WriteBatch\x1a\x12.penstock.WriteAck(\x01\x30\x01\x12\x38\n\nWriteLarge\x12\x14.penstock.WritePiece\x1a\x12.penstock.WriteAck(\x01\x12\x34\n\x04Pull\x12\x15.penstock.PullRequest\x1a\x13.penstock.PullBatch0\x01\x12\x36\n\x05\x46\x65tch\x12\x16.penstock.FetchRequest\x1a\x13.penstock.PullBatch0\x01\x12\x38\n\x06Status\x12\x17.penstock.StatusRequest\x1a\x15.penstock.StatusReply\x12\x35\n\x05Pause\x12\x16.penstock.PauseRequest\x1a\x14.penstock.PauseReply\x12\x35\n\x05\x43lose\x12\x16.penstock.CloseRequest\x1a\x14.penstock.CloseReply\x12\x41\n\tTriggerGc\x12\x1a.penstock.TriggerGcRequest\x1a\x18.penstock.TriggerGcReply2\xb1\x01\n\x07\x44rainer\x12\x38\n\x06Status\x12\x17.penstock.StatusRequest\x1a\x15.penstock.StatusReply\x12\x35\n\x05Pause\x12\x16.penstock.PauseRequest\x1a\x14.penstock.PauseReply\x12\x35\n\x05\x43lose\x12\x16.penstock.CloseRequest\x1a\x14.penstock.CloseReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,32 +43,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITEACK']._serialized_end=358
   _globals['_WRITEPIECE']._serialized_start=360
   _globals['_WRITEPIECE']._serialized_end=439
-  _globals['_PULLREQUEST']._serialized_start=441
-  _globals['_PULLREQUEST']._serialized_end=553
-  _globals['_PULLBATCH']._serialized_start=555
-  _globals['_PULLBATCH']._serialized_end=639
-  _globals['_PULLPIECE']._serialized_start=641
-  _globals['_PULLPIECE']._serialized_end=716
-  _globals['_STATUSREQUEST']._serialized_start=718
-  _globals['_STATUSREQUEST']._serialized_end=733
-  _globals['_STATUSREPLY']._serialized_start=736
-  _globals['_STATUSREPLY']._serialized_end=905
-  _globals['_STATUSREPLY_DETAILSENTRY']._serialized_start=859
-  _globals['_STATUSREPLY_DETAILSENTRY']._serialized_end=905
-  _globals['_PAUSEREQUEST']._serialized_start=907
-  _globals['_PAUSEREQUEST']._serialized_end=938
-  _globals['_PAUSEREPLY']._serialized_start=940
-  _globals['_PAUSEREPLY']._serialized_end=952
-  _globals['_CLOSEREQUEST']._serialized_start=954
-  _globals['_CLOSEREQUEST']._serialized_end=1008
-  _globals['_CLOSEREPLY']._serialized_start=1010
-  _globals['_CLOSEREPLY']._serialized_end=1022
-  _globals['_TRIGGERGCREQUEST']._serialized_start=1024
-  _globals['_TRIGGERGCREQUEST']._serialized_end=1042
-  _globals['_TRIGGERGCREPLY']._serialized_start=1044
-  _globals['_TRIGGERGCREPLY']._serialized_end=1077
-  _globals['_PUMP']._serialized_start=1080
-  _globals['_PUMP']._serialized_end=1488
-  _globals['_DRAINER']._serialized_start=1491
-  _globals['_DRAINER']._serialized_end=1668
+  _globals['_PULLREQUEST']._serialized_start=442
+  _globals['_PULLREQUEST']._serialized_end=577
+  _globals['_PULLBATCH']._serialized_start=579
+  _globals['_PULLBATCH']._serialized_end=696
+  _globals['_FETCHREQUEST']._serialized_start=698
+  _globals['_FETCHREQUEST']._serialized_end=771
+  _globals['_PULLPIECE']._serialized_start=773
+  _globals['_PULLPIECE']._serialized_end=848
+  _globals['_STATUSREQUEST']._serialized_start=850
+  _globals['_STATUSREQUEST']._serialized_end=865
+  _globals['_STATUSREPLY']._serialized_start=868
+  _globals['_STATUSREPLY']._serialized_end=1037
+  _globals['_STATUSREPLY_DETAILSENTRY']._serialized_start=991
+  _globals['_STATUSREPLY_DETAILSENTRY']._serialized_end=1037
+  _globals['_PAUSEREQUEST']._serialized_start=1039
+  _globals['_PAUSEREQUEST']._serialized_end=1070
+  _globals['_PAUSEREPLY']._serialized_start=1072
+  _globals['_PAUSEREPLY']._serialized_end=1084
+  _globals['_CLOSEREQUEST']._serialized_start=1086
+  _globals['_CLOSEREQUEST']._serialized_end=1140
+  _globals['_CLOSEREPLY']._serialized_start=1142
+  _globals['_CLOSEREPLY']._serialized_end=1154
+  _globals['_TRIGGERGCREQUEST']._serialized_start=1156
+  _globals['_TRIGGERGCREQUEST']._serialized_end=1174
+  _globals['_TRIGGERGCREPLY']._serialized_start=1176
+  _globals['_TRIGGERGCREPLY']._serialized_end=1209
+  _globals['_PUMP']._serialized_start=1212
+  _globals['_PUMP']._serialized_end=1676
+  _globals['_DRAINER']._serialized_start=1679
+  _globals['_DRAINER']._serialized_end=1856
 # @@protoc_insertion_point(module_scope)

@@ -62,28 +62,44 @@ class WritePiece(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., bytes: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "drainer_id", "pieces")
+    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "drainer_id", "pieces", "metadata_only")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_TS_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     DRAINER_ID_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_ONLY_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     after_ts: int
     batch_bytes_max: int
     drainer_id: str
     pieces: bool
-    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., drainer_id: _Optional[str] = ..., pieces: _Optional[bool] = ...) -> None: ...
+    metadata_only: bool
+    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., drainer_id: _Optional[str] = ..., pieces: _Optional[bool] = ..., metadata_only: _Optional[bool] = ...) -> None: ...
 
 class PullBatch(_message.Message):
-    __slots__ = ("payloads", "commit_ts", "piece")
+    __slots__ = ("payloads", "commit_ts", "piece", "sizes", "start_ts")
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
     PIECE_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    START_TS_FIELD_NUMBER: _ClassVar[int]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
     commit_ts: _containers.RepeatedScalarFieldContainer[int]
     piece: PullPiece
-    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., commit_ts: _Optional[_Iterable[int]] = ..., piece: _Optional[_Union[PullPiece, _Mapping]] = ...) -> None: ...
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    start_ts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., commit_ts: _Optional[_Iterable[int]] = ..., piece: _Optional[_Union[PullPiece, _Mapping]] = ..., sizes: _Optional[_Iterable[int]] = ..., start_ts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("cluster_id", "commit_ts", "drainer_id")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    DRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    commit_ts: _containers.RepeatedScalarFieldContainer[int]
+    drainer_id: str
+    def __init__(self, cluster_id: _Optional[int] = ..., commit_ts: _Optional[_Iterable[int]] = ..., drainer_id: _Optional[str] = ...) -> None: ...
 
 class PullPiece(_message.Message):
     __slots__ = ("commit_ts", "bytes", "offset", "data")

@@ -49,6 +49,11 @@ class PumpStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.PullRequest.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.PullBatch.FromString,
                 _registered_method=True)
+        self.Fetch = channel.unary_stream(
+                '/penstock.Pump/Fetch',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.FetchRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.PullBatch.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/penstock.Pump/Status',
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.StatusRequest.SerializeToString,
@@ -98,6 +103,13 @@ class PumpServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fetch(self, request, context):
+        """The named committed binlogs, in order, then the end. OUT_OF_RANGE when one of them is purged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -140,6 +152,11 @@ def add_PumpServicer_to_server(servicer, server):
             'Pull': grpc.unary_stream_rpc_method_handler(
                     servicer.Pull,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.PullRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.PullBatch.SerializeToString,
+            ),
+            'Fetch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.FetchRequest.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.PullBatch.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
@@ -243,6 +260,33 @@ class Pump:
             target,
             '/penstock.Pump/Pull',
             penstock_dot_pb_dot_penstock__pb2.PullRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.PullBatch.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/penstock.Pump/Fetch',
+            penstock_dot_pb_dot_penstock__pb2.FetchRequest.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.PullBatch.FromString,
             options,
             channel_credentials,

@@ -1,0 +1,123 @@
+"""A Drainer is told of transactions first, and its tasks fetch them afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.codec import decode_binlog, encode_binlog
+from penstock.model import Binlog, BinlogType, Origin, fake_binlog
+from penstock.pb import penstock_pb2
+from pump.record import PurgedRange, Record
+from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite, run
+
+
+async def told(pump: Pump) -> Any:
+    """Return the first message of a pull that wants no rows."""
+    request = penstock_pb2.PullRequest(cluster_id=CLUSTER, metadata_only=True)
+    stream = pump.batches.pull(request.SerializeToString(), Call())
+    try:
+        async for data in stream:
+            return penstock_pb2.PullBatch.FromString(data)
+    finally:
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def fetched(pump: Pump, *commit_ts: int, cluster_id: int = CLUSTER) -> list[Any]:
+    """Return all messages of a fetch."""
+    request = penstock_pb2.FetchRequest(cluster_id=cluster_id, commit_ts=commit_ts)
+    stream = pump.batches.fetch(request.SerializeToString(), Call())
+    return [penstock_pb2.PullBatch.FromString(data) async for data in stream]
+
+
+def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_origin(
+    tmp_path: Path,
+) -> None:
+    origin = Origin(source="s", epoch=1, file=2, position=3, gtid="g")
+    ddl = Binlog(tp=BinlogType.PREWRITE, start_ts=3, ddl_query=b"DROP TABLE t", ddl_job_id=9)
+    passed_on = Binlog(
+        tp=BinlogType.PREWRITE, start_ts=5, prewrite_value=b"rows" * 9, origin=origin
+    )
+
+    async def body(pump: Pump) -> None:
+        for binlog in (prewrite(1), commit(1, 2), ddl, commit(3, 4), passed_on, commit(5, 6)):
+            await pump.write(binlog)
+        assert len(await pump.pulled(3)) == 3  # Then the index has come so far.
+        batch = await told(pump)
+        plain, change, head = batch.payloads
+        whole = encode_binlog(prewrite(1)) + encode_binlog(commit(1, 2))
+        assert (batch.commit_ts, batch.start_ts) == ([2, 4, 6], [1, 3, 5])
+        assert batch.sizes[:2] == [len(whole), 0]
+        assert plain == b""
+        assert decode_binlog(change).ddl_query == b"DROP TABLE t"
+        assert decode_binlog(head).origin == origin
+        assert decode_binlog(head).prewrite_value == b""
+        assert batch.sizes[2] == len(encode_binlog(passed_on) + encode_binlog(commit(5, 6)))
+
+    run(tmp_path, body)
+
+
+def test_exactly_what_is_asked_for_is_fetched_in_as_many_messages_as_it_takes(
+    tmp_path: Path,
+) -> None:
+    async def body(pump: Pump) -> None:
+        for ts in range(1, 4000, 4):
+            await pump.write_batches([[prewrite(ts, b"x" * 900), commit(ts, ts + 1)]])
+        assert len(await pump.pulled(1000)) == 1000
+        wanted = list(range(2, 4000, 8))
+        pump.pulls._batch_bytes_max = 10_000
+        batches = await fetched(pump, *wanted)
+        assert [ts for batch in batches for ts in batch.commit_ts] == wanted
+        found = [decode_binlog(payload) for batch in batches for payload in batch.payloads]
+        assert [binlog.commit_ts for binlog in found] == wanted
+        assert {binlog.prewrite_value for binlog in found} == {b"x" * 900}
+        assert len(batches) > 10
+
+    run(tmp_path, body)
+
+
+def test_what_is_purged_missing_unsorted_or_another_cluster_s_is_refused_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(pump: Pump, *commit_ts: int, cluster_id: int = CLUSTER) -> Aborted:
+        with pytest.raises(Aborted) as caught:
+            await fetched(pump, *commit_ts, cluster_id=cluster_id)
+        return caught.value
+
+    async def body(pump: Pump) -> None:
+        for binlog in (prewrite(1), commit(1, 2), prewrite(3), commit(3, 6)):
+            await pump.write(binlog)
+        assert len(await pump.pulled(2)) == 2
+        absent = await refused(pump, 2, 4, 6)
+        assert absent.code is grpc.StatusCode.FAILED_PRECONDITION
+        assert "4" in absent.details
+        assert (await refused(pump, 7)).code is grpc.StatusCode.FAILED_PRECONDITION
+        assert (await refused(pump, 6, 2)).code is grpc.StatusCode.INVALID_ARGUMENT
+        other = await refused(pump, 2, cluster_id=8)
+        assert other.code is grpc.StatusCode.PERMISSION_DENIED
+        stream = pump.storage.stream
+        monkeypatch.setattr(stream, "purge", stream.purge._replace(purged_ts=5))
+        purged = await refused(pump, 2, 6)
+        assert purged.code is grpc.StatusCode.OUT_OF_RANGE
+        assert str(PurgedRange(1, 5).problem) in purged.details
+        assert len((await fetched(pump, 6))[0].payloads) == 1
+
+    run(tmp_path, body)
+
+
+def test_a_fake_binlog_is_told_whole(tmp_path: Path) -> None:
+    async def body(pump: Pump) -> None:
+        await pump.write(prewrite(1))
+        await pump.write(commit(1, 2))
+        assert len(await pump.pulled(1)) == 1  # Then the index has come so far.
+        payload = encode_binlog(fake_binlog(9))
+        pump.storage.index(pump.storage.append([Record(BinlogType.ROLLBACK, 9, 9, payload)]))
+        batch = await told(pump)
+        assert batch.commit_ts == [2, 9]
+        assert batch.sizes[1] == 0
+        assert batch.payloads[1] == payload
+
+    run(tmp_path, body)
