@@ -29,6 +29,7 @@ from tests.bench import (
     lag,
     merge,
     mysql_decode,
+    mysql_load,
     mysql_relay,
     pump_matrix,
     pump_pull,
@@ -44,12 +45,13 @@ SPINE: dict[str, Bench] = {
     "pump.write.unary. pump.write.batched.": pump_write.measure,
     "pump.pull.1k": pump_pull.measure,
     "apply.merge.existing": apply_merge.measure,
-    "lag.": lag.measure,
+    "lag.p": partial(lag.measure, "lag", 1000),
 }
 
 OTHERS: dict[str, Bench] = {
     "merge.k drainer.merge": merge.measure,
     **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
+    "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
     "apply.replica.mixed drainer.replica": apply_replica.measure,
     "apply.load_data.insert drainer.load_data": apply_load_data.measure,
     **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
@@ -60,6 +62,7 @@ OTHERS: dict[str, Bench] = {
     "pump.rebuild": pump_stored.measure_rebuild,
     "relay.write. mysql.relay.": mysql_relay.measure,
     "mysql.decode.": mysql_decode.measure,
+    "mysql.load": mysql_load.measure,
 }
 
 LONG: dict[str, Bench] = {

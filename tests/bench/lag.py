@@ -8,26 +8,32 @@ by hand into the same MariaDB.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
+from tests.bench.steady_writers import Pace
 
-RATE = 1000
-THREADS = 32
+RATE_PER_THREAD = 32
 WARM_UP_S = 2.0
 SECONDS = 15.0
 LOOK_EVERY_S = 0.002
 
 
-def measure(home: Path) -> Iterator[Figure]:
-    """Yield p50 and p99 of the lag in milliseconds."""
+def measure(name: str, rate: int, home: Path) -> Iterator[Figure]:
+    """Yield p50 and p99 of the lag in milliseconds, at so many transactions a second."""
     with Cluster(home, sink="mysql") as cluster, PumpClient.connect(cluster.etcd.url) as client:
         assert cluster.mariadb is not None
         client.execute_ddl("CREATE DATABASE bench")
@@ -40,13 +46,31 @@ def measure(home: Path) -> Iterator[Figure]:
             first.insert("t", (-1, 0, "Spark takes some seconds to start"))
         assert first.commit_ts is not None
         wait_until(cluster.mariadb, first.commit_ts)
-        acknowledged = write_steadily(client)
-        seen = watch(cluster.mariadb, acknowledged)
-        lags_ms, rate = acknowledged.lags_ms(seen)
-    detail = {"transactions_per_s": round(rate), "rows": len(lags_ms), "baseline": "bare commit"}
-    for name, share in (("lag.p50", 0.5), ("lag.p99", 0.99)):
+        before_s = cpu_s(cluster)
+        log = Acknowledged(
+            Pace(
+                etcd_url=cluster.etcd.url,
+                rate=rate,
+                threads=rate // RATE_PER_THREAD,
+                seconds=WARM_UP_S + SECONDS,
+            )
+        )
+        lags_ms = log.lags_ms(watch(cluster.mariadb, log))
+        spent_s = cpu_s(cluster)
+    detail = {
+        "transactions_per_s": round(log.rate),
+        "asked_per_s": rate,
+        "rows": len(lags_ms),
+        "cpu_us_per_transaction": {
+            part: round((spent_s[part] - before_s[part]) / len(log.commits) * 1e6, 1)
+            for part in spent_s
+        },
+        "machine_load": round(os.getloadavg()[0], 1),
+        "baseline": "bare commit",
+    }
+    for figure, share in ((f"{name}.p50", 0.5), (f"{name}.p99", 0.99)):
         yield Figure(
-            name=name,
+            name=figure,
             value=percentile(lags_ms, share),
             unit="ms",
             baseline=percentile(bare_ms, share),
@@ -54,52 +78,58 @@ def measure(home: Path) -> Iterator[Figure]:
         )
 
 
+def cpu_s(cluster: Cluster) -> dict[str, float]:
+    """Return the CPU seconds that each part used so far, the Drainer's children included."""
+    assert cluster.mariadb is not None
+    pids = {
+        "drainer": [cluster.drainer.pid],
+        "mariadb": [cluster.mariadb.pid],
+        "pumps": [pump.pid for pump in cluster.pumps.values()],
+        "etcd": [cluster.etcd.pid],
+    }
+    return {part: sum(map(process_s, found)) for part, found in pids.items()}
+
+
+def process_s(pid: int) -> float:
+    """Return the CPU seconds of a process and its children."""
+    process = psutil.Process(pid)
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
 class Acknowledged:
     """What the writers committed: (commit_ts, when it was acknowledged)."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        """Start them; they end by themselves."""
+        command = [sys.executable, "-m", "tests.bench.steady_writers", json.dumps(asdict(pace))]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self.commits: list[tuple[int, float]] = []
         self.done = threading.Event()
-        self.began = time.monotonic()
+        threading.Thread(target=self._read).start()
 
-    def lags_ms(self, seen: list[tuple[int, float]]) -> tuple[list[float], float]:
-        """Return the lags after the warm-up, and the rate the writers kept."""
+    def _read(self) -> None:
+        out, _ = self._process.communicate()
+        if self._process.returncode == 0:
+            self.commits = sorted((ts, at) for ts, at in json.loads(out))
+        self.done.set()
+
+    @property
+    def rate(self) -> float:
+        """The transactions per second that the writers kept to."""
+        moments = [at for _, at in self.commits]
+        return len(moments) / (max(moments) - min(moments))
+
+    def lags_ms(self, seen: list[tuple[int, float]]) -> list[float]:
+        """Return the lags after the warm-up."""
         lags, position = [], 0
-        for commit_ts, at in sorted(self.commits):
+        warm = min(at for _, at in self.commits) + WARM_UP_S
+        for commit_ts, at in self.commits:
             while seen[position][0] < commit_ts:
                 position += 1
-            if at > self.began + WARM_UP_S:
+            if at > warm:
                 lags.append(max(0.0, seen[position][1] - at) * 1000)
-        last = max(at for _, at in self.commits)
-        return lags, len(self.commits) / (last - self.began)
-
-
-def write_steadily(client: PumpClient) -> Acknowledged:
-    """Start writers that keep to the rate together; they end by themselves."""
-    log = Acknowledged()
-
-    def writer(number: int) -> None:
-        pause = THREADS / RATE
-        due = log.began + number / RATE
-        key = number
-        while due < log.began + WARM_UP_S + SECONDS:
-            time.sleep(max(0.0, due - time.monotonic()))
-            with client.begin(schema="bench") as txn:
-                txn.insert("t", (key, key % 1000, "x" * 100))
-            log.commits.append((txn.commit_ts, time.monotonic()))
-            key += THREADS
-            due += pause
-
-    def run() -> None:
-        threads = [threading.Thread(target=writer, args=(n,)) for n in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        log.done.set()
-
-    threading.Thread(target=run).start()
-    return log
+        return lags
 
 
 def wait_until(mariadb: MariadbServer, commit_ts: int) -> None:
@@ -124,8 +154,10 @@ def watch(mariadb: MariadbServer, log: Acknowledged) -> list[tuple[int, float]]:
             commit_ts = checkpoint_ts(cursor)
             if not seen or seen[-1][0] < commit_ts:
                 seen.append((commit_ts, time.monotonic()))
-            if log.done.is_set() and seen and seen[-1][0] >= max(log.commits)[0]:
-                return seen
+            if log.done.is_set():
+                assert log.commits, "the writers failed, see above"
+                if seen[-1][0] >= log.commits[-1][0]:
+                    return seen
             time.sleep(LOOK_EVERY_S)
 
 
