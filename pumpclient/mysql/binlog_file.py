@@ -6,7 +6,7 @@ events that MariaDB 11.4 and later wrote through its cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import BinaryIO
 
 from penstock.errors import Malformed
@@ -22,9 +22,9 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.types import EventType
 
 FIRST_POSITION = len(FILE_MAGIC)
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 17  # Larger ones leave the processor's cache: an event takes a tenth more.
 _POSITION_BITS = 0xFFFFFFFF
-_SIZE_FIELD = 3
+_FORMAT_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)  # Plain numbers compare fastest.
 _HINT = "the file is damaged, or the position is not the beginning of an event"
 
 
@@ -33,19 +33,27 @@ class BinlogFile:
 
     With `verifies` every checksum that the file's FORMAT_DESCRIPTION promises is checked. A file
     that ends within an event ends the pass: `torn_bytes` says how much of the event is there.
+    With `types` only events of these are yielded; the others are checked like them, and passed over
+    without being made.
     """
 
     def __init__(
-        self, file: BinaryIO, position: int = FIRST_POSITION, *, verifies: bool = False
+        self,
+        file: BinaryIO,
+        position: int = FIRST_POSITION,
+        *,
+        verifies: bool = False,
+        types: Collection[int] | None = None,
     ) -> None:
         self._file = file
+        self._types = None if types is None else frozenset(map(int, types))
         self.position = position
         self.torn_bytes = 0
         self.verifies = verifies
         self.description: FormatDescription | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Header, bytes]]:
-        """Yield position, header and all bytes of each event.
+        """Return an iterator over position, header and all bytes of each event.
 
         Raises `Malformed` for a file that is no binlog, a header that cannot be, and, when
         verifying, a checksum that does not hold.
@@ -56,33 +64,37 @@ class BinlogFile:
         if self.position > FIRST_POSITION and self.verifies:
             self.description = self._first_description()
         self._file.seek(self.position)
-        yield from self._events()
+        return self._events()
 
     def _events(self) -> Iterator[tuple[int, Header, bytes]]:
-        waiting = b""
-        unpack, make = HEADER.unpack_from, Header._make
-        wanted = HEADER_SIZE
+        waiting, wanted = b"", HEADER_SIZE
+        begin = self.position
+        unpack, new, types, verifies = HEADER.unpack_from, tuple.__new__, self._types, self.verifies
         while block := self._file.read(max(BLOCK_BYTES, wanted - len(waiting))):
             waiting += block
             at, end = 0, len(waiting)
             wanted = HEADER_SIZE
-            while end - at >= HEADER_SIZE:
+            last = end - HEADER_SIZE
+            while at <= last:
                 fields = unpack(waiting, at)
-                size = fields[_SIZE_FIELD]
+                type_, size = fields[1], fields[3]  # As `Header` has them.
                 if size < HEADER_SIZE:
-                    raise Malformed(f"an event of {size} bytes at {self.position}", hint=_HINT)
-                if end - at < size:
+                    raise Malformed(f"an event of {size} bytes at {begin + at}", hint=_HINT)
+                behind = at + size
+                if behind > end:
                     wanted = size
                     break
-                event = waiting[at : at + size]
-                header = make(fields)
-                position = self.position
-                if self.verifies or header.type == EventType.FORMAT_DESCRIPTION:
-                    self._check(header, event)
-                self.position = position + size
-                yield position, header, event
-                at += size
+                if verifies or type_ == _FORMAT_DESCRIPTION:
+                    self.position = begin + at
+                    self._check(Header._make(fields), waiting[at:behind])
+                if types is None or type_ in types:
+                    self.position = begin + behind
+                    # What `Header._make` does, without its call in between.
+                    yield begin + at, new(Header, fields), waiting[at:behind]
+                at = behind
             waiting = waiting[at:]
+            begin += at
+            self.position = begin
         self.torn_bytes = len(waiting)
 
     def _first_description(self) -> FormatDescription | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events.compressed import TransactionPayload, decompress_block
@@ -30,8 +31,7 @@ from pumpclient.mysql.events.types import ROWS_TYPES, EventFlag, EventType
 __all__ = ["Event", "Opaque", "Rows", "Stop", "body_of", "decode_event"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """A TABLE_MAP or rows event, unread."""
 
     type: EventType
@@ -96,6 +96,8 @@ _DECODERS: dict[int, Callable[[bytes], Event]] = {
     EventType.START_ENCRYPTION: StartEncryption.decode,
     EventType.QUERY_COMPRESSED: _query_compressed,
 }
+_UNREAD = {int(type_): type_ for type_ in (EventType.TABLE_MAP, *ROWS_TYPES)}
+_FORMAT_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _OPAQUE = frozenset(
     {EventType.IGNORABLE, EventType.TRANSACTION_CONTEXT, EventType.VIEW_CHANGE, EventType.SLAVE}
 )
@@ -111,7 +113,7 @@ _STATEMENT_PARTS = frozenset(
 
 def body_of(event: bytes, checksum: Checksum) -> bytes:
     """Return a whole event's bytes between its header and its checksum."""
-    return event[HEADER_SIZE : len(event) - CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
+    return event[HEADER_SIZE:-CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
 
 
 def decode_event(event: bytes, checksum: Checksum, header: Header | None = None) -> Event:
@@ -121,18 +123,21 @@ def decode_event(event: bytes, checksum: Checksum, header: Header | None = None)
     that is not marked as ignorable.
     """
     header = header or read_header(event)
-    if header.type == EventType.FORMAT_DESCRIPTION:
+    type_ = header.type
+    if type_ == _FORMAT_DESCRIPTION:
         return FormatDescription.decode(event[HEADER_SIZE:])
-    body = body_of(event, checksum)
-    if header.type == EventType.TABLE_MAP or header.type in ROWS_TYPES:
-        return Rows(EventType(header.type), body)
-    decode = _DECODERS.get(header.type)
+    # `body_of` without its call; this and the next lookup are what most events need.
+    body = event[HEADER_SIZE:-CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
+    unread = _UNREAD.get(type_)
+    if unread is not None:
+        return Rows(unread, body)
+    decode = _DECODERS.get(type_)
     if decode is not None:
         return decode(body)
-    if header.type in _STATEMENT_PARTS:
-        return StatementPart(EventType(header.type), body)
-    if header.type in _OPAQUE or header.flags & EventFlag.IGNORABLE:
-        return Opaque(header.type, body)
+    if type_ in _STATEMENT_PARTS:
+        return StatementPart(EventType(type_), body)
+    if type_ in _OPAQUE or header.flags & EventFlag.IGNORABLE:
+        return Opaque(type_, body)
     raise Malformed(
         f"{header} is unknown, and its server does not allow to ignore it",
         hint="a newer version of Penstock may know it",

@@ -12,11 +12,14 @@ n    the statement, in the character set of the session
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from typing import Self
 
 from pumpclient.mysql.events.reader import BodyReader, pack_uint
 from pumpclient.mysql.events.status import StatusVariables, decode_status
+
+_HEAD = struct.Struct("<IIBHH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,10 @@ class Query:
     def decode(cls, data: bytes) -> Self:
         """Read a body; raise `Malformed` when it is none."""
         body = BodyReader(data, "QUERY")
-        thread_id, ran_s = body.uint(4), body.uint(4)
-        schema_length, error_code = body.uint(1), body.uint(2)
-        status = body.take(body.uint(2))
+        thread_id, ran_s, schema_length, error_code, status_size = _HEAD.unpack(
+            body.take(_HEAD.size)
+        )
+        status = body.take(status_size)
         schema = body.take(schema_length)
         if body.uint(1) != 0:
             raise body.malformed("no zero behind the schema's name")

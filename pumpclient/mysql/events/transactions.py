@@ -13,6 +13,7 @@ from typing import Self
 
 from pumpclient.mysql.events.reader import BodyReader, pack_uint
 
+_XID_SIZE = 8
 _XID_PART_MAX = 64
 
 
@@ -25,14 +26,13 @@ class Xid:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read a body; raise `Malformed` when it is none."""
-        body = BodyReader(data, "XID")
-        event = cls(body.uint(8))
-        body.finish()
-        return event
+        if len(data) != _XID_SIZE:
+            raise BodyReader(data, "XID").malformed(f"{len(data)} bytes")
+        return cls(int.from_bytes(data, "little"))
 
     def encode(self) -> bytes:
         """Return the body."""
-        return pack_uint(self.number, 8)
+        return pack_uint(self.number, _XID_SIZE)
 
 
 @dataclass(frozen=True, slots=True)

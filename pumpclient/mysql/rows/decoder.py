@@ -55,16 +55,18 @@ class Decoder:
         self._read = read_rows(self._readings, wanted, table_map.name)
         self._images: ImageReader | None = None
         self._full = (1 << width) - 1
-        # The usual event begins with these bytes behind id and flags, and needs no other look.
-        self._heads: dict[int, tuple[Kind, bytes]] = {}
+        # The usual event has these bytes behind id and flags, and needs no other look: then where
+        # its images begin, and how its rows are paired.
+        self._head_at = id_size + 2
+        self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], Changes]]] = {}
         for type_, layout in LAYOUTS.items():
             if not layout.is_compressed and not layout.is_partial:
                 head = RowsEvent(
                     EventType(type_), 0, width,
                     None if layout.kind is Kind.INSERT else self._full,
                     None if layout.kind is Kind.DELETE else self._full, b"",
-                ).encode(id_size=0)  # fmt: skip
-                self._heads[type_] = layout.kind, head[2:]
+                ).encode(id_size=0)[2:]  # fmt: skip
+                self._heads[type_] = head, self._head_at + len(head), _PAIRS[layout.kind]
 
     def changes(self, type_: int, body: bytes) -> Changes:
         """Return the rows of a whole rows event, before and after.
@@ -74,10 +76,10 @@ class Decoder:
         """
         try:
             known = self._heads.get(type_)
-            at = self._id_size + 2
-            if known is not None and body.startswith(known[1], at):
-                kind, head = known
-                return _paired(kind, self._read(body, at + len(head)))
+            if known is not None:
+                head, images_at, paired = known
+                if body.startswith(head, self._head_at):
+                    return paired(self._read(body, images_at))
             return self._unusual(RowsEvent.decode(EventType(type_), body, id_size=self._id_size))
         except (LookupError, ValueError, ArithmeticError, struct.error) as error:
             raise Malformed(
@@ -90,7 +92,7 @@ class Decoder:
             raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")
         bitmaps = (event.before, event.after)
         if all(b in (None, self._full) for b in bitmaps) and not event.layout.is_partial:
-            return _paired(event.layout.kind, self._read(event.images, 0))
+            return _PAIRS[event.layout.kind](self._read(event.images, 0))
         if self._images is None:
             columns = self.table_map.columns
             self._images = ImageReader(self.table_map.name, columns, self._readings)
@@ -107,14 +109,23 @@ class Decoder:
         ]
 
 
-def _paired(kind: Kind, rows: list[Row]) -> Changes:
-    if kind is Kind.INSERT:
-        return [(None, row) for row in rows]
-    if kind is Kind.DELETE:
-        return [(row, None) for row in rows]
+def _inserted(rows: list[Row]) -> Changes:
+    if len(rows) == 1:
+        return [(None, rows[0])]
+    return [(None, row) for row in rows]
+
+
+def _deleted(rows: list[Row]) -> Changes:
+    return [(row, None) for row in rows]
+
+
+def _updated(rows: list[Row]) -> Changes:
     if len(rows) % 2:
         raise ValueError("a row before its update lacks the row after")
     return list(zip(rows[::2], rows[1::2], strict=True))
+
+
+_PAIRS = {Kind.INSERT: _inserted, Kind.UPDATE: _updated, Kind.DELETE: _deleted}
 
 
 def decoder_for(

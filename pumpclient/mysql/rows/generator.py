@@ -49,6 +49,7 @@ class Source:
         codes: list[str] = []
         targets: list[str] = []
         after: list[str] = []
+        length = ""
         for index in columns:
             reading = self._readings[index]
             parts = reading.codes or PREFIX_CODES[reading.prefix]
@@ -60,7 +61,6 @@ class Source:
             if reading.prefix:
                 targets += raw
                 length = joined(parts).format(*raw)
-                after.append(f"q = p; p += {length}")
                 raw = ["d[q:p]"]
             elif reading.expression == "{0}":
                 targets.append(f"v{index}")
@@ -69,11 +69,12 @@ class Source:
                 targets += raw
             if index in self._wanted:
                 after.append(f"v{index} = {reading.value(*raw)}")
-        self._unpack(indent, codes, targets)
+        self._unpack(indent, codes, targets, length)
         for line in after:
             self.add(indent, line)
 
-    def _unpack(self, indent: int, codes: list[str], targets: list[str]) -> None:
+    def _unpack(self, indent: int, codes: list[str], targets: list[str], length: str) -> None:
+        """Read `codes` into `targets`; a prefixed value, of that `length`, is at `q` then."""
         layout = struct.Struct("<" + "".join(codes))
         if codes == ["B"]:
             self.add(indent, f"{targets[0]} = d[p]")
@@ -81,7 +82,10 @@ class Source:
             name = f"unpack_{layout.format[1:]}"
             self.names[name] = layout.unpack_from
             self.add(indent, f"{', '.join(targets)}, = {name}(d, p)")
-        self.add(indent, f"p += {layout.size}")
+        if length:
+            self.add(indent, f"q = p + {layout.size}; p = q + {length}")
+        else:
+            self.add(indent, f"p += {layout.size}")
 
     def runs(self) -> list[list[int]]:
         """Return the columns cut behind each prefixed one."""

@@ -92,14 +92,14 @@ def _decimal_reader(precision: int, scale: int) -> tuple[Callable[[bytes], Decim
         factor *= 10**digits
     add_up: Callable[[int], int] = eval(f"lambda bits: {' + '.join(terms)}")
     sign, ones, limit = 1 << shift - 1, (1 << shift) - 1, 10**precision
-    from_bytes = int.from_bytes
+    from_bytes, scaled = int.from_bytes, _EXACT.scaleb
 
     def read(raw: bytes) -> Decimal:
         bits = from_bytes(raw, "big") ^ sign
         number = -add_up(bits ^ ones) if bits & sign else add_up(bits)
         if not -limit < number < limit:
             raise ValueError(f"{raw!r} is no DECIMAL({precision},{scale})")
-        return Decimal(number).scaleb(-scale, _EXACT) if scale else Decimal(number)
+        return scaled(number, -scale) if scale else Decimal(number)
 
     return read, shift // 8
 
