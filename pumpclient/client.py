@@ -29,6 +29,7 @@ from pumpclient.delivery import Deliveries
 from pumpclient.options import Options, Tls
 from pumpclient.prewrite import Prewriter
 from pumpclient.pumps import Pump, Pumps
+from pumpclient.rows import Table
 from pumpclient.schema import Schemas, split_name
 from pumpclient.selector import selector_for
 from pumpclient.session import Session
@@ -107,6 +108,11 @@ class PumpClient:
             ddl = DdlExecutor(session, history, DdlFence(connection), writer_id)
             return cls(session, ddl, opened.pop_all())
 
+    @property
+    def session(self) -> Session:
+        """The parts that this client is made of, for those who commit in a way of their own."""
+        return self._session
+
     def begin(
         self,
         schema: str | None = None,
@@ -145,6 +151,10 @@ class PumpClient:
     def table(self, name: str, schema: str | None = None) -> TableInfo:
         """Return the current version of a table; raise `NeedsOperator` when there is none."""
         return self._session.schemas.table(*split_name(name, schema)).info
+
+    def compiled(self, name: str, schema: str | None = None) -> Table:
+        """Return the same, ready to encode rows: what `Transaction.insert_encoded` takes."""
+        return self._session.schemas.table(*split_name(name, schema))
 
     def write_binlog(self, binlog: Binlog) -> None:
         """Write one binlog; for writers that make their own transactions and timestamps.

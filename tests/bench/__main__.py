@@ -25,6 +25,7 @@ from tests.bench import (
     apply_load_data,
     apply_merge,
     apply_replica,
+    catchup,
     decode,
     lag,
     merge,
@@ -68,6 +69,7 @@ OTHERS: dict[str, Bench] = {
 LONG: dict[str, Bench] = {
     "pump.restart.": pump_stored.measure_restart,
     "pump.stored.": pump_stored.measure,
+    f"{catchup.NAME} drainer.catchup": catchup.measure,
 }
 """Run only when asked for: minutes and tens of gigabytes each."""
 

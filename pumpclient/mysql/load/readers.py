@@ -1,0 +1,129 @@
+"""Threads that read chunks of many tables and hand their rows over in bounded groups.
+
+planner session ── ranges, as they are asked for ──> reader threads ── queue ──> one writer
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pumpclient.mysql.load.chunks import Range, packed
+from pumpclient.mysql.load.sessions import Session
+from pumpclient.mysql.load.tables import SourceTable, chunks_of, select
+from pumpclient.mysql.load.text_rows import TextRows
+
+_QUEUED_PER_READER = 3
+_POLL_S = 0.2
+
+
+@dataclass(slots=True)
+class TableJob:
+    """A table to read. `is_planned` when `chunks_begun` is final."""
+
+    table: SourceTable
+    reader: TextRows
+    chunks_begun: int = 0
+    chunks_ended: int = 0
+    is_planned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one table; an empty one says that one more chunk, or the planning, is at its end."""
+
+    job: TableJob
+    rows: list[bytes] = field(default_factory=list)
+    ends_chunk: bool = False
+
+
+class Readers:
+    """Reads all jobs, one table after the other, with a thread for each session."""
+
+    def __init__(
+        self,
+        jobs: Sequence[TableJob],
+        planner: Session,
+        sessions: Sequence[Session],
+        *,
+        rows_per_chunk: int,
+        group_bytes: int,
+    ) -> None:
+        self._jobs = jobs
+        self._planner = planner
+        self._sessions = sessions
+        self._rows_per_chunk = rows_per_chunk
+        self._group_bytes = group_bytes
+        self._queue: queue.Queue[Group | BaseException | None] = queue.Queue(
+            _QUEUED_PER_READER * len(sessions)
+        )
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._plan = self._planned()
+
+    def _planned(self) -> Iterator[tuple[TableJob, Range]]:
+        for job in self._jobs:
+            for range_ in chunks_of(self._planner, job.table, self._rows_per_chunk):
+                job.chunks_begun += 1
+                yield job, range_
+            job.is_planned = True
+            self._put(Group(job))
+
+    @contextmanager
+    def groups(self) -> Iterator[Iterator[Group]]:
+        """Run the threads during the `with`; what fails in one is raised by the iterator."""
+        threads = [
+            threading.Thread(target=self._read_all, args=(s,), name=f"load-{n}", daemon=True)
+            for n, s in enumerate(self._sessions)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self._arriving(len(threads))
+        finally:
+            self._stop.set()
+            for session in (self._planner, *self._sessions):
+                session.interrupt()
+            for thread in threads:
+                thread.join()
+
+    def _arriving(self, running: int) -> Iterator[Group]:
+        while running:
+            item = self._queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+
+    def _read_all(self, session: Session) -> None:
+        try:
+            while True:
+                with self._lock:
+                    found = next(self._plan, None)
+                if found is None or self._stop.is_set():
+                    break
+                self._read(session, *found)
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _read(self, session: Session, job: TableJob, range_: Range) -> None:
+        sql, parameters = select(job.table, job.reader.columns, range_)
+        rows = session.rows(sql, parameters, job.reader)
+        for group in packed(rows, self._group_bytes):
+            if self._stop.is_set():
+                return
+            self._put(Group(job, group))
+        self._put(Group(job, ends_chunk=True))
+
+    def _put(self, item: Group | BaseException | None) -> None:
+        while not self._stop.is_set():
+            try:
+                return self._queue.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue

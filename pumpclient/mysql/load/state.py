@@ -1,0 +1,173 @@
+"""How far a load is, in a file beside the source's checkpoint, and what it means for the binlog.
+
+    load.json   {"version": 1, "source": "db-1", "epoch": 1, "attempt": 2, "is_complete": false,
+                 "start": {"file": "mysql-bin.000002", "position": 1234, "gtids": "0-1-7"},
+                 "begun": [["shop", "t"]],
+                 "loaded": [["shop", "t", "mysql-bin.000002", 1234]]}
+
+All names are the source's. Of `begun` the target may be there; `loaded` are done, with the place of
+their snapshot, which is their floor; a table "" is the database itself. The file
+is replaced as a whole, synced before and after, so it is always one that was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.model import Origin
+
+Name = tuple[str, str]
+Floor = tuple[int, int]
+"""Number in the binlog file's name, and position."""
+
+_VERSION = 1
+_ATTEMPT_BITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogPlace:
+    """A place in a server's binlog, and every GTID before it, as text."""
+
+    file: str
+    position: int
+    gtids: str = ""
+
+    @property
+    def floor(self) -> Floor:
+        """The same, to be compared."""
+        return file_number(self.file), self.position
+
+
+def file_number(file: str) -> int:
+    """Return the number in a binlog file's name."""
+    return int(file.rpartition(".")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """What of the binlog the load has already."""
+
+    places: dict[Name, Floor] = field(default_factory=dict)
+
+    @property
+    def highest(self) -> Floor:
+        """Behind this nothing is left out any more."""
+        return max(self.places.values(), default=(0, 0))
+
+    def has(self, tables: tuple[Name, ...], place: Floor) -> bool:
+        """Tell whether what ends at `place` and concerns these source tables was loaded.
+
+        A database is a table named "". Raises `NeedsOperator` when that is so for some of several
+        tables only, as for a RENAME between two attempts.
+        """
+        loaded = {place <= self.places.get(name, (0, 0)) for name in tables}
+        if len(loaded) > 1:
+            names = ", ".join(f"{schema}.{table}" for schema, table in tables)
+            raise NeedsOperator(
+                f"a statement at {place} on {names} is loaded for a part of these tables",
+                hint="the load was begun again after it; load once more from the beginning"
+                " (remove load.json and the targets), without such statements meanwhile",
+            )
+        return loaded == {True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadState:
+    """A load, as kept."""
+
+    source: str
+    epoch: int
+    attempt: int = 0
+    start: BinlogPlace | None = None
+    begun: frozenset[Name] = frozenset()
+    loaded: dict[Name, BinlogPlace] = field(default_factory=dict)
+    is_complete: bool = False
+
+    @property
+    def floors(self) -> Floors:
+        """What to leave out of the binlog that is read from `start` on."""
+        return Floors({name: place.floor for name, place in self.loaded.items()})
+
+    def origin(self, number: int) -> Origin:
+        """Return the origin of this attempt's `number`-th transaction or DDL."""
+        assert 0 < number < 1 << _ATTEMPT_BITS
+        position = self.attempt << _ATTEMPT_BITS | number
+        return Origin(source=self.source, epoch=self.epoch, file=0, position=position)
+
+    def next_attempt(self, at: BinlogPlace) -> LoadState:
+        """Return the state of an attempt whose snapshot is at `at`."""
+        return replace(self, attempt=self.attempt + 1, start=self.start or at)
+
+
+class StateFile:
+    """The file; raises `Corrupt` for one that nobody wrote so, `NeedsOperator` when it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> LoadState | None:
+        """Return what was saved last, None before the first time."""
+        try:
+            told = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return None
+        except json.JSONDecodeError as error:
+            raise Corrupt(str(self._path), error.pos, f"not JSON: {error.msg}") from error
+        if not isinstance(told, dict) or told.get("version") != _VERSION:
+            raise NeedsOperator(
+                f"{self._path} has no version {_VERSION}", hint="use the Penstock that wrote it"
+            )
+        try:
+            return _state(told)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(str(self._path), 0, f"it lacks or garbles {error}") from error
+
+    def write(self, state: LoadState) -> None:
+        """Save durably."""
+        start = state.start
+        told = {
+            "version": _VERSION,
+            "source": state.source,
+            "epoch": state.epoch,
+            "attempt": state.attempt,
+            "is_complete": state.is_complete,
+            "start": start and {"file": start.file, "position": start.position,
+                                "gtids": start.gtids},
+            "begun": sorted(map(list, state.begun)),
+            "loaded": sorted([*name, at.file, at.position] for name, at in state.loaded.items()),
+        }  # fmt: skip
+        temporary = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w") as file:
+                json.dump(told, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise NeedsOperator(
+                f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"
+            ) from error
+
+
+def _state(told: dict[str, Any]) -> LoadState:
+    start = told["start"]
+    return LoadState(
+        source=told["source"],
+        epoch=told["epoch"],
+        attempt=told["attempt"],
+        start=start and BinlogPlace(start["file"], start["position"], start["gtids"]),
+        begun=frozenset((schema, table) for schema, table in told["begun"]),
+        loaded={(s, t): BinlogPlace(file, position) for s, t, file, position in told["loaded"]},
+        is_complete=told["is_complete"],
+    )

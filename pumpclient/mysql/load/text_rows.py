@@ -1,0 +1,214 @@
+"""Rows of a SELECT, as the server sends them in text, to the row bytes that binlogs carry.
+
+    packet   length (3 bytes), number (1), payload; a row of 16 MiB and more comes in several
+    payload  for each column its length and its text; FB for NULL
+             length: one byte up to FA, or FC + 2, FD + 3, FE + 8 bytes
+    end      FE and less than 9 bytes; an error begins with FF
+
+The code that reads is generated per table: no values are made where text goes over as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.datum import values
+from penstock.datum.fields import STRING_TYPES
+from penstock.datum.layout import EMPTY_ROW, Stored, handle_parts, handle_position, stored_columns
+from penstock.datum.rows import RowCodec
+from penstock.ddl.lexer import quote_name
+from penstock.errors import Malformed
+from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from pumpclient.changes import next_row_id
+
+_INTEGERS = frozenset(
+    {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
+)
+_AS_NUMBER = frozenset({MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
+_FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
+_SMALL = range(-128, 4096)
+_SHORT = 251
+PACKET_BYTES_MAX = 0xFFFFFF
+_NULL = b"\x00"
+
+ReadRows = Callable[[bytes, int, list[bytes]], tuple[int, bool]]
+"""Takes bytes, where packets begin and a list for the rows; returns where the first packet begins
+that is not whole, or that no quick way can read, and whether the end of all rows was met."""
+
+
+def selected(column: ColumnInfo) -> str:
+    """Return what to select for a column: its exact value in a form that is alike everywhere."""
+    name = quote_name(column.name)
+    if column.tp in _AS_NUMBER:
+        return f"{name} + 0"
+    if column.tp is MysqlType.FLOAT:
+        return f"{name} * 1e0"  # As text a FLOAT has six digits only.
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """The reader of one version of one table."""
+
+    columns: tuple[str, ...]
+    """Expressions to select, in this order."""
+    read: ReadRows
+    row: Callable[[bytes], bytes]
+    """Turns one row's whole payload into row bytes."""
+
+
+def text_rows(table: TableInfo) -> TextRows:
+    """Return the reader of a table; raises `Malformed` for a type that no row can hold."""
+    stored = stored_columns(table)
+    encoders = [_encoder(each) for each in stored]
+    join = _joined(table, stored, encoders)
+    names: dict[str, object] = {"long": _long, **join.names}
+    lines = [
+        "def read(d, p, out):",
+        "    end = len(d) - 4; add = out.append",
+        "    while p <= end:",
+        "        n = d[p] | d[p + 1] << 8 | d[p + 2] << 16",
+        "        q = p + 4 + n",
+        f"        if q > end + 4 or n == {PACKET_BYTES_MAX}: break",
+        "        c = p + 4",
+        "        if d[c] >= 254 and (d[c] == 255 or n < 9): return p, True",
+        *_lines(len(stored), 8),
+        f"        add({join.expression})",
+        "        p = q",
+        "    return p, False",
+        "def row(d):",
+        "    c = 0",
+        *_lines(len(stored), 4),
+        f"    return {join.expression}",
+    ]
+    exec(compile("\n".join(lines), f"<text rows of {table.name}>", "exec"), names)
+    columns = tuple(selected(each.column) for each in stored)
+    return TextRows(columns, names["read"], names["row"])  # type: ignore[arg-type]
+
+
+def _lines(count: int, indent: int) -> list[str]:
+    out = []
+    for n in range(count):
+        out += [
+            "n = d[c]; c += 1",
+            f"if n < 251: v{n} = d[c:c + n]; c += n",
+            f"elif n == 251: v{n} = None",
+            f"else: v{n}, c = long(d, c, n)",
+        ]
+    return [" " * indent + line for line in out]
+
+
+def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    width = {252: 2, 253: 3, 254: 8}.get(size)
+    if width is None:
+        raise Malformed(f"a column begins with {size:#x}", hint="the connection lost bytes")
+    begin = at + width
+    end = begin + int.from_bytes(data[at:begin], "little")
+    return data[begin:end], end
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """How the columns' variables become a row."""
+
+    expression: str
+    names: dict[str, object]
+
+
+def _joined(
+    table: TableInfo, stored: tuple[Stored, ...], encoders: list[Callable[[bytes], bytes]]
+) -> _Join:
+    if handle_parts(table):
+        # A common handle's columns may be cut; the codec knows how.
+        names: dict[str, object] = {"by_values": _by_values(table, stored)}
+        return _Join(f"by_values(({_tuple(len(stored))}))", names)
+    handle = handle_position(table)
+    names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
+    first, pieces = "int_datum(rowid())", []
+    for n, (each, encode) in enumerate(zip(stored, encoders, strict=True)):
+        if each.position == handle:
+            first = f"handle(v{n})"
+            names["handle"] = _handle
+            continue
+        names[f"null{n}"] = _null_piece(each)
+        if each.column.tp in _INTEGERS:
+            names[f"small{n}"] = {b"%d" % i: encode(b"%d" % i) for i in _small(each.column)}.get
+            made = f"(small{n}(v{n}) or e{n}(v{n}))"
+        elif each.column.tp in STRING_TYPES:
+            names[f"begin{n}"] = [
+                each.header + values.bytes_datum(bytes(i))[: -i or None] for i in range(_SHORT)
+            ]
+            made = f"(begin{n}[len(v{n})] + v{n} if len(v{n}) < {_SHORT} else e{n}(v{n}))"
+        else:
+            made = f"e{n}(v{n})"
+        names[f"e{n}"] = encode
+        pieces.append(f"({made} if v{n} is not None else null{n}())")
+    rest = " + ".join(pieces) or "b''"
+    return _Join(f"{first} + ({rest} or empty)", names)
+
+
+def _tuple(count: int) -> str:
+    return "".join(f"v{n}, " for n in range(count))
+
+
+def _small(column: ColumnInfo) -> range:
+    return range(128) if column.is_unsigned else range(-128, 128) if _is_tiny(column) else _SMALL
+
+
+def _is_tiny(column: ColumnInfo) -> bool:
+    return column.tp is MysqlType.TINY
+
+
+def _handle(text: bytes) -> bytes:
+    number = int(text)
+    # The handle is signed whatever the column is: large unsigned keys are negative handles.
+    return values.int_datum(number - (1 << 64) if number > values.INT64_MAX else number)
+
+
+def _null_piece(stored: Stored) -> Callable[[], bytes]:
+    def piece() -> bytes:
+        if stored.omits_null:
+            return b""
+        if stored.column.is_not_null and not stored.column.is_generated:
+            raise Malformed(
+                f"column {stored.column.name!r} is NOT NULL here and NULL there",
+                hint="alter one of them",
+            )
+        return stored.header + _NULL
+
+    return piece
+
+
+def _encoder(stored: Stored) -> Callable[[bytes], bytes]:
+    """Return what turns a column's text into its id and datum."""
+    header, encode, value_of = stored.header, stored.field.encode, _value_of(stored.column)
+    return lambda text: header + encode(value_of(text))
+
+
+def _value_of(column: ColumnInfo) -> Callable[[bytes], object]:
+    """Return what turns a column's text into a value that its field takes."""
+    if column.tp in _INTEGERS or column.tp in _AS_NUMBER:
+        return int
+    if column.tp in _FLOATS:
+        return float
+    if column.tp in STRING_TYPES:
+        return lambda text: text
+    return lambda text: text.decode()
+
+
+def _by_values(
+    table: TableInfo, stored: tuple[Stored, ...]
+) -> Callable[[tuple[bytes | None, ...]], bytes]:
+    codec = RowCodec(table)
+    width = len(table.columns)
+    slots = [(each.position, _value_of(each.column)) for each in stored]
+
+    def row(texts: tuple[bytes | None, ...]) -> bytes:
+        out: list[object] = [None] * width
+        for (position, value_of), text in zip(slots, texts, strict=True):
+            if text is not None:
+                out[position] = value_of(text)
+        return codec.encode_insert(out, rowid=next_row_id())
+
+    return row

@@ -1,0 +1,122 @@
+"""The initial load of sysbench-like tables, rows/s, against `mariadb-dump | mariadb`.
+
+`mysql.load` ends when all rows are readable in the second server, through a Pump and the Drainer;
+`mysql.load.pumps` when all are durable on the Pump. The baseline ends when the pipe does, in the
+same second server. All of it shares one machine; servers sync as they do by default.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.local.cluster import Cluster
+from deploy.local.mariadb import MariadbServer, program
+from pumpclient import PumpClient
+from pumpclient.mysql.load.unit import Load, LoadOptions
+from pumpclient.mysql.translate.ddl import Translator
+from tests.bench.figure import Figure
+from tests.bench.lag import wait_until
+from tests.kit.binlog_server import BinlogServer
+
+TABLES, ROWS = 2, 200_000
+READERS = 2
+
+
+def _fill(server: BinlogServer) -> None:
+    words = " ".join(["LPAD(FLOOR(RAND() * 1e11), 11, '0')"] * 10).replace(" LPAD", ", LPAD")
+    pad = ", ".join(["LPAD(FLOOR(RAND() * 1e11), 11, '0')"] * 5)
+    server.run("CREATE DATABASE sbtest", "USE sbtest")
+    for n in range(1, TABLES + 1):
+        table = f"sbtest.sbtest{n}"
+        server.run(
+            f"CREATE TABLE {table} (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, k INT NOT NULL"
+            " DEFAULT 0, c CHAR(120) NOT NULL DEFAULT '', pad CHAR(60) NOT NULL DEFAULT '',"
+            " KEY k_1 (k))",
+            "USE sbtest",
+            f"INSERT INTO {table} (k, c, pad) SELECT FLOOR(RAND() * {ROWS}),"
+            f" CONCAT_WS('-', {words}), CONCAT_WS('-', {pad}) FROM seq_1_to_{ROWS}",
+            f"ANALYZE TABLE {table}",
+        )
+
+
+def _login(server: MariadbServer) -> list[str]:
+    return [f"--host={server.host}", f"--port={server.port}", f"--user={server.user}",
+            f"--password={server.password}"]  # fmt: skip
+
+
+def _dump_and_load(source: MariadbServer, target: MariadbServer) -> float:
+    """Return how many seconds the pipe takes."""
+    dump = [program("mariadb-dump", "mysqldump"), "--no-defaults", *_login(source)]
+    dump += ["--single-transaction", "--databases", "sbtest"]
+    load = [program("mariadb", "mysql"), "--no-defaults", *_login(target)]
+    begun = time.perf_counter()
+    subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{shlex.join(dump)} | {shlex.join(load)}"], check=True
+    )
+    return time.perf_counter() - begun
+
+
+def _sums(server: MariadbServer) -> list[object]:
+    connection = server.connect()
+    try:
+        with connection.cursor() as cursor:
+            found: list[object] = []
+            for n in range(1, TABLES + 1):
+                cursor.execute(f"CHECKSUM TABLE sbtest.sbtest{n}")
+                found += cursor.fetchall()
+            return found
+    finally:
+        connection.close()
+
+
+def measure(home: Path) -> Iterator[Figure]:
+    """Yield the rates to the Pump and to the second server."""
+    source = BinlogServer(home / "source")
+    source.install()
+    source.start()
+    try:
+        with Cluster(home, pumps=1, sink="mysql") as cluster:
+            yield from _measure(source, cluster, home)
+    finally:
+        source.stop()
+
+
+def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Figure]:
+    target = cluster.mariadb
+    assert target is not None
+    _fill(source)
+    dumped_s = _dump_and_load(source, target)
+    expected = _sums(source)
+    assert _sums(target) == expected
+    with target.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE sbtest")
+    with PumpClient.connect(cluster.etcd.url) as client:
+        client.execute_ddl("CREATE DATABASE warm")
+        client.execute_ddl("CREATE TABLE warm.t (id INT PRIMARY KEY)")
+        with client.begin("warm") as first:
+            first.insert("t", {"id": 1})
+        wait_until(target, first.commit_ts or 0)  # Spark takes some seconds to start.
+        options = LoadOptions(translator=Translator(), readers=READERS)
+        begun, begun_cpu = time.perf_counter(), time.process_time()
+        Load(source.address, client, home / "load.json", options).run("bench", 1)
+        to_pumps_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+        with client.begin("warm") as last:
+            last.insert("t", {"id": 2})
+        wait_until(target, last.commit_ts or 0)
+        to_target_s = time.perf_counter() - begun
+    assert _sums(target) == expected
+    rows = TABLES * ROWS
+    detail = {"rows": rows, "readers": READERS, "baseline": "mariadb-dump | mariadb"}
+    cpu = {"load_cpu_us_per_row": round(cpu_s / rows * 1e6, 1)}
+    for name, seconds in (("mysql.load", to_target_s), ("mysql.load.pumps", to_pumps_s)):
+        yield Figure(
+            name=name,
+            value=rows / seconds,
+            unit="rows/s",
+            baseline=rows / dumped_s,
+            detail={**detail, **cpu},
+        )

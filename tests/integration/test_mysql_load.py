@@ -1,0 +1,112 @@
+"""Tables of a real MariaDB reach another one whole, once, and as they were at one moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.errors import NeedsOperator
+from pumpclient import PumpClient
+from pumpclient.mysql.load.state import StateFile
+from pumpclient.mysql.load.unit import Load
+from tests.kit import mysql_load
+from tests.kit.binlog_server import BinlogServer
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.mariadb
+NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice")
+
+
+@dataclass
+class Pair:
+    """Two servers and what is between them."""
+
+    source: BinlogServer
+    target: MariadbServer
+    drainer: DrainerProcess
+    client: PumpClient
+    etcd_url: str
+
+    def settle(self) -> None:
+        """Wait until the target has everything that was committed."""
+        with self.client.begin("mark") as txn:
+            txn.insert("mark", {"id": self.client._session.oracle.get_ts()})
+        self.drainer.wait_until(txn.commit_ts or 0)
+
+    def sums(self, server: MariadbServer) -> dict[str, object]:
+        """Return the checksums of all tables."""
+        return {n: server.query(f"CHECKSUM TABLE shop.`{n}` EXTENDED")[0][1] for n in NAMES}
+
+
+@pytest.fixture
+def pair(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+    tmp_path: Path,
+) -> Iterator[Pair]:
+    source = BinlogServer(tmp_path / "source")
+    source.install()
+    source.start()
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, mariadb.url)
+    with PumpClient.connect(etcd_server.url) as client:
+        client.execute_ddl("CREATE DATABASE mark")
+        client.execute_ddl("CREATE TABLE mark.mark (id BIGINT PRIMARY KEY)")
+        yield Pair(source, mariadb, drainer, client, etcd_server.url)
+    source.stop()
+
+
+def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
+    pair: Pair, tmp_path: Path
+) -> None:
+    mysql_load.fill(pair.source)
+    state = tmp_path / "state" / "load.json"
+    begun = pair.source.end()
+    killed = mysql_load.spawn(pair.source, pair.etcd_url, state, rate_bytes_per_s=400_000)
+    try:
+        eventually(lambda: state.exists() and len(json.loads(state.read_text())["loaded"]) > 3, 120)
+    finally:
+        killed.kill()
+        killed.wait()
+    first = StateFile(state).read()
+    assert first is not None
+    assert not first.is_complete
+    assert ("shop", "many") not in first.loaded
+    # Changes between the attempts: a loaded table keeps its floor, the others get a later one.
+    pair.source.run(
+        "DELETE FROM shop.many WHERE id < 300", "UPDATE shop.pair SET v = 1 WHERE b = 5",
+        "CREATE TABLE shop.late (id INT PRIMARY KEY)",
+    )  # fmt: skip
+    said: list[str] = []
+    options = mysql_load.options()
+    load = Load(pair.source.address, pair.client, state, options, say=said.append)
+    done = load.run(mysql_load.SOURCE, 1)
+    assert done.is_complete
+    assert done.attempt == 2
+    assert done.start is not None
+    assert (done.start.file, done.start.position) == begun
+    assert any("shop.many was not done" in line for line in said)
+    assert any("100 %" in line for line in said)
+    at_first, later = done.floors.places["shop", "choice"], done.floors.places["shop", "many"]
+    assert at_first < later
+    assert not done.floors.has((("shop", "choice"),), later)
+    assert done.floors.has((("shop", "many"), ("shop", "late")), later)
+    with pytest.raises(NeedsOperator, match="for a part"):
+        done.floors.has((("shop", "choice"), ("shop", "many")), later)
+    pair.settle()
+    assert pair.sums(pair.source) == pair.sums(pair.target)
+    assert load.run(mysql_load.SOURCE, 1) == done  # Nothing is left to do.
+    other = Load(pair.source.address, pair.client, tmp_path / "other.json", options)
+    with pytest.raises(NeedsOperator, match="there already"):
+        other.run("db-2", 1)

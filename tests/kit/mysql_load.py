@@ -1,0 +1,90 @@
+"""Tables of every type and kind of key, and a load as a process that can be killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pumpclient import PumpClient
+from pumpclient.mysql.load.unit import Load, LoadOptions
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.translate.ddl import Translator
+from tests.kit.binlog_server import BinlogServer
+
+SOURCE = "db-1"
+TYPES = (
+    "CREATE TABLE shop.types (id BIGINT UNSIGNED PRIMARY KEY, t TINYINT, tu TINYINT UNSIGNED,"
+    " s SMALLINT, m MEDIUMINT UNSIGNED, b BIGINT, f FLOAT, d DOUBLE, n DECIMAL(20,6), y YEAR,"
+    " da DATE, dt DATETIME(6), ts TIMESTAMP(3) NULL, ti TIME(2), c CHAR(20), v VARCHAR(300),"
+    " l VARCHAR(20) CHARACTER SET latin1, bi BINARY(4), vb VARBINARY(20), tx LONGTEXT, bl BLOB,"
+    " e ENUM('a','b''c','d'), se SET('x','y','z'), bt BIT(10), j JSON,"
+    " g INT AS (t + 1) STORED, w INT AS (t + 2) VIRTUAL)"
+)
+TYPED = [
+    "1, -128, 255, -32768, 16777215, -9223372036854775808, 0.1, 0.1, -1.5, 1901, '2026-11-21',"
+    " '2026-11-21 08:00:00.123456', '2026-11-21 08:00:00.123', '-838:59:59.00', 'abc ', 'dé€😀 ',"
+    " 'é', 'ab', 'a\\0b', REPEAT('x', 70000), REPEAT('y', 250), 'b''c', 'x,z', b'1010101010',"
+    " '{\"a\": [1, null]}'",
+    "18446744073709551615, 127, 0, 0, 0, 9223372036854775807, 3.4e38, -1e308, 12345678901234.5,"
+    " 2155, '0000-00-00', '0000-00-00 00:00:00', NULL, '838:59:59', '', '', '', 'abcd', '', '',"
+    " REPEAT('z', 251), 'd', '', b'0', '[]'",
+    "2" + ", NULL" * 24,
+]
+COLUMNS = "id, t, tu, s, m, b, f, d, n, y, da, dt, ts, ti, c, v, l, bi, vb, tx, bl, e, se, bt, j"
+TABLES = {
+    "types": TYPES,
+    "many": "CREATE TABLE shop.many (id INT PRIMARY KEY, k INT, c CHAR(120), pad CHAR(60))",
+    "pair": "CREATE TABLE shop.pair (a VARCHAR(20), b INT, v INT, PRIMARY KEY (a, b))",
+    "loose": "CREATE TABLE shop.loose (a INT, b VARCHAR(10))",
+    "one": "CREATE TABLE shop.`o%n``e` (`i%d` DATE PRIMARY KEY)",
+    "empty": "CREATE TABLE shop.empty (id INT PRIMARY KEY)",
+    "part": "CREATE TABLE shop.part (a VARCHAR(50), b INT, PRIMARY KEY (a(3)))",
+    "choice": "CREATE TABLE shop.choice (e ENUM('z','y','x') PRIMARY KEY, n DECIMAL(5,2))",
+}
+MANY = 20_000
+
+
+def fill(server: BinlogServer, many: int = MANY) -> None:
+    """Make all tables and their rows."""
+    pads = "'ab-cd', REPEAT('p', 50)"
+    server.run(
+        "SET sql_mode = ''", "SET time_zone = '+00:00'", "CREATE DATABASE shop", "USE shop", *TABLES.values(),
+        *(f"INSERT INTO shop.types ({COLUMNS}) VALUES ({row})" for row in TYPED),
+        f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM shop_seq".replace(
+            "shop_seq", f"seq_1_to_{many}"
+        ),
+        "INSERT INTO shop.pair SELECT CONCAT('k', seq % 13), seq, -seq FROM seq_1_to_3000",
+        "INSERT INTO shop.loose SELECT seq % 10, 'same' FROM seq_1_to_1000",
+        "INSERT INTO shop.`o%n``e` VALUES ('2026-01-01'), ('2026-01-02')",
+        "INSERT INTO shop.part VALUES ('abcdef', 1), ('abd', 2)",
+        "INSERT INTO shop.choice VALUES ('x', 1.25), ('z', 2.5)",
+        "ANALYZE TABLE shop.many, shop.pair",
+    )  # fmt: skip
+
+
+def options(**changes: Any) -> LoadOptions:
+    """Small chunks and transactions, so that there are many."""
+    small: dict[str, Any] = {"readers": 3, "rows_per_chunk": 1000, "transaction_bytes": 32 << 10}
+    return LoadOptions(translator=Translator(), **{**small, "retry_s": 0.1, **changes})
+
+
+def spawn(server: BinlogServer, etcd_url: str, state: Path, **changes: Any) -> Any:
+    """Start a load in a process of its own."""
+    told = {"host": server.host, "port": server.port, "user": server.user}
+    told |= {"password": server.password}
+    command = [sys.executable, "-m", __name__, json.dumps([told, etcd_url, str(state), changes])]
+    return subprocess.Popen(command)
+
+
+def main() -> None:
+    """Be the process."""
+    told, etcd_url, state, changes = json.loads(sys.argv[1])
+    with PumpClient.connect(etcd_url) as client:
+        Load(ServerAddress(**told), client, Path(state), options(**changes)).run(SOURCE, 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What of the load needs no server: chunks, rows from text, what is kept, what is said."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.datum.rows import RowCodec
+from penstock.ddl import Catalog, plan_ddl
+from penstock.errors import Corrupt, Malformed, NeedsOperator
+from penstock.schema import TableInfo
+from pumpclient.mysql.load.chunks import (
+    Key,
+    Range,
+    chunk_count,
+    integer_bounds,
+    packed,
+    ranges_between,
+)
+from pumpclient.mysql.load.progress import Brake, Progress
+from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
+from pumpclient.mysql.load.text_rows import text_rows
+
+small = st.integers(0, 4)
+keys = st.tuples(small, small, small)
+
+
+@given(rows=st.sets(keys), bounds=st.sets(keys), width=st.integers(1, 3))
+def test_ranges_have_every_key_once_however_they_are_cut(
+    rows: set[tuple[int, int, int]], bounds: set[tuple[int, int, int]], width: int
+) -> None:
+    names = ["a", "b", "c"][:width]
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE t (a, b, c)")
+    database.executemany("INSERT INTO t VALUES (?, ?, ?)", sorted(rows))
+    cuts: list[Key] = sorted({bound[:width] for bound in bounds})  # type: ignore[arg-type]
+    found: list[tuple[int, int, int]] = []
+    for range_ in ranges_between(cuts):
+        condition, values = range_.condition(names)
+        sql = f"SELECT * FROM t WHERE {condition or 1}".replace("%s", "?")
+        part = database.execute(sql, values).fetchall()
+        for row in part:
+            assert range_.after is None or row[:width] > range_.after
+            assert range_.until is None or row[:width] <= range_.until
+        found += part
+    database.close()
+    assert sorted(found) == sorted(rows)
+
+
+@given(st.integers(-(1 << 63), (1 << 64) - 1), st.integers(0, 1 << 64), st.integers(1, 50))
+def test_integer_bounds_are_within_and_grow(low: int, span: int, count: int) -> None:
+    bounds = [key[0] for key in integer_bounds(low, low + span, count)]
+    assert bounds == sorted(set(bounds))
+    assert all(low <= bound < low + span for bound in bounds)
+    assert len(bounds) == min(count, span + 1) - 1
+
+
+def test_a_table_without_rows_is_one_chunk() -> None:
+    assert [chunk_count(n, 10) for n in (0, 1, 10, 11)] == [1, 1, 1, 2]
+    assert Range().condition(["a"]) == ("", ())
+
+
+@given(st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=5)), st.integers(1, 60))
+def test_groups_keep_order_and_bound(blocks: list[list[bytes]], bytes_max: int) -> None:
+    groups = list(packed(iter(blocks), bytes_max))
+    assert [row for g in groups for row in g] == [row for b in blocks for row in b]
+    assert all(len(g) == 1 or sum(map(len, g)) <= bytes_max for g in groups)
+    assert all(groups)
+
+
+def table(columns: str) -> TableInfo:
+    catalog = Catalog()
+    ids = iter(range(1, 100))
+    for sql in ("CREATE DATABASE s", f"CREATE TABLE s.t ({columns})"):
+        for job in plan_ddl(sql, None, catalog, lambda: next(ids)):
+            catalog.apply(job)
+    found = catalog.table("s", "t")
+    assert found is not None
+    return found
+
+
+def packet(*texts: bytes | None) -> bytes:
+    payload = b""
+    for text in texts:
+        if text is None:
+            payload += b"\xfb"
+        elif len(text) < 251:
+            payload += bytes([len(text)]) + text
+        else:
+            payload += b"\xfc" + len(text).to_bytes(2, "little") + text
+    return len(payload).to_bytes(3, "little") + b"\0" + payload
+
+
+EOF = b"\x05\0\0\0\xfe\0\0\0\0"
+COLUMNS = (
+    "n INT, u BIGINT UNSIGNED, v VARCHAR(400), b VARBINARY(9), d DECIMAL(9,2), t DATETIME(3),"
+    " f FLOAT, e ENUM('p','q'), i TIME, g INT AS (n + 1) VIRTUAL, l TINYINT NOT NULL"
+)
+VALUES: tuple[Any, ...] = (
+    -5000, 2**64 - 1, "é" * 150, b"\0\xff", "-1.50", "2026-11-21 08:00:00.125", 0.5, 2,
+    "-01:02:03",
+)  # fmt: skip
+TEXTS = (b"-5000", b"18446744073709551615", "é".encode() * 150, b"\0\xff", b"-1.50",
+         b"2026-11-21 08:00:00.125", b"0.5", b"2", b"-01:02:03")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "key", ["id INT PRIMARY KEY", "id INT", "id BIGINT UNSIGNED PRIMARY KEY",
+            "id VARCHAR(9) PRIMARY KEY"]
+)  # fmt: skip
+def test_text_becomes_the_bytes_that_the_codec_makes(key: str) -> None:
+    info = table(f"{key}, {COLUMNS}")
+    is_text = "VARCHAR" in key
+    id_: Any = "k" if is_text else 7
+    reader = text_rows(info)
+    assert "`g`" not in reader.columns
+    assert "`e` + 0" in reader.columns
+    data = packet(b"k" if is_text else b"7", *TEXTS, b"3") + packet(
+        b"k" if is_text else b"7", *[None] * 9, b"0"
+    )
+    out: list[bytes] = []
+    for end in range(len(data)):  # Cut anywhere, it goes on where the last whole row ended.
+        out = []
+        at, is_ended = reader.read(data[:end], 0, out)
+        assert not is_ended
+        rest, _ = reader.read(data[at:] + EOF, 0, out)
+        assert at + rest == len(data)
+    codec = RowCodec(info)
+    decoded = [codec.decode_insert(row) for row in out]
+    assert decoded == [
+        codec.decode_insert(codec.encode_insert([id_, *VALUES, None, 3], rowid=1)),
+        codec.decode_insert(codec.encode_insert([id_, *[None] * 10, 0], rowid=1)),
+    ]
+    if key.startswith("id INT P"):
+        assert out[0] == codec.encode_insert([id_, *VALUES, None, 3])
+    assert reader.row(data[4 : 4 + int.from_bytes(data[:3], "little")])[1:] == out[0][1:] or (
+        key == "id INT"
+    )
+    assert reader.read(EOF, 0, []) == (0, True)
+    with pytest.raises(Malformed, match="'l'.* is NOT NULL"):
+        reader.read(packet(b"7", *[None] * 10), 0, [])
+
+
+def test_a_state_is_read_as_it_was_written_and_damage_is_told(tmp_path: Path) -> None:
+    file = StateFile(tmp_path / "new" / "load.json")
+    assert file.read() is None
+    state = LoadState(source="a", epoch=3).next_attempt(BinlogPlace("bin.000009", 4, "0-1-2"))
+    again = state.next_attempt(BinlogPlace("bin.000010", 4))
+    assert again.start == state.start
+    assert state.origin(1 << 39).place < again.origin(1).place < (3, 1, 0)
+    for each in (state, again, LoadState(source="a", epoch=3)):
+        file.write(each)
+        assert file.read() == each
+    for text, error in (("{", Corrupt), ('{"version": 2}', NeedsOperator),
+                        ('{"version": 1}', Corrupt)):  # fmt: skip
+        (tmp_path / "new" / "load.json").write_text(text)
+        with pytest.raises(error):
+            file.read()
+
+
+def test_what_was_loaded_is_left_out_of_the_binlog_up_to_its_floor() -> None:
+    floors = Floors({("s", "a"): (1, 50), ("s", "b"): (2, 10)})
+    assert floors.highest == (2, 10)
+    assert floors.has((("s", "a"),), (1, 50))
+    assert not floors.has((("s", "a"),), (1, 51))
+    assert not floors.has((("s", "new"),), (1, 5))
+    assert floors.has((("s", "a"), ("s", "b")), (1, 50))
+    with pytest.raises(NeedsOperator, match=r"s\.a, s\.b"):
+        floors.has((("s", "a"), ("s", "b")), (2, 1))
+
+
+def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
+    now_s = [0.0]
+    said: list[str] = []
+    progress = Progress(2, 1000, said.append, 5.0, lambda: now_s[0])
+    progress.add(100, 1000)
+    now_s[0] = 10.0
+    progress.add(400, 10**7)
+    assert said == [" 50 %  500 rows, 0 of 2 tables, 50 rows/s, 1.0 MB/s, about 10 s left"]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    brake = Brake(1000, lambda: now_s[0], sleep)
+    for _ in range(5):
+        brake.take(500)
+    assert now_s[0] == pytest.approx(12.0)
+    Brake(None, sleep=sleep).take(10**9)
+    assert now_s[0] == pytest.approx(12.0)
