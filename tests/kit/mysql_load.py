@@ -51,7 +51,8 @@ def fill(server: BinlogServer, many: int = MANY) -> None:
     """Make all tables and their rows."""
     pads = "'ab-cd', REPEAT('p', 50)"
     server.run(
-        "SET sql_mode = ''", "SET time_zone = '+00:00'", "CREATE DATABASE shop", "USE shop", *TABLES.values(),
+        "SET sql_mode = ''", "SET time_zone = '+00:00'", "CREATE DATABASE shop", "USE shop",
+        *TABLES.values(),
         *(f"INSERT INTO shop.types ({COLUMNS}) VALUES ({row})" for row in TYPED),
         f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM shop_seq".replace(
             "shop_seq", f"seq_1_to_{many}"

@@ -142,7 +142,7 @@ def test_text_becomes_the_bytes_that_the_codec_makes(key: str) -> None:
         key == "id INT"
     )
     assert reader.read(EOF, 0, []) == (0, True)
-    with pytest.raises(Malformed, match="'l'.* is NOT NULL"):
+    with pytest.raises(Malformed, match=r"'l'.* is NOT NULL"):
         reader.read(packet(b"7", *[None] * 10), 0, [])
 
 
