@@ -2,8 +2,9 @@
 
     python -m tests.bench [spine | the beginning of a name ...]
 
-`pump.restart` and `pump.stored` write tens of gigabytes, and run only under their own names and for
-`pump`, which is all that concerns the Pump. What is being measured stands on stderr.
+`pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
+`pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
+these two; CATCHUP_GB=1 makes the last one small. What is being measured stands on stderr.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 

@@ -36,7 +36,7 @@ _CHUNK_BYTES = 4 << 20
 
 def measure(home: Path) -> Iterator[Figure]:
     """Yield ingest and pull rates of 1 KB at 1, 5 and 20 GiB stored; the baseline is at 1."""
-    _need(home, (STORED_GIB[-1] + 4) << 30)
+    need_room(home, (STORED_GIB[-1] + 4) << 30)
     first: dict[str, float] = {}
     with Rig(home, sync=False) as rig:
         for stored in STORED_GIB:
@@ -63,7 +63,7 @@ def measure(home: Path) -> Iterator[Figure]:
 
 def measure_restart(home: Path) -> Iterator[Figure]:
     """Yield the seconds from the start after kill -9 to the first answer; baseline: empty."""
-    _need(home, RESTART_BYTES + (4 << 30))
+    need_room(home, RESTART_BYTES + (4 << 30))
     with Rig(home, sync=False) as rig:
         empty_s = min(rig.restart()[0] for _ in range(3))
         fill(rig, RESTART_BYTES)
@@ -127,7 +127,8 @@ def _seconds_to_read(folder: Path) -> float:
     return time.perf_counter() - begun_s
 
 
-def _need(home: Path, size_bytes: int) -> None:
+def need_room(home: Path, size_bytes: int) -> None:
+    """Raise `NeedsOperator` when the volume cannot take so many bytes."""
     volume = os.statvfs(home)
     free = volume.f_bavail * volume.f_frsize
     if free < size_bytes + (volume.f_blocks * volume.f_frsize) // 50:
