@@ -12,9 +12,14 @@ import pytest
 from drainer.config import DrainerConfig
 from penstock import config
 from pump.config import PumpConfig
+from pumpclient.mysql.source.config import SourceConfig
 
 CONF = Path(__file__).resolve().parents[2] / "deploy" / "conf"
-SAMPLES: list[tuple[str, type[Any]]] = [("pump", PumpConfig), ("drainer", DrainerConfig)]
+SAMPLES: list[tuple[str, type[Any]]] = [
+    ("pump", PumpConfig),
+    ("drainer", DrainerConfig),
+    ("mysql_source", SourceConfig),
+]
 
 
 def keys(document: dict[str, Any], prefix: str = "") -> set[str]:

@@ -1,0 +1,222 @@
+"""Follows a relay log while it grows, event after event, file after file, through its switches.
+
+    sub-directories     the next one begins once it has a file: another server, or RESET MASTER
+      files             the next one begins once it is there: the one before it is complete then
+        reads           up to the last whole event; half of one is waited for
+          waits         for the writer of this process, or for the clock when there is none
+
+A file's end may be torn where its sub-directory ends: what is not whole there was never more than
+half of a transaction, and the next server sends it again. Anywhere else it is damage.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import Corrupt, NeedsOperator
+from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
+from pumpclient.mysql.relay.growth import Growth
+from pumpclient.mysql.relay.layout import (
+    FIRST_POSITION,
+    INDEX_NAME,
+    FileName,
+    Location,
+    SubDir,
+    read_index,
+)
+from pumpclient.mysql.relay.recover import files_in
+
+_BLOCK_BYTES = 1 << 20
+_SIZE_FIELD = 3
+_GONE_HINT = "purged too early? begin again with an initial load, or from the server's own files"
+
+
+class Chunk(NamedTuple):
+    """Whole events that stand behind each other in one file, the first one at `begin`.
+
+    Without events: all that is there has been read.
+    """
+
+    begin: Location
+    events: list[bytes]
+
+
+class RelayReader:
+    """Reads one relay log from a place on; for one thread. `location` is the next event's place."""
+
+    def __init__(
+        self, root: Path, start: Location, growth: Growth | None = None, *, poll_s: float = 0.1
+    ) -> None:
+        """Begin at `start`, an event's beginning; `growth` is the writer's, if it is in here."""
+        self._root = root
+        self._growth = growth
+        self._poll_s = poll_s
+        self.location = start
+        self._is_first = start.position > FIRST_POSITION
+        # What the writer had told when nothing was found beyond it: only other news end a wait.
+        self._seen: Location | None = None
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield events for ever; the one that describes their file comes first, wherever it begins.
+
+        At the end of what is there a chunk without events comes: then `wait`. Raises
+        `NeedsOperator` when the place is not in the log, `Corrupt` for bytes that are no events.
+        """
+        while True:
+            path = self._path()
+            try:
+                file = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                self._check_expected(path)
+                yield Chunk(self.location, [])
+                continue
+            try:
+                yield from self._file(path, file)
+            finally:
+                os.close(file)
+
+    def _file(self, path: Path, file: int) -> Iterator[Chunk]:
+        """Yield a file's events until the next one is to be read, which `location` then is."""
+        if self._is_first:
+            self._is_first = False
+            yield self._description(path, file)
+        following: Location | None = None
+        while True:
+            chunk, torn_bytes = self._read(path, file)
+            if chunk is not None:
+                following = None
+                self.location = self.location.at(chunk.begin.position + sum(map(len, chunk.events)))
+                yield chunk
+            elif following is not None:
+                # It was looked for again after the next one had been seen: nothing comes here.
+                if torn_bytes and following.suffix == self.location.suffix:
+                    raise Corrupt(
+                        str(path), self.location.position, f"{torn_bytes} bytes are half an event"
+                    )
+                self.location = following
+                return
+            else:
+                following = self._next()
+                if following is None:
+                    yield Chunk(self.location, [])
+
+    def _read(self, path: Path, file: int) -> tuple[Chunk | None, int]:
+        """Return the whole events behind `location`, and how many bytes of half an event follow."""
+        begin = self.location
+        limit = self._limit(file)
+        wanted = _BLOCK_BYTES
+        at, position = 0, begin.position
+        if position >= limit:
+            return None, 0
+        data = os.pread(file, min(wanted, limit - position), position)
+        if len(data) >= HEADER_SIZE:
+            size = HEADER.unpack_from(data)[_SIZE_FIELD]
+            if size > len(data) and size <= limit - position:
+                data = _whole(file, size, position)
+        events = []
+        end = len(data)
+        unpack = HEADER.unpack_from
+        while end - at >= HEADER_SIZE:
+            size = unpack(data, at)[_SIZE_FIELD]
+            if size < HEADER_SIZE:
+                raise Corrupt(str(path), position + at, f"an event of {size} bytes")
+            if end - at < size:
+                break
+            events.append(data[at : at + size])
+            at += size
+        if not events:
+            return None, end
+        return Chunk(begin, events), 0
+
+    def _limit(self, file: int) -> int:
+        """Return up to where the file may be read."""
+        end = self._seen = self._growth.end if self._growth is not None else None
+        size = os.fstat(file).st_size
+        if end is not None and end[:2] == self.location[:2]:
+            return min(end.position, size)
+        return size
+
+    def _description(self, path: Path, file: int) -> Chunk:
+        """Return the event that describes the file; raise when `location` is not within it."""
+        deadline_s = time.monotonic() + 10 * self._poll_s
+        while (size := os.fstat(file).st_size) < self.location.position:
+            # A file that is being relayed anew is shorter for a while.
+            if time.monotonic() > deadline_s:
+                raise NeedsOperator(
+                    f"{path} has {size} bytes, {self.location.position} were read before",
+                    hint=_GONE_HINT,
+                )
+            time.sleep(self._poll_s)
+        if os.pread(file, FIRST_POSITION, 0) != FILE_MAGIC:
+            raise Corrupt(str(path), 0, "no binlog file: its first bytes are others")
+        size = HEADER.unpack(os.pread(file, HEADER_SIZE, FIRST_POSITION))[_SIZE_FIELD]
+        event = _whole(file, size, FIRST_POSITION)
+        return Chunk(self.location.at(FIRST_POSITION), [event])
+
+    def _next(self) -> Location | None:
+        """Return where the next file begins, None while there is none."""
+        sub_dirs = self._sub_dirs()
+        for sub_dir in sub_dirs:
+            if sub_dir.suffix < self.location.suffix:
+                continue
+            folder = self._root / str(sub_dir)
+            if not folder.is_dir():
+                continue
+            files = files_in(folder)
+            if sub_dir.suffix == self.location.suffix:
+                files = [file for file in files if file > self.location.file]
+            if files:
+                return Location(sub_dir.suffix, files[0], FIRST_POSITION)
+        return None
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until there may be more; the caller does this when a chunk had no events."""
+        timeout_s = self._poll_s if timeout_s is None else timeout_s
+        if self._growth is None:
+            time.sleep(timeout_s)
+        else:
+            self._seen = self._growth.wait_beyond(self._seen, timeout_s)
+
+    def server(self) -> str:
+        """Return the uuid of the server whose events `location` is among."""
+        found = [each.uuid for each in self._sub_dirs() if each.suffix == self.location.suffix]
+        return found[0] if found else ""
+
+    def _path(self) -> Path:
+        for sub_dir in self._sub_dirs():
+            if sub_dir.suffix == self.location.suffix:
+                return self._root / str(sub_dir) / str(self.location.file)
+        return self._root / f"none.{self.location.suffix:06d}" / str(self.location.file)
+
+    def _sub_dirs(self) -> list[SubDir]:
+        index = self._root / INDEX_NAME
+        return read_index(index.read_text()) if index.exists() else []
+
+    def _check_expected(self, path: Path) -> None:
+        """Raise unless the file may still come."""
+        later = self._next()
+        if later is not None:
+            raise NeedsOperator(f"{path} is not there, and {later} is", hint=_GONE_HINT)
+
+
+def _whole(file: int, size: int, position: int) -> bytes:
+    """Read that many bytes, in as many reads as it takes."""
+    parts = []
+    while size and (part := os.pread(file, size, position)):
+        parts.append(part)
+        size -= len(part)
+        position += len(part)
+    return b"".join(parts)
+
+
+def file_in(root: Path, file: FileName) -> Location | None:
+    """Return the beginning of the newest file of that name, None without one."""
+    index = root / INDEX_NAME
+    for sub_dir in reversed(read_index(index.read_text()) if index.exists() else []):
+        if (root / str(sub_dir) / str(file)).exists():
+            return Location(sub_dir.suffix, file, FIRST_POSITION)
+    return None

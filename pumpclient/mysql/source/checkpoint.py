@@ -1,0 +1,148 @@
+"""Where a source is, in etcd, and who has it.
+
+    /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
+    /penstock/v1/sources/<id>/owner   who runs it, on that process' lease
+
+Only the owner writes the first, in an etcd transaction that demands the second. `done` is a place
+in the relay log: all up to it is committed. The relay log's sub-directories count histories, and so
+does `epoch`: both grow by one together, whatever the first one was called.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.etcd import EtcdClient, etcd_errors, read
+from penstock.lease import Lease
+from penstock.model import Origin
+from pumpclient.mysql.relay.layout import Location
+
+SOURCES = "/penstock/v1/sources/"
+_TTL_S = 10
+_HINT = "restore the key, or delete it and start the source from a place that is known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """How far a source is; places are texts as `Location` writes them."""
+
+    epoch: int
+    server: str
+    done: str
+    restart: str = ""
+    """Where events must be read again from, when that is before `done` (XA)."""
+    gtids: str = ""
+    since_s: int = 0
+    """Transactions before this moment (seconds since 1970) are left out."""
+    skips_known: bool = False
+    """True where transactions may come that `gtids` has."""
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What online DDL keeps."""
+    rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Operators' decisions by "file:position"."""
+
+    @property
+    def place(self) -> Location:
+        """Up to where everything is committed."""
+        return Location.parse(self.done)
+
+    def epoch_of(self, location: Location) -> int:
+        """Return the epoch of a place in the relay log."""
+        return self.epoch + location.suffix - self.place.suffix
+
+    def origin(self, source_id: str, end: Location, gtid: str) -> Origin:
+        """Return the origin of what ends at a place."""
+        epoch = self.epoch_of(end)
+        return Origin(
+            source=source_id,
+            epoch=epoch,
+            file=end.file.number,
+            position=end.position,
+            gtid=gtid,
+        )
+
+    @classmethod
+    def parse(cls, text: bytes, key: str) -> Checkpoint:
+        """Return what was stored; raise `Malformed`."""
+        try:
+            found = cls(**json.loads(text))
+            _ = found.place
+        except (ValueError, TypeError) as error:
+            raise Malformed(f"{key} in etcd cannot be read: {error}", hint=_HINT) from error
+        return found
+
+
+class SourceStore:
+    """One source's checkpoint while this process owns it; `own` first."""
+
+    def __init__(self, etcd: EtcdClient, source_id: str) -> None:
+        """Name the source; nothing is asked yet."""
+        if not source_id or "/" in source_id:
+            raise NeedsOperator(f"source-id is {source_id!r}", hint="a name without /")
+        self._etcd = etcd
+        self._key = SOURCES + source_id
+        self._owner_key = f"{self._key}/owner"
+        self._lease: Lease | None = None
+        self._created = 0
+        self._lock = threading.Lock()
+
+    def own(self, holder: str) -> None:
+        """Take the source over; raise `NeedsOperator` naming who has it."""
+        lease = Lease(self._etcd, _TTL_S)
+        do = self._etcd.transactions
+        try:
+            with etcd_errors():
+                won, answers = self._etcd.transaction(
+                    compare=[do.create(self._owner_key) == 0],
+                    success=[
+                        do.put(self._owner_key, holder, lease=lease.id),
+                        do.get(self._owner_key),
+                    ],
+                    failure=[do.get(self._owner_key)],
+                )
+            value, meta = answers[-1][0]
+        except BaseException:
+            lease.close()
+            raise
+        if not won:
+            lease.close()
+            raise Retryable(
+                f"{value.decode()} runs this source; a dead one is forgotten in {_TTL_S} s"
+            )
+        self._lease, self._created = lease, meta.create_revision
+
+    def is_ours(self) -> bool:
+        """Tell whether no other process can have the source; answers from the local clock."""
+        return self._lease is not None and self._lease.is_held()
+
+    def is_lost(self) -> bool:
+        """Tell whether the source is another's, or nobody's, for good."""
+        return self._lease is None or self._lease.is_lost()
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint, None before the first; raises `Retryable`, `Malformed`."""
+        found = read(self._etcd, self._key)
+        return None if found is None else Checkpoint.parse(found, self._key)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint; raise `Retryable` when the source is no longer ours."""
+        text = json.dumps(asdict(checkpoint), ensure_ascii=False)
+        do = self._etcd.transactions
+        with self._lock, etcd_errors():
+            done, _ = self._etcd.transaction(
+                compare=[do.create(self._owner_key) == self._created],
+                success=[do.put(self._key, text)],
+                failure=[],
+            )
+        if not done:
+            raise Retryable(f"{self._owner_key} is another's: this process lost the source")
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self._lease is not None:
+            self._lease.close()

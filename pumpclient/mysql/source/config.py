@@ -1,0 +1,136 @@
+"""A source's settings, in the order of DM's source and task files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import NeedsOperator
+from penstock.filters import FilterConfig
+from penstock.http_status import OFF
+from penstock.security import SecurityConfig
+from penstock.settings import check_address, out_of_range, setting
+from pumpclient.mysql.protocol.address import ServerAddress, TlsFiles
+from pumpclient.mysql.protocol.stream import StreamOptions
+from pumpclient.mysql.translate.online import SHADOW, TRASH, OnlineDdl
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The server whose changes are replicated."""
+
+    host: str = setting("127.0.0.1", "where it listens")
+    port: int = setting(3306, "its port")
+    user: str = setting("", "who asks; needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT")
+    password: str = setting("", "better in password-file, or in MYSQL_SOURCE_SOURCE_PASSWORD")
+    password_file: str = setting("", "file whose first line is the password")
+    ssl_ca: str = setting("", "PEM file of the CA that its certificate is checked against")
+    ssl_cert: str = setting("", "PEM file of a certificate to show to it")
+    ssl_key: str = setting("", "PEM file of its private key")
+    server_id: int = setting(0, "the replica's number; 0 draws a free one at each connection")
+    heartbeat_s: float = setting(10.0, "a silent stream is taken for dead after three of these")
+    semi_sync: bool = setting(False, "acknowledge what is on the disk, if the server waits for it")
+
+    def address(self) -> ServerAddress:
+        """Return where it is, and who asks; raise `NeedsOperator` for a file that is not there."""
+        password = self.password
+        if self.password_file:
+            try:
+                password = Path(self.password_file).read_text().splitlines()[0]
+            except (OSError, IndexError) as error:
+                raise NeedsOperator(
+                    f"password-file {self.password_file}: {error}", hint="write one line into it"
+                ) from error
+        tls = None
+        if self.ssl_ca or self.ssl_cert:
+            ca, cert, key = (
+                Path(path) if path else None for path in (self.ssl_ca, self.ssl_cert, self.ssl_key)
+            )
+            tls = TlsFiles(ca, cert, key)
+        return ServerAddress(self.host, self.port, self.user, password, tls)
+
+    def stream(self) -> StreamOptions:
+        """Return how to ask for its binlog."""
+        return StreamOptions(
+            server_id=self.server_id or None,
+            heartbeat_s=self.heartbeat_s,
+            semi_sync=self.semi_sync,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayConfig:
+    """The copy of the server's binlog on this side."""
+
+    dir: Path = field(default=Path("data.source/relay"), metadata={"help": "where it is"})
+    sync_interval_s: float = setting(1.0, "what is relayed is on the disk after this")
+    purge_interval_s: float = setting(3600.0, "how often files are looked at that may go")
+    purge_expires_s: float = setting(0.0, "files older than this go once they are read; 0: never")
+    purge_remain_space_bytes: int = setting(15 << 30, "below so much free space, all read ones go")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncConfig:
+    """How transactions reach the Pumps."""
+
+    group_count_max: int = setting(512, "transactions that are committed together, at most")
+    group_bytes_max: int = setting(4 << 20, "the same by size of their rows")
+    checkpoint_interval_s: float = setting(1.0, "how often the checkpoint is stored in etcd")
+    strategy: str = setting("range", "which Pump a group goes to: range, hash or score")
+    write_timeout_s: float = setting(15.0, "how long a Pump may take to be found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineConfig:
+    """Tables that gh-ost and pt-osc make."""
+
+    enabled: bool = setting(True, "understand them; false: they are tables like others")
+    shadow: tuple[str, ...] = setting(SHADOW, "patterns of the copies; one group: the real name")
+    trash: tuple[str, ...] = setting(TRASH, "patterns of what else they make")
+
+    def rules(self) -> OnlineDdl | None:
+        """Compile; raise `NeedsOperator` for a pattern that cannot be."""
+        return OnlineDdl(self.shadow, self.trash) if self.enabled else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """A source follows one MySQL or MariaDB server and writes its changes through the Pumps."""
+
+    source_id: str = setting("mysql-1", "name in the cluster; one process at a time may have it")
+    start: str = setting(
+        "current",
+        "where the first run begins: current, file:position, a GTID set, or a moment",
+    )
+    etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
+    pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
+    data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
+    status_addr: str = setting("127.0.0.1:9251", "host:port of the pages and metrics; off: none")
+    log_level: str = setting("info", "debug, info, warning or error", flag="-L")
+    log_file: str = setting("", "log to this file instead of stderr")
+    source: ServerConfig = field(default_factory=ServerConfig)
+    relay: RelayConfig = field(default_factory=RelayConfig)
+    sync: SyncConfig = field(default_factory=SyncConfig)
+    online_ddl: OnlineConfig = field(default_factory=OnlineConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        check_address("pd_address", self.pd_address)
+        if self.status_addr != OFF:
+            check_address("addr", self.status_addr)
+        if not self.source_id or "/" in self.source_id:
+            raise out_of_range("source_id", self.source_id, "a name without /")
+        if not 1 <= self.sync.group_count_max <= 4096:
+            raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
+        positive = {
+            "group_bytes_max": self.sync.group_bytes_max,
+            "heartbeat_s": self.source.heartbeat_s,
+            "sync_interval_s": self.relay.sync_interval_s,
+            "purge_interval_s": self.relay.purge_interval_s,
+            "write_timeout_s": self.sync.write_timeout_s,
+        }
+        for name, value in positive.items():
+            if value <= 0:
+                raise out_of_range(name, value, "it must be above zero")

@@ -1,0 +1,95 @@
+"""Which transactions a source may have left open, and on which Pump: a small file, synced first.
+
+    {"pump": "pump-1", "first": 17, "last": 80}     before the Prewrites of a group, synced
+    {"done": 17}                                    when all its Commits were acknowledged
+
+A line that is not complete is the last one, and nothing was sent for it. The file begins again as
+soon as nothing is open and it has grown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from penstock.errors import Corrupt
+
+_BYTES_MAX = 1 << 20
+Group = tuple[str, range]
+
+
+class Journal:
+    """The file; for the thread that sends and the one that finishes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what an earlier life left; raise `Corrupt` for lines that nobody wrote."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._open = _open_groups(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(self._file).st_size
+        _sync_folder(path.parent)
+
+    @property
+    def left(self) -> list[Group]:
+        """Node id and start_ts of each group that may be open, oldest first."""
+        return list(self._open.values())
+
+    def begin(self, node_id: str, start_ts: range) -> None:
+        """Note a group, durably."""
+        self._open[start_ts[0]] = node_id, start_ts
+        self._write({"pump": node_id, "first": start_ts[0], "last": start_ts[-1]})
+        os.fdatasync(self._file)
+
+    def end(self, start_ts: range) -> None:
+        """Note that nothing of a group is open."""
+        self._write({"done": start_ts[0]})
+        self._open.pop(start_ts[0], None)
+
+    def settled(self) -> None:
+        """Forget all: what was open is rolled back, or will be. Nothing may be under way."""
+        self._open.clear()
+        os.ftruncate(self._file, 0)
+        self._size = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _write(self, record: dict[str, object]) -> None:
+        if self._size > _BYTES_MAX and len(self._open) == 1 and "pump" in record:
+            # Only the group that is being noted is open, so nothing before it counts any more.
+            os.ftruncate(self._file, 0)
+            self._size = 0
+        data = json.dumps(record).encode() + b"\n"
+        os.write(self._file, data)
+        self._size += len(data)
+
+
+def _open_groups(path: Path) -> dict[int, Group]:
+    if not path.exists():
+        return {}
+    found: dict[int, Group] = {}
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            if "done" in record:
+                found.pop(record["done"], None)
+            else:
+                first, last = int(record["first"]), int(record["last"])
+                found[first] = str(record["pump"]), range(first, last + 1)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(str(path), number, f"line {number} cannot be read: {error!r}") from error
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return found
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""A source's pages: what it is doing, figures for Prometheus, and what an operator may ask for.
+
+The figures are written here: eight numbers are not worth a package that writers must have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from penstock.errors import NeedsOperator
+from penstock.http_status import JSON, Answer, HttpStatus
+from pumpclient.mysql.relay.layout import FileName, Location
+from pumpclient.mysql.source.told import described
+from pumpclient.mysql.source.unit import SourceUnit
+
+_PREFIX = "penstock_source_"
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+VERBS = ("skip", "replace", "inject")
+
+
+class Pages:
+    """What the pages of one source say."""
+
+    def __init__(self, unit: SourceUnit, source_id: str) -> None:
+        """Tell of `unit`."""
+        self._unit = unit
+        self._source_id = source_id
+
+    def add_to(self, server: HttpStatus) -> None:
+        """Add all pages to a server."""
+        add = server.add
+        add("GET", "/status", self.status, "state, places, GTIDs, seconds behind the server")
+        add("GET", "/metrics", self.metrics, "for Prometheus")
+        add("PUT", "/state/{action}", self.change_state, "pause or resume")
+        add("POST", "/ruling/{verb}/{place}/{sql}", self.rule, "skip, replace or inject; - is none")
+        add("POST", "/purge/{strategy}/{what}", self.purge, "inactive, filename or time; - is none")
+
+    async def status(self, names: Mapping[str, str]) -> Answer:
+        """Answer with all that there is to know."""
+        page = {"source": self._source_id, **described(self._unit)}
+        return Answer(json.dumps(page, indent=2, default=list) + "\n", JSON)
+
+    async def metrics(self, names: Mapping[str, str]) -> Answer:
+        """Answer with the figures."""
+        return Answer(metrics_text(self._unit, self._source_id), _PROMETHEUS)
+
+    async def change_state(self, names: Mapping[str, str]) -> Answer:
+        """Pause or resume."""
+        action = names["action"]
+        if action not in ("pause", "resume"):
+            raise NeedsOperator(f"no action {action!r}", hint="pause or resume")
+        await asyncio.to_thread(getattr(self._unit, action))
+        return Answer(f"{action}: done\n")
+
+    async def rule(self, names: Mapping[str, str]) -> Answer:
+        """Take an operator's decision about a statement."""
+        verb, place = names["verb"], names["place"].removeprefix("-")
+        sql = names["sql"] if names["sql"] != "-" else ""
+        if verb not in VERBS:
+            raise NeedsOperator(f"no verb {verb!r}", hint=", ".join(VERBS))
+        if bool(sql) == (verb == "skip"):
+            raise NeedsOperator(
+                f"{verb} {'takes no' if sql else 'needs a'} statement", hint="as --help says"
+            )
+        statements = (sql,) if sql else ()
+        place = await asyncio.to_thread(self._unit.rule, verb, place, statements)
+        return Answer(f"{verb} at {place}: noted\n")
+
+    async def purge(self, names: Mapping[str, str]) -> Answer:
+        """Purge the relay log."""
+        purger, what = self._unit.purger, names["what"].removeprefix("-")
+        if purger is None:
+            raise NeedsOperator("the relay log is not open yet", hint="try again in a moment")
+        match names["strategy"]:
+            case "inactive":
+                gone = await asyncio.to_thread(purger.inactive)
+            case "filename":
+                gone = await asyncio.to_thread(purger.before, *_file(what))
+            case "time":
+                gone = await asyncio.to_thread(purger.expired, float(what or 0))
+            case other:
+                raise NeedsOperator(f"no strategy {other!r}", hint="inactive, filename or time")
+        return Answer("".join(f"{name}\n" for name in gone) or "nothing to purge\n")
+
+
+def _file(text: str) -> tuple[FileName, int | None]:
+    """Read `mysql-bin.000003` or `mysql-bin|000001.000003`."""
+    if "|" in text:
+        place = Location.parse(f"{text}:4")
+        return place.file, place.suffix
+    return FileName.parse(text), None
+
+
+def metrics_text(unit: SourceUnit, source_id: str) -> str:
+    """Return all figures in Prometheus' text format."""
+    told = described(unit)
+    progress = unit.progress
+    checkpoint, read = progress.checkpoint, progress.read_location
+    end = unit.relay.status().end if unit.relay else None
+    figures = [
+        ("behind_seconds", "gauge", told["seconds_behind"], "behind the server"),
+        ("is_syncing", "gauge", int(told["state"] == "syncing"), "1 while it is"),
+        ("transactions_total", "counter", told["transactions"], "committed"),
+        ("groups_total", "counter", told["groups"], "groups of them"),
+        ("ddl_total", "counter", told["ddl"], "statements executed"),
+        ("lives_total", "counter", told["lives"], "beginnings from the checkpoint"),
+        ("read_bytes_total", "counter", progress.read_bytes, "read from the relay log"),
+        ("relay_bytes_total", "counter", told["relay"]["bytes"], "written to the relay log"),
+        ("relay_reconnects_total", "counter", told["relay"]["reconnects"], "to the server"),
+        ("relay_purged_files_total", "counter", unit.purger.purged if unit.purger else 0, "purged"),
+        ("relay_file", "gauge", end.file.number if end else 0, "number of the newest file"),
+        ("relay_position", "gauge", end.position if end else 0, "its end"),
+        ("read_file", "gauge", read.file.number if read else 0, "number of the file that is read"),
+        ("read_position", "gauge", read.position if read else 0, "up to where"),
+        ("committed_file", "gauge", checkpoint.place.file.number if checkpoint else 0, "committed"),
+        ("committed_position", "gauge", checkpoint.place.position if checkpoint else 0, "up to"),
+    ]
+    label = json.dumps(source_id)
+    lines = []
+    for name, kind, value, about in figures:
+        lines.append(f"# HELP {_PREFIX}{name} {about}")
+        lines.append(f"# TYPE {_PREFIX}{name} {kind}")
+        lines.append(f"{_PREFIX}{name}{{source={label}}} {value}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,36 @@
+"""What a life of a source works with; all of it outlives the life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pumpclient.client import PumpClient
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.source.checkpoint import SourceStore
+from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.progress import Progress
+from pumpclient.mysql.source.statements import Statements
+from pumpclient.mysql.source.tables import Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    """Bounds of groups, and how often the checkpoint is noted."""
+
+    group_count_max: int = 512
+    group_bytes_max: int = 4 << 20
+    checkpoint_interval_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a life works with; all of it outlives the life."""
+
+    client: PumpClient
+    store: SourceStore
+    journal: Journal
+    tables: Tables
+    statements: Statements
+    progress: Progress
+    source_id: str
+    flavor: Flavor

@@ -1,0 +1,170 @@
+"""Where a source begins that has no checkpoint yet.
+
+current                  the server's end now; its tables are defined here as they are
+mysql-bin.000003:4       that place
+0-1-100 | uuid:1-100     behind these GTIDs
+2026-11-21T09:30:00      the first transaction at or after that moment (UTC unless it says more)
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pymysql
+
+from penstock.errors import Malformed, NeedsOperator
+from pumpclient.mysql.gtid import parse_gtid_set
+from pumpclient.mysql.protocol.address import Connection, ServerAddress
+from pumpclient.mysql.protocol.server import ServerIdentity, identify, master_status
+from pumpclient.mysql.protocol.start import file_at, file_behind
+from pumpclient.mysql.protocol.stream import StreamOptions
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
+from pumpclient.mysql.relay.reader import file_in
+from pumpclient.mysql.source.checkpoint import Checkpoint
+from pumpclient.mysql.source.tables import Tables
+
+log = logging.getLogger(__name__)
+
+CURRENT = "current"
+_PLACE = re.compile(r"(.+\.\d+):(\d+)", re.ASCII)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d")
+_HINT = "write current, file:position, a GTID set, or a moment such as 2026-11-21T09:30:00"
+
+
+def first_checkpoint(
+    start: str, root: Path, address: ServerAddress, options: StreamOptions, tables: Tables
+) -> Checkpoint:
+    """Return where `start` leads on the server; for `current` its tables are defined, too.
+
+    Raises `NeedsOperator` for a place that is none, or that the relay log below `root` is behind.
+    """
+    with address.session() as connection:
+        identity = identify(connection)
+        if start == CURRENT:
+            return _current(connection, identity, root, tables)
+    found = _PLACE.fullmatch(start)
+    if found is not None and found[1].rpartition(".")[0]:
+        return _at(root, identity, found[1], int(found[2]))
+    if _MOMENT.match(start):
+        since_s = moment_s(start)
+        file = file_at(address, options, since_s)
+        return _at(root, identity, file, FIRST_POSITION, since_s=since_s)
+    try:
+        gtids = parse_gtid_set(start, identity.flavor)
+    except Malformed as error:
+        raise NeedsOperator(f"start {start!r}: {error.problem}", hint=_HINT) from error
+    _, file = file_behind(address, options, gtids)
+    return _at(root, identity, file, FIRST_POSITION, gtids=str(gtids))
+
+
+def moment_s(text: str) -> int:
+    """Return the seconds since 1970 of a moment, UTC unless it says another zone."""
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise NeedsOperator(f"{text!r} is no moment", hint=_HINT) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp())
+
+
+def _current(
+    connection: Connection, identity: ServerIdentity, root: Path, tables: Tables
+) -> Checkpoint:
+    """Note the end, and define all tables as they are there; writes wait meanwhile if they can."""
+    is_locked = _locked(connection)
+    try:
+        status = master_status(connection, identity.flavor)
+        count = tables.define_all(connection)
+    finally:
+        if is_locked:
+            with connection.cursor() as cursor:
+                cursor.execute("UNLOCK TABLES")
+    log.info("begins at %s:%d; %d tables were defined", status.file, status.position, count)
+    return _at(root, identity, status.file, status.position, gtids=str(status.gtids))
+
+
+def _locked(connection: Connection) -> bool:
+    """Let nothing change on the server for a moment; False without the privilege."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("FLUSH TABLES WITH READ LOCK")
+    except pymysql.err.MySQLError as error:
+        log.warning(
+            "no global read lock (%s): a DDL at this very moment could come twice", error.args[-1]
+        )
+        return False
+    return True
+
+
+def _at(
+    root: Path,
+    identity: ServerIdentity,
+    file: str,
+    position: int,
+    *,
+    gtids: str = "",
+    since_s: int = 0,
+) -> Checkpoint:
+    name = FileName.parse(file)
+    if position < FIRST_POSITION:
+        raise NeedsOperator(f"position {position} of {file}", hint="a file's first one is 4")
+    there = file_in(root, name)
+    suffix = there.suffix if there else _next_suffix(root)
+    done = Location(suffix, name, position)
+    return Checkpoint(
+        epoch=1,
+        server=identity.uuid,
+        done=str(done),
+        gtids=gtids,
+        since_s=since_s,
+        skips_known=bool(gtids) and position == FIRST_POSITION,
+    )
+
+
+def _next_suffix(root: Path) -> int:
+    if root.exists() and any(root.iterdir()):
+        raise NeedsOperator(
+            f"the relay log in {root} does not have that place", hint="give an empty relay-dir"
+        )
+    return 1
+
+
+def without_relay(
+    checkpoint: Checkpoint, root: Path, address: ServerAddress, options: StreamOptions
+) -> Checkpoint:
+    """Return where to go on when the relay log is gone; the same place while it is there.
+
+    With the same server its files have the same places; with another one GTIDs lead to them, and
+    another epoch begins. Raises `NeedsOperator` when they cannot.
+    """
+    if root.exists() and any(root.iterdir()):
+        return checkpoint
+    with address.session() as connection:
+        identity = identify(connection)
+    if identity.uuid == checkpoint.server:
+        restart = Location.parse(checkpoint.restart) if checkpoint.restart else None
+        return replace(
+            checkpoint,
+            done=str(checkpoint.place._replace(suffix=1)),
+            restart=str(restart._replace(suffix=1)) if restart else "",
+        )
+    if not checkpoint.gtids:
+        raise NeedsOperator(
+            f"{address} is {identity.uuid}, the checkpoint is of {checkpoint.server}, and there are"
+            " no GTIDs to find its place by",
+            hint="turn GTIDs on at all servers, or begin again with an initial load",
+        )
+    gtids = parse_gtid_set(checkpoint.gtids, identity.flavor)
+    _, file = file_behind(address, options, gtids)
+    return replace(
+        checkpoint,
+        epoch=checkpoint.epoch + 1,
+        server=identity.uuid,
+        done=str(Location(1, FileName.parse(file), FIRST_POSITION)),
+        restart="",
+        since_s=0,
+        skips_known=True,
+    )

@@ -1,0 +1,276 @@
+"""One life of a source, from its checkpoint on: reads, assembles, groups, commits, notes.
+
+All of it is in the caller's thread but the ends of groups. Whatever fails ends the life; the next
+one begins at the checkpoint, and what comes again is known downstream by its origin.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+
+from penstock import failpoints
+from penstock.errors import Retryable
+from pumpclient.mysql.events import body_of
+from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum
+from pumpclient.mysql.events.gtids import PreviousGtids
+from pumpclient.mysql.events.mariadb import GtidList
+from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.gtid import (
+    GtidSet,
+    MariadbGtid,
+    MariadbGtidSet,
+    parse_gtid_set,
+)
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.relay.reader import Chunk, RelayReader
+from pumpclient.mysql.source.checkpoint import Checkpoint
+from pumpclient.mysql.source.grouping import Gatherer
+from pumpclient.mysql.source.known import KnownTransactions
+from pumpclient.mysql.source.parts import Parts, SyncOptions
+from pumpclient.mysql.source.statements import place_of
+from pumpclient.mysql.source.tables import Routed
+from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
+from pumpclient.mysql.translate.transactions import Assembler
+from pumpclient.pipelined import GroupWriter
+
+log = logging.getLogger(__name__)
+
+_TYPE_AT = 4
+_LISTS = frozenset({EventType.GTID_LIST, EventType.PREVIOUS_GTIDS})
+_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
+_before_ddl = failpoints.point("source.before_ddl")
+_after_ddl = failpoints.point("source.after_ddl")
+_before_checkpoint = failpoints.point("source.before_checkpoint")
+
+
+class Syncer:
+    """One life; `run` until `stop`, which may come from any thread."""
+
+    def __init__(
+        self, parts: Parts, reader: RelayReader, checkpoint: Checkpoint, options: SyncOptions
+    ) -> None:
+        """Go on from `checkpoint`; `reader` stands where it says."""
+        self._parts = parts
+        self._reader = reader
+        self._options = options
+        self._checkpoint = checkpoint
+        self._committed = checkpoint  # Guarded by the lock, as is `_saved_s`.
+        self._lock = threading.Lock()
+        self._saved = checkpoint
+        self._saved_s = time.monotonic()
+        self._stopped = threading.Event()
+        self._gtids: GtidSet = parse_gtid_set(checkpoint.gtids, parts.flavor)
+        self._suffix = checkpoint.place.suffix
+        self._checksum = Checksum.NONE
+        self._known = self._known_from(checkpoint)
+        self._assembler = Assembler(parts.tables.choose, done=checkpoint.place)
+        client_options = parts.client.session.options
+        self._gatherer = Gatherer(
+            count_max=options.group_count_max,
+            bytes_max=options.group_bytes_max,
+            spill_bytes=client_options.spill_bytes,
+            spill_dir=client_options.spill_dir,
+        )
+        self._writer = GroupWriter(
+            parts.client.session, parts.journal, may_commit=parts.store.is_ours
+        )
+
+    def stop(self) -> None:
+        """Make `run` return at the end of a transaction, all before it committed."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Sync until `stop`; raises what ends the life, `Retryable` when the next may do better."""
+        try:
+            for chunk in self._reader.chunks():
+                if chunk.events:
+                    self._take(chunk)
+                else:
+                    self._idle()
+                if self._stopped.is_set() or self._parts.store.is_lost():
+                    break
+            self._barrier()
+        finally:
+            self._writer.close()
+            self._gatherer.close()
+        if self._parts.store.is_lost():
+            raise Retryable("another process has this source now")
+
+    def _take(self, chunk: Chunk) -> None:
+        begin = chunk.begin
+        if begin.suffix != self._suffix:
+            self._switched(begin)
+        for event in chunk.events:
+            end = begin.at(begin.position + len(event))
+            self._event(begin, end, event)
+            begin = end
+        self._parts.progress.read(begin, sum(map(len, chunk.events)))
+        self._save_when_due()
+
+    def _event(self, begin: Location, end: Location, event: bytes) -> None:
+        type_ = event[_TYPE_AT]
+        if type_ == _DESCRIPTION:
+            self._checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
+        elif type_ in _LISTS:
+            self._add_list(type_, event)
+        if self._known.is_needed and self._known.is_left_out(event, self._checksum):
+            return
+        for output in self._assembler.take(begin, end, event):
+            self._output(output)
+
+    def _output(self, output: Output) -> None:
+        if isinstance(output, TableChanges):
+            transcoder = output.transcoder
+            assert isinstance(transcoder, Routed), "all transcoders are made by `Tables`"
+            kind, rows = output.changes
+            self._gatherer.add(transcoder.here, transcoder.policy, kind, rows)
+        elif isinstance(output, Finished):
+            self._finished(output)
+        else:
+            self._statement(output)
+
+    def _finished(self, finished: Finished) -> None:
+        if self._gatherer.is_large:
+            self._submit()  # What is before a large transaction goes first, for it goes alone.
+        origin = self._checkpoint.origin(self._parts.source_id, finished.end, finished.gtid)
+        is_large = self._gatherer.is_large
+        self._gatherer.finish(origin)
+        self._advance(finished.end, finished.gtid)
+        self._parts.progress.seen(finished.end, finished.timestamp_s)
+        if is_large or self._gatherer.is_full:
+            self._submit()
+
+    def _statement(self, statement: Statement) -> None:
+        """All before it is committed; then the DDL; then its place is noted, whatever it was."""
+        progress = self._parts.progress
+        progress.statement_place = place_of(statement)
+        translation = self._parts.statements.translate(
+            statement, self._checkpoint.kept, progress.rulings
+        )
+        if translation.pieces:
+            self._barrier()
+            origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
+            _before_ddl()
+            self._parts.statements.execute(statement, translation, origin)
+            _after_ddl()
+            self._assembler.forget_tables()
+        self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
+        self._advance(statement.end, statement.gtid)
+        progress.seen(statement.end, statement.timestamp_s)
+        progress.statement_place = ""
+        if translation.pieces:
+            progress.ddl += 1
+            self._barrier()
+
+    def _advance(self, end: Location, gtid: str) -> None:
+        """Note, for the group that is being made, where it ends."""
+        if gtid:
+            self._add_gtid(gtid)
+        restart = self._assembler.restart
+        self._checkpoint = replace(
+            self._checkpoint,
+            epoch=self._checkpoint.epoch_of(end),
+            done=str(end),
+            restart="" if restart is None or restart >= end else str(restart),
+        )
+
+    def _idle(self) -> None:
+        """Send what there is, then wait for more."""
+        self._submit()
+        self._parts.progress.idle = True
+        self._save_when_due()
+        self._reader.wait()
+        self._parts.progress.idle = False
+
+    def _submit(self) -> None:
+        """Send the group on its way; its end counts once it is committed."""
+        checkpoint = self._noted()
+        group = self._gatherer.take()
+        if group:
+            self._writer.submit(group, partial(self._is_committed, checkpoint, len(group)))
+        elif checkpoint is not self._committed and not self._writer.is_busy:
+            self._is_committed(checkpoint, 0)
+
+    def _noted(self) -> Checkpoint:
+        """Return the checkpoint as it is to be stored, once all before it is committed."""
+        if self._checkpoint.done == self._committed.done:
+            return self._checkpoint
+        gtids = str(self._gtids)
+        if gtids != self._checkpoint.gtids:
+            self._checkpoint = replace(self._checkpoint, gtids=gtids)
+        return self._checkpoint
+
+    def _is_committed(self, checkpoint: Checkpoint, count: int) -> None:
+        with self._lock:
+            self._committed = checkpoint
+        self._parts.progress.committed(checkpoint, count)
+
+    def _barrier(self) -> None:
+        """Commit all that is gathered, and store the checkpoint."""
+        self._submit()
+        self._writer.drain()
+        self._is_committed(self._noted(), 0)
+        self._save()
+
+    def _save_when_due(self) -> None:
+        if time.monotonic() - self._saved_s >= self._options.checkpoint_interval_s:
+            self._save()
+
+    def _save(self) -> None:
+        self._saved_s = time.monotonic()
+        with self._lock:
+            checkpoint = self._committed
+        if checkpoint != self._saved:
+            _before_checkpoint()
+            rulings = self._parts.progress.rulings
+            self._parts.store.save(replace(checkpoint, rulings=rulings))
+            self._saved = checkpoint
+
+    def _switched(self, begin: Location) -> None:
+        """Go on with another sub-directory: another server, or the same one after RESET MASTER."""
+        self._barrier()
+        server = self._reader.server()
+        is_reset = server == self._checkpoint.server
+        if is_reset:
+            self._gtids = parse_gtid_set("", self._parts.flavor)
+        epoch = self._checkpoint.epoch_of(begin)
+        log.info("on in %s of %s, epoch %d", begin, server, epoch)
+        self._suffix = begin.suffix
+        self._checkpoint = replace(
+            self._checkpoint,
+            epoch=epoch,
+            done=str(begin),
+            restart="",
+            server=server,
+            gtids=str(self._gtids),
+            since_s=0,
+            skips_known=not is_reset,
+        )
+        self._known = self._known_from(self._checkpoint)
+        self._assembler = Assembler(self._parts.tables.choose, done=begin)
+        self._gatherer.drop_open()
+
+    def _known_from(self, checkpoint: Checkpoint) -> KnownTransactions:
+        return KnownTransactions(
+            self._gtids.copy() if checkpoint.skips_known else None, checkpoint.since_s
+        )
+
+    def _add_gtid(self, text: str) -> None:
+        if isinstance(self._gtids, MariadbGtidSet):
+            self._gtids.add(MariadbGtid.parse(text))
+        else:
+            self._gtids = self._gtids.union(type(self._gtids).parse(text))
+
+    def _add_list(self, type_: int, event: bytes) -> None:
+        """Note what all earlier files have; everything there was brought in or left out."""
+        body = body_of(event, self._checksum)
+        if isinstance(self._gtids, MariadbGtidSet):
+            if type_ == EventType.GTID_LIST:
+                self._gtids = self._gtids.union(GtidList.decode(body).gtids)
+        elif type_ == EventType.PREVIOUS_GTIDS:
+            self._gtids = self._gtids.union(PreviousGtids.decode(body).gtids)

@@ -1,0 +1,133 @@
+"""Which table of the cluster a table of the server is, and how its rows get there.
+
+A table that the cluster does not know is defined from the server's own CREATE TABLE. Where filters
+want nothing of a table, there is no transcoder, and none of its rows is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.ddl.lexer import quote_name
+from penstock.ddl.routing import rename_tables
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.filters.rules import RowPolicy
+from pumpclient.client import PumpClient
+from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
+from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.translate.online import OnlineDdl, Role
+from pumpclient.mysql.translate.transcode import Transcoder
+from pumpclient.rows import Table
+from pumpclient.schema import Schemas
+
+log = logging.getLogger(__name__)
+
+
+class Routed(Transcoder):
+    """Reads the rows of one table of the server, and knows where they go, and which of them."""
+
+    def __init__(
+        self, table_map: TableMap, here: Table, policy: RowPolicy, *, is_merged: bool
+    ) -> None:
+        """Compile for the table `here`."""
+        super().__init__(table_map, here.info, may_lack=is_merged)
+        self.here = here
+        self.policy = policy
+
+
+class Tables:
+    """The tables of one source, by what rows events say of them."""
+
+    def __init__(
+        self,
+        client: PumpClient,
+        schemas: Schemas,
+        rules: Rules,
+        address: ServerAddress,
+        online: OnlineDdl | None,
+    ) -> None:
+        """Look tables up in `schemas`, and define them through `client`."""
+        self._client = client
+        self._schemas = schemas
+        self._rules = rules
+        self._address = address
+        self._online = online
+
+    def choose(self, table_map: TableMap) -> Routed | None:
+        """Return what reads the rows of a table as of now, None when nobody wants them."""
+        schema, name = table_map.schema, table_map.table
+        if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
+            return None
+        target = self._rules.target(schema, name)
+        if self._schemas.catalog().table(*target) is None:
+            self.define(schema, name)
+        table = self._schemas.table(*target)
+        policy = self._rules.of_rows(schema, replace(table.info, name=name))
+        if policy.takes_nothing:
+            return None
+        is_merged = self._rules.router.is_routed(schema, name)
+        return Routed(table_map, table, policy, is_merged=is_merged)
+
+    def define(self, schema: str, name: str) -> None:
+        """Create a table here as the server has it now, under its target's name."""
+        with self._address.session() as connection:
+            define_table(self._client, connection, (schema, name), self._rules.target)
+        self._schemas.catch_up()
+
+    def define_all(self, connection: Connection) -> int:
+        """Create all replicated tables that the cluster lacks; return how many there were."""
+        catalog = self._schemas.catalog()
+        count = 0
+        for schema, name in server_tables(connection):
+            if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
+                continue
+            if catalog.table(*self._rules.target(schema, name)) is None:
+                define_table(self._client, connection, (schema, name), self._rules.target)
+                catalog = self._schemas.catalog()
+                count += 1
+        return count
+
+    def _is_online_ddl(self, name: str) -> bool:
+        return self._online is not None and self._online.role(name)[0] is not Role.REAL
+
+
+def server_tables(connection: Connection) -> list[tuple[str, str]]:
+    """Return schema and name of every table of a server, views aside."""
+    found = rows(
+        connection,
+        "SELECT table_schema AS s, table_name AS t FROM information_schema.tables"
+        " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2",
+    )
+    return [(str(row["s"]), str(row["t"])) for row in found]
+
+
+def define_table(
+    client: PumpClient,
+    connection: Connection,
+    source: tuple[str, str],
+    target: Callable[[str, str], tuple[str, str]],
+) -> None:
+    """Create a server's table in the cluster, from the server's own CREATE TABLE.
+
+    `target` names it here. Does nothing when it exists. Raises `NeedsOperator` when the server has
+    no such table, or when its statement cannot be read.
+    """
+    schema, name = source
+    quoted = ".".join(map(quote_name, source))
+    found = rows(connection, f"SHOW CREATE TABLE {quoted}")
+    sql = next((str(row["create table"]) for row in found if "create table" in row), None)
+    if sql is None:
+        raise NeedsOperator(f"{schema}.{name} is no table", hint="leave it out with a filter")
+    here = target(schema, name)
+    ensure_schema(client, here[0])
+    sql = "CREATE TABLE IF NOT EXISTS" + sql.removeprefix("CREATE TABLE")
+    client.execute_ddl(rename_tables(sql, schema, target))
+    log.info("%s.%s is defined as the server has it", *here)
+
+
+def ensure_schema(client: PumpClient, schema: str) -> None:
+    """Create a schema in the cluster unless it is there."""
+    client.execute_ddl(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")

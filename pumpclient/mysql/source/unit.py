@@ -1,0 +1,280 @@
+"""A source: relay log and syncer under one roof, through failures, pauses and decisions.
+
+starting ── checks, ownership, what an earlier life left open, the first checkpoint
+syncing  ── a life of the syncer; what may pass is tried again, ever later
+failed   ── somebody must act: a ruling about the statement, or resume
+paused   ── as asked; the relay log goes on
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from penstock import etcd
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.filters import Rules
+from penstock.security import Security
+from pumpclient.client import PumpClient
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.relay.origin import Start
+from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.reader import RelayReader
+from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
+from pumpclient.mysql.source.conditions import checked, loaded, owned
+from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.parts import Parts, SyncOptions
+from pumpclient.mysql.source.progress import Progress
+from pumpclient.mysql.source.recovery import settle
+from pumpclient.mysql.source.start import first_checkpoint, without_relay
+from pumpclient.mysql.source.statements import Statements
+from pumpclient.mysql.source.syncer import Syncer
+from pumpclient.mysql.source.tables import Tables
+from pumpclient.options import Options
+
+log = logging.getLogger(__name__)
+
+_RETRY_S_MIN, _RETRY_S_MAX = 0.2, 30.0
+_WAIT_S = 0.5
+
+
+class SourceUnit:
+    """One source; `run` in a thread of its own until `stop`."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        """Compile the rules; raise `NeedsOperator` for settings that cannot be."""
+        self._config = config
+        self._address = config.source.address()
+        self._stream = config.source.stream()
+        self._rules = Rules(config.filter)
+        self._online = config.online_ddl.rules()
+        self.progress = Progress()
+        self.relay: RelayUnit | None = None
+        self.purger: Purger | None = None
+        self._store: SourceStore | None = None
+        self._syncer: Syncer | None = None
+        self._stopped = threading.Event()
+        self._paused = False
+        self._news = threading.Condition()
+        self._relay_failure: Exception | None = None
+
+    # What others ask for, from any thread.
+
+    def stop(self) -> None:
+        """Make `run` return soon: at a transaction's end, with the checkpoint stored."""
+        self._stopped.set()
+        self._interrupt()
+
+    def pause(self) -> None:
+        """Stop syncing at a transaction's end; the relay log goes on."""
+        self._paused = True
+        self._interrupt()
+
+    def resume(self) -> None:
+        """Go on after a pause or a failure."""
+        self._paused = False
+        self.progress.problem = self.progress.hint = ""
+        self._interrupt(syncer=False)
+
+    def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
+        """Note an operator's decision about a statement, durably; return its place.
+
+        Without a place it is about the statement that failed, which is then tried again.
+        """
+        progress = self.progress
+        place = place or (progress.statement_place if progress.state == "failed" else "")
+        if not place:
+            raise NeedsOperator("no statement has failed", hint="name its place, file:position")
+        progress.rulings = {**progress.rulings, place: {"verb": verb, "statements": statements}}
+        if progress.state in ("failed", "paused") and self._store is not None:
+            found = self._store.load()
+            if found is not None:
+                self._store.save(replace(found, rulings=progress.rulings))
+        if progress.state == "failed" and place == progress.statement_place:
+            self.resume()
+        return place
+
+    def _interrupt(self, *, syncer: bool = True) -> None:
+        running = self._syncer
+        if syncer and running is not None:
+            running.stop()
+        with self._news:
+            self._news.notify_all()
+
+    # The thread.
+
+    def run(self) -> None:
+        """Run until `stop`; raise what no resume could cure."""
+        with ExitStack() as opened:
+            parts, checkpoint = self._started(opened)
+            failures = 0
+            while not self._stopped.is_set():
+                transactions = self.progress.transactions
+                try:
+                    self._live(parts, checkpoint)
+                except Retryable as error:
+                    self._check_ours(parts.store, error)
+                    failures = 0 if self.progress.transactions > transactions else failures + 1
+                    self._retry_later(error, failures)
+                except PenstockError as error:
+                    self._failed(error)
+                checkpoint = self._wait_until_wanted(parts.store) or checkpoint
+        self.progress.state = "stopped"
+
+    def _started(self, opened: ExitStack) -> tuple[Parts, Checkpoint]:
+        config = self._config
+        flavor = checked(self._address)
+        security = Security(config.security)
+        client = PumpClient.connect(
+            config.etcd_urls,
+            strategy=config.sync.strategy,
+            write_timeout_s=config.sync.write_timeout_s,
+            tls=security.tls,
+            options=Options(
+                pd_address=config.pd_address or None,
+                etcd_tls=security.etcd_tls,
+                pd_tls=security.pd_tls,
+            ),
+        )
+        opened.callback(client.close)
+        connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
+        opened.callback(connection.close)
+        store = self._store = SourceStore(connection, config.source_id)
+        owned(store, self._stopped)
+        opened.callback(store.close)
+        journal = Journal(config.data_dir / f"{config.source_id}.journal")
+        opened.callback(journal.close)
+        tables = Tables(client, client.session.schemas, self._rules, self._address, self._online)
+        parts = Parts(
+            client=client,
+            store=store,
+            journal=journal,
+            tables=tables,
+            statements=Statements(client, self._rules, self._online),
+            progress=self.progress,
+            source_id=config.source_id,
+            flavor=flavor,
+        )
+        checkpoint = self._checkpoint(store, tables)
+        self._start_relay(opened, checkpoint)
+        return parts, checkpoint
+
+    def _checkpoint(self, store: SourceStore, tables: Tables) -> Checkpoint:
+        root = self._config.relay.dir
+        found = store.load()
+        if found is None:
+            found = first_checkpoint(self._config.start, root, self._address, self._stream, tables)
+            store.save(found)
+        else:
+            moved = without_relay(found, root, self._address, self._stream)
+            if moved != found:
+                store.save(moved)
+                found = moved
+        self.progress.checkpoint = found
+        self.progress.rulings = dict(found.rulings)
+        log.info("source %s goes on behind %s", self._config.source_id, found.done)
+        return found
+
+    def _start_relay(self, opened: ExitStack, checkpoint: Checkpoint) -> None:
+        config = self._config.relay
+        place = _begin(checkpoint)
+        options = RelayOptions(
+            stream=self._stream,
+            start=Start(file=str(place.file)),
+            sync_interval_s=config.sync_interval_s,
+        )
+        relay = self.relay = RelayUnit(config.dir, self._address, options)
+        thread = start_thread(relay, self._relay_failed)
+        opened.callback(thread.join)
+        opened.callback(relay.stop)
+        purger = self.purger = Purger(
+            config.dir,
+            self._needed,
+            interval_s=config.purge_interval_s,
+            expires_s=config.purge_expires_s,
+            remain_space_bytes=config.purge_remain_space_bytes,
+        )
+        purger.start()
+        opened.callback(purger.close)
+
+    def _needed(self) -> Location | None:
+        """Return the earliest place that is still to be read, for whoever purges."""
+        checkpoint = self.progress.checkpoint
+        return None if checkpoint is None else _begin(checkpoint)
+
+    def _relay_failed(self, error: Exception) -> None:
+        self._relay_failure = error
+        self._interrupt()
+
+    def _live(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        settle(parts.client.session, parts.journal)
+        assert self.relay is not None
+        reader = RelayReader(self._config.relay.dir, _begin(checkpoint), self.relay.growth)
+        sync = self._config.sync
+        options = SyncOptions(
+            group_count_max=sync.group_count_max,
+            group_bytes_max=sync.group_bytes_max,
+            checkpoint_interval_s=sync.checkpoint_interval_s,
+        )
+        self._syncer = Syncer(parts, reader, checkpoint, options)
+        self.progress.state, self.progress.lives = "syncing", self.progress.lives + 1
+        self.progress.statement_place = ""
+        if self._stopped.is_set() or self._paused:
+            self._syncer.stop()
+        try:
+            self._syncer.run()
+        finally:
+            self._syncer = None
+
+    def _check_ours(self, store: SourceStore, error: Retryable) -> None:
+        if store.is_lost():
+            raise error
+
+    def _retry_later(self, error: Retryable, failures: int) -> None:
+        bound_s = min(_RETRY_S_MAX, _RETRY_S_MIN * 2 ** min(failures, 10))
+        wait_s = bound_s * random.uniform(0.5, 1.0)
+        log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
+        self.progress.problem = str(error)
+        deadline_s = time.monotonic() + wait_s
+        with self._news:
+            self._news.wait_for(
+                lambda: self._stopped.is_set() or time.monotonic() > deadline_s, wait_s
+            )
+        self.progress.problem = ""
+
+    def _failed(self, error: PenstockError) -> None:
+        progress = self.progress
+        progress.state, progress.problem = "failed", getattr(error, "problem", str(error))
+        progress.hint = getattr(error, "hint", "")
+        log.error("source %s waits for somebody to act: %s", self._config.source_id, error)
+
+    def _wait_until_wanted(self, store: SourceStore) -> Checkpoint | None:
+        """Wait out a pause or a failure; return the checkpoint to go on from."""
+
+        def is_wanted() -> bool:
+            is_idle = self._paused or (self.progress.state == "failed" and self.progress.problem)
+            return self._stopped.is_set() or self._relay_failure is not None or not is_idle
+
+        while True:
+            if self._paused and self.progress.state != "failed":
+                self.progress.state = "paused"
+            with self._news:
+                self._news.wait_for(is_wanted, _WAIT_S)
+            if store.is_lost():
+                raise Retryable("another process has this source now")
+            if self._relay_failure is not None:
+                raise self._relay_failure
+            if is_wanted():
+                break
+        return None if self._stopped.is_set() else loaded(store, self._stopped)
+
+
+def _begin(checkpoint: Checkpoint) -> Location:
+    """Return where the relay log is to be read from."""
+    return Location.parse(checkpoint.restart) if checkpoint.restart else checkpoint.place

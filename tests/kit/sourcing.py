@@ -1,0 +1,184 @@
+"""A real `mysql-source` process, and a downstream in memory: what the Pumps' streams come to."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+from deploy.local.process import ServerProcess, free_port, python_module
+from drainer.origins import Origins
+from penstock.codec import decode_prewrite_value
+from penstock.datum.rows import RowCodec
+from penstock.ddl import Catalog
+from penstock.failpoints import VARIABLE
+from penstock.history import History
+from penstock.model import Binlog, MutationType
+from penstock.registry import Registry
+from pumpclient.mysql.relay.layout import Location
+from tests.integration.test_pumpclient_origin import streamed
+from tests.kit.binlog_server import BinlogServer
+from tests.kit.node import flags
+from tests.kit.wait import eventually
+
+LONG_S = 150
+
+Row = tuple[Any, ...]
+
+
+class SourceProcess(ServerProcess):
+    """One source; its files are below `folder`, and stay over restarts."""
+
+    def __init__(
+        self, folder: Path, etcd_url: str, server: BinlogServer, config: str = "", **settings: Any
+    ) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        settings = {
+            "source_id": "db-1",
+            "etcd_urls": etcd_url,
+            "data_dir": folder,
+            "status_addr": self.address,
+            "source_host": server.host,
+            "source_port": server.port,
+            "source_user": server.user,
+            "source_heartbeat_s": 5,
+            "relay_dir": folder / "relay",
+            "relay_purge_remain_space_bytes": 0,
+            "start": "mysql-bin.000001:4",
+            **settings,
+        }
+        folder.mkdir(exist_ok=True)
+        path = folder / "source.toml"
+        path.write_text(config)
+        secret = folder / "password"
+        secret.write_text(server.password + "\n")
+        settings["source_password_file"] = secret
+        self._command = python_module(
+            "pumpclient.mysql.source", "--config", str(path), *flags(settings)
+        )
+        super().__init__(self._command, log=folder / "log")
+
+    def start(self, failpoints: str = "") -> Self:
+        """Start it, with faults if there are to be any."""
+        told = [f"{VARIABLE}={failpoints}"] if failpoints else []
+        self.command = ["env", *told, *self._command]
+        super().start()
+        return self
+
+    def status(self) -> dict[str, Any]:
+        """Return its page, empty while there is none."""
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/status", timeout=5) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except OSError:
+            return {}
+
+    def text(self) -> str:
+        """Return its log."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def has(self, server: BinlogServer) -> bool:
+        """Tell whether all that the server has is committed."""
+        assert self.is_running, self.text()[-3000:]
+        status = self.status()
+        assert status.get("state") != "failed", status
+        if not status.get("committed"):
+            return False
+        done = Location.parse(status["committed"])
+        file, position = server.end()
+        return (str(done.file), done.position) == (file, position)
+
+    def catch_up(self, server: BinlogServer) -> None:
+        """Wait until it has."""
+        eventually(lambda: self.has(server), LONG_S)
+
+    def fails(self) -> dict[str, Any]:
+        """Wait until it waits for somebody to act."""
+        eventually(lambda: self.status().get("state") == "failed", LONG_S)
+        return self.status()
+
+
+class Downstream:
+    """Tables in memory, fed from all Pumps' streams in commit order, repeated origins left out."""
+
+    def __init__(self, etcd: Any, pumps: list[Any], until_ts: int) -> None:
+        cluster_id = Registry(etcd).cluster_id()
+        binlogs: list[Binlog] = []
+        for pump in pumps:
+            binlogs += streamed(pump, cluster_id, until_ts)
+        binlogs.sort(key=lambda binlog: binlog.commit_ts)
+        self.origins: list[tuple[int, int, int]] = []
+        self.tables: dict[tuple[str, str], Counter[Row]] = {}
+        self._jobs = {job.id: job for job in History(etcd).jobs()}
+        self._catalog = Catalog()
+        seen = Origins({})
+        for binlog in binlogs:
+            if seen.is_repeated(binlog.commit_ts, binlog.origin):
+                continue
+            seen.note(binlog.origin)
+            if binlog.origin is not None:
+                self.origins.append(binlog.origin.place)
+            if binlog.is_ddl:
+                self._ddl(binlog)
+            else:
+                self._rows(binlog)
+        self.repeated = seen.repeated
+
+    def _ddl(self, binlog: Binlog) -> None:
+        if binlog.ddl_job_id not in self._jobs:
+            return
+        change = self._catalog.apply(self._jobs[binlog.ddl_job_id])
+        codecs = {t.id: RowCodec(t) for _, t in self._catalog.tables()}
+        for schema, table in change.dropped:
+            self.tables.pop((schema, table.name), None)
+        for schema, table in change.created:
+            self.tables[schema, table.name] = Counter()
+        for old_schema, old, new_schema, new in change.renamed:
+            self.tables[new_schema, new.name] = self.tables.pop((old_schema, old.name))
+        for schema, before, after in change.altered:
+            self.tables[schema, after.name] = Counter(
+                _altered(row, before, after) for row in self.tables[schema, before.name].elements()
+            )
+        self._codecs = codecs
+
+    def _rows(self, binlog: Binlog) -> None:
+        for mutation in decode_prewrite_value(binlog.prewrite_value).mutations:
+            found = self._catalog.table_by_id(mutation.table_id)
+            assert found is not None
+            schema, info = found
+            codec, rows = self._codecs[info.id], self.tables[schema, info.name]
+            inserts, updates, deletes = map(
+                iter, (mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows)
+            )
+            for kind in mutation.sequence:
+                if kind is MutationType.INSERT:
+                    rows[tuple(codec.decode_insert(next(inserts)))] += 1
+                elif kind is MutationType.UPDATE:
+                    before, after = codec.decode_update(next(updates))
+                    _take(rows, tuple(before))
+                    rows[tuple(after)] += 1
+                else:
+                    _take(rows, tuple(codec.decode_delete(next(deletes))))
+
+    def rows(self, table: str) -> list[Row]:
+        """Return a table's rows in order."""
+        schema, name = table.split(".")
+        return sorted(self.tables[schema, name].elements(), key=repr)
+
+
+def _take(rows: Counter[Row], row: Row) -> None:
+    assert rows[row] > 0, f"{row} goes and is not there"
+    rows[row] -= 1
+
+
+def _altered(row: Row, before: Any, after: Any) -> Row:
+    given = {column.name: value for column, value in zip(before.columns, row, strict=True)}
+    return tuple(given.get(column.name, column.default) for column in after.columns)
+
+
+def rows_of(server: BinlogServer, table: str) -> list[Row]:
+    """Return what the server has."""
+    return sorted((tuple(row) for row in server.query(f"SELECT * FROM {table}")), key=repr)
