@@ -105,7 +105,7 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
 
     status = drainer.status()
     assert (status.node_id, status.state) == ("drainer-1", "online")
-    assert "online, connected" in status.details["pump pump-1"]
+    assert "online, ok" in status.details["pump pump-1"]
     url = status.details["status_pages"]
     page = json.loads(asked(url + "status")[1])
     assert (page["Synced"], page["self"]["state"]) == (True, "online")
@@ -143,7 +143,7 @@ def test_spark_ends_with_a_killed_drainer(
     _assert_gone(pids)
 
 
-def test_a_killed_task_and_a_killed_jvm_are_replaced_and_change_nothing(
+def test_a_killed_task_is_replaced_and_changes_nothing(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
@@ -162,12 +162,6 @@ def test_a_killed_task_and_a_killed_jvm_are_replaced_and_change_nothing(
         drainer.wait_until(shop.trade(60))
         assert in_sqlite(path) == shop.expected()
         drainer.wait_for("is lost")
-
-        jvm = next(child for child in drainer.children() if "java" in child.name())
-        jvm.kill()
-        drainer.wait_until(shop.trade(60))
-        assert in_sqlite(path) == shop.expected()
-        assert "the Spark job failed" in drainer.log_text()
 
 
 def _task(drainer: DrainerProcess) -> psutil.Process:
