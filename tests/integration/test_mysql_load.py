@@ -70,7 +70,7 @@ def pair(
 def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
     pair: Pair, tmp_path: Path
 ) -> None:
-    mysql_load.fill(pair.source)
+    pair.source.run(*mysql_load.statements())
     state = tmp_path / "state" / "load.json"
     begun = pair.source.end()
     killed = mysql_load.spawn(pair.source, pair.etcd_url, state, rate_bytes_per_s=400_000)

@@ -47,23 +47,21 @@ TABLES = {
 MANY = 20_000
 
 
-def fill(server: BinlogServer, many: int = MANY) -> None:
-    """Make all tables and their rows."""
+def statements(many: int = MANY) -> list[str]:
+    """Return what makes all tables and their rows."""
     pads = "'ab-cd', REPEAT('p', 50)"
-    server.run(
+    return [
         "SET sql_mode = ''", "SET time_zone = '+00:00'", "CREATE DATABASE shop", "USE shop",
         *TABLES.values(),
         *(f"INSERT INTO shop.types ({COLUMNS}) VALUES ({row})" for row in TYPED),
-        f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM shop_seq".replace(
-            "shop_seq", f"seq_1_to_{many}"
-        ),
+        f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM seq_1_to_{many}",
         "INSERT INTO shop.pair SELECT CONCAT('k', seq % 13), seq, -seq FROM seq_1_to_3000",
         "INSERT INTO shop.loose SELECT seq % 10, 'same' FROM seq_1_to_1000",
         "INSERT INTO shop.`o%n``e` VALUES ('2026-01-01'), ('2026-01-02')",
         "INSERT INTO shop.part VALUES ('abcdef', 1), ('abd', 2)",
         "INSERT INTO shop.choice VALUES ('x', 1.25), ('z', 2.5)",
         "ANALYZE TABLE shop.many, shop.pair",
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def options(**changes: Any) -> LoadOptions:

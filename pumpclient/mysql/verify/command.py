@@ -1,0 +1,136 @@
+"""`penstock verify`: compares an upstream with a downstream, and repairs the latter when asked to.
+
+Exit codes: 0 equal (after a repair too), 1 rows differ or are undecided, 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from urllib.parse import unquote, urlsplit
+
+from penstock import __version__
+from penstock.errors import NeedsOperator, PenstockError
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
+from pumpclient.mysql.verify.unit import Report, Verifier, VerifyOptions
+
+_STATEMENT_S = 3600.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit code."""
+    told = _parser().parse_args(argv)
+    try:
+        return verify(told)
+    except PenstockError as error:
+        sys.stderr.write(f"penstock verify: {error}\n")
+        return 2
+
+
+def verify(told: argparse.Namespace) -> int:
+    """Compare as asked; return the exit code."""
+    options = VerifyOptions(
+        tables=tuple(told.tables or ["*"]),
+        source=told.source,
+        rows_per_chunk=told.rows_per_chunk,
+        wait_s=told.wait_s,
+        differences_max=told.max_differences,
+        repair=told.repair and _is_confirmed(told),
+    )
+    if told.repair and not options.repair:
+        sys.stderr.write("penstock verify: nothing was done\n")
+        return 2
+    with (
+        closing(MysqlSide(_address(told.upstream, "UPSTREAM"))) as upstream,
+        closing(_downstream(told)) as downstream,
+    ):
+        report = Verifier(upstream, downstream, options, _say).run()
+    for difference in report.differences:
+        sys.stdout.write(f"{difference}\n")
+    sys.stdout.write(_summary(report))
+    return 0 if report.is_equal else 1
+
+
+def _summary(report: Report) -> str:
+    hidden = report.different - len(report.differences)
+    more = f"… and {hidden} more\n" if hidden else ""
+    text = f"{report.tables} tables, {report.chunks} chunks at commit_ts {report.commit_ts}: "
+    text += "equal" if not report.different else f"{report.different} differences"
+    if report.repaired:
+        text += f", {report.repaired} repaired"
+    if report.undecided:
+        text += f", {report.undecided} rows undecided: they kept changing, or the Drainer is behind"
+    return f"{more}{text}\n"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _is_confirmed(told: argparse.Namespace) -> bool:
+    if told.yes:
+        return True
+    sys.stderr.write(
+        "Rows of the downstream that differ will be overwritten or deleted, while a Drainer may be"
+        " at work there: best pause it.\nType yes to go on: "
+    )
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _downstream(told: argparse.Namespace) -> Downstream:
+    if told.downstream.startswith("sqlite:///"):
+        return SqliteSide(unquote(told.downstream.removeprefix("sqlite:///")))
+    return MysqlSide(_address(told.downstream, "DOWNSTREAM"), told.checkpoint_table)
+
+
+def _address(url: str, side: str) -> ServerAddress:
+    """Return where a URL leads to; the password may be in the environment instead."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 3306
+    except ValueError:
+        host, port = None, 0
+    if host is None or parts.scheme != "mysql":
+        raise NeedsOperator(
+            f"the {side.lower()} is no URL of a server",
+            hint="write mysql://user:password@host:port/ and percent-encode special characters",
+        )
+    password = unquote(parts.password or "") or os.environ.get(f"PENSTOCK_{side}_PASSWORD", "")
+    user = unquote(parts.username or "root")
+    return ServerAddress(host, port, user, password, statement_timeout_s=_STATEMENT_S)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="penstock", description="Look after a replicated pair.")
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser("verify", help="compare an upstream with a downstream")
+    url = "mysql://user:password@host:port/; password also from PENSTOCK_{}_PASSWORD"
+    command.add_argument("--upstream", required=True, metavar="URL", help=url.format("UPSTREAM"))
+    command.add_argument(
+        "--downstream", required=True, metavar="URL",
+        help=url.format("DOWNSTREAM") + ", or sqlite:///path",
+    )  # fmt: skip
+    command.add_argument("--tables", nargs="+", metavar="PATTERN", help="such as 'shop.*'")
+    command.add_argument(
+        "--source", default="", metavar="ID", help="source-id, when there are several"
+    )
+    command.add_argument("--checkpoint-table", default="tidb_binlog.checkpoint", metavar="NAME")
+    command.add_argument("--rows-per-chunk", type=int, default=50_000, metavar="N")
+    command.add_argument(
+        "--wait-s", type=float, default=10.0, metavar="S",
+        help="how long the downstream may take to catch up, for each chunk that differs",
+    )  # fmt: skip
+    command.add_argument("--max-differences", type=int, default=100, metavar="N")
+    command.add_argument("--repair", action="store_true", help="write upstream's rows")
+    command.add_argument("--yes", action="store_true", help="do not ask before a repair")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

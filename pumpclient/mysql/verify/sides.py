@@ -1,0 +1,270 @@
+"""The two sides of a comparison: a MySQL or MariaDB, or as downstream an SQLite file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.ddl.lexer import quote_name
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.load.chunks import Range
+from pumpclient.mysql.load.sessions import Session
+from pumpclient.mysql.load.tables import SourceTable, parameter_safe, quoted_key
+from pumpclient.mysql.protocol.address import ServerAddress, server_errors
+from pumpclient.mysql.protocol.server import identify, master_status
+from pumpclient.mysql.verify.values import BINARY, FLOATS, INTEGERS, Column, Key
+
+Checksum = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a downstream is: its checkpoint's commit_ts and origins."""
+
+    commit_ts: int = 0
+    origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+class Downstream(Protocol):
+    """What is compared with the upstream."""
+
+    flavor: Flavor | None
+
+    def columns(self, table: SourceTable) -> tuple[Column, ...]:
+        """Return a table's columns, none when it is not there."""
+
+    def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
+        """Return a checksum of a chunk; only where `flavor` is the upstream's."""
+
+    def rows(
+        self, table: SourceTable, columns: Sequence[Column], range_: Range
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a chunk, in no order."""
+
+    def position(self) -> Position:
+        """Return the checkpoint, as of the last `refresh`."""
+
+    def refresh(self) -> None:
+        """See what is there now; all reads until the next call see one moment."""
+
+    def write(
+        self,
+        table: SourceTable,
+        columns: Sequence[Column],
+        deleted: Sequence[Key],
+        written: Sequence[Sequence[object]],
+    ) -> None:
+        """Delete rows by key and write others whole, in one transaction."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+def selected(column: Column) -> str:
+    """Return what to select for a column, safe beside parameters."""
+    name = parameter_safe(quote_name(column.name))
+    if column.type == "bit":
+        return f"{name} + 0"
+    return f"{name} * 1e0" if column.type == "float" else name
+
+
+def checksum_sql(columns: Sequence[Column]) -> str:
+    """Return expressions over a chunk that are equal for equal rows, whatever their order."""
+    parts = ", ".join(f"IF({_bytes(c)} IS NULL, 'N', CONCAT('V', LENGTH({_bytes(c)}), ':',"
+                      f" {_bytes(c)}))" for c in columns)  # fmt: skip
+    digest = f"MD5(CONCAT({parts}))"
+    # A row too long for CONCAT is NULL, which no other aggregate would notice.
+    return (
+        f"COUNT(*), BIT_XOR(CAST(CONV(LEFT({digest}, 16), 16, 10) AS UNSIGNED)),"
+        f" SUM(CAST(CONV(RIGHT({digest}, 12), 16, 10) AS UNSIGNED)), SUM({digest} IS NULL)"
+    )
+
+
+def _bytes(column: Column) -> str:
+    name = selected(column)
+    if column.type in BINARY:
+        return name
+    if column.type in INTEGERS or column.type in FLOATS:
+        return f"CAST({name} AS CHAR)"
+    if column.type in ("decimal", "date", "datetime", "timestamp", "time"):
+        return f"CAST({name} AS CHAR)"
+    return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
+
+
+class MysqlSide:
+    """A server, as upstream or downstream."""
+
+    def __init__(self, address: ServerAddress, checkpoint: str = "tidb_binlog.checkpoint") -> None:
+        """Connect; `checkpoint` is the table of the Drainer's checkpoint."""
+        self._address = address
+        self._checkpoint = ".".join(map(quote_name, checkpoint.split(".")))
+        self.session = Session(address)
+        """Outside of any snapshot, for what is not rows."""
+        with server_errors(address):
+            self.flavor: Flavor | None = identify(self.session.connection).flavor
+        self._moment = Session(address)
+        self._moment.connection.decoders = {}  # Values as text.
+
+    def place(self) -> tuple[str, int]:
+        """Return where the binlog ends now."""
+        assert self.flavor is not None
+        with self._address.session() as connection:
+            status = master_status(connection, self.flavor)
+        return status.file, status.position
+
+    def columns(self, table: SourceTable) -> tuple[Column, ...]:
+        """Return a table's columns, none when it is not there."""
+        found = self.session.fetch(
+            "SELECT column_name, data_type, COALESCE(generation_expression, '')"
+            " FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+            " ORDER BY ordinal_position",
+            table.full_name,
+        )
+        return tuple(
+            Column(str(name), str(type_).lower(), bool(generated))
+            for name, type_, generated in found
+        )
+
+    def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
+        """Return the checksum that the server computes."""
+        return tuple(self._select(checksum_sql(columns), table, range_)[0])
+
+    def rows(
+        self, table: SourceTable, columns: Sequence[Column], range_: Range
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a chunk, numbers and times as text."""
+        return self._select(", ".join(map(selected, columns)), table, range_)
+
+    def _select(self, what: str, table: SourceTable, range_: Range) -> list[tuple[Any, ...]]:
+        condition, values = range_.condition(quoted_key(table))
+        where = f" WHERE {condition}" if condition else ""
+        sql = f"SELECT {what} FROM {table.quoted}{where}"  # noqa: S608
+        return self._moment.fetch(sql if values else sql.replace("%%", "%"), values)
+
+    def refresh(self) -> None:
+        """Begin another snapshot."""
+        self._moment.begin()
+
+    def position(self) -> Position:
+        """Return the checkpoint of the snapshot."""
+        try:
+            found = self._moment.fetch(f"SELECT checkPoint FROM {self._checkpoint}")  # noqa: S608
+        except NeedsOperator:
+            return Position()
+        return _position(found)
+
+    def write(
+        self,
+        table: SourceTable,
+        columns: Sequence[Column],
+        deleted: Sequence[Key],
+        written: Sequence[Sequence[object]],
+    ) -> None:
+        """Delete and write in one transaction."""
+        kept = [n for n, c in enumerate(columns) if not c.is_generated]
+        names = ", ".join(parameter_safe(quote_name(columns[n].name)) for n in kept)
+        marks = ", ".join(["%s"] * len(kept))
+        condition = " AND ".join(f"{name} = %s" for name in quoted_key(table))
+        with server_errors(self._address), self.session.connection.cursor() as cursor:
+            cursor.execute("SET SESSION foreign_key_checks = 0")
+            cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'")
+            cursor.execute("START TRANSACTION READ WRITE")
+            for key in deleted:
+                cursor.execute(f"DELETE FROM {table.quoted} WHERE {condition}", key)  # noqa: S608
+            for row in written:
+                cursor.execute(
+                    f"REPLACE INTO {table.quoted} ({names}) VALUES ({marks})",  # noqa: S608
+                    [_given(row[n], columns[n].type) for n in kept],
+                )
+            cursor.execute("COMMIT")
+
+    def close(self) -> None:
+        """End the session."""
+        self._moment.close()
+        self.session.close()
+
+
+class SqliteSide:
+    """A file that a Drainer writes."""
+
+    flavor: Flavor | None = None
+
+    def __init__(self, path: str) -> None:
+        """Open the file; raise `NeedsOperator` when there is none."""
+        try:
+            self._database = sqlite3.connect(f"file:{path}?mode=rw", uri=True, isolation_level=None)
+        except sqlite3.Error as error:
+            raise NeedsOperator(f"{path}: {error}", hint="name the Drainer's file") from error
+
+    def columns(self, table: SourceTable) -> tuple[Column, ...]:
+        """Return a table's columns; types are the upstream's to say."""
+        found = self._database.execute(f"PRAGMA table_xinfo({_sqlite_name(table)})").fetchall()
+        return tuple(Column(str(row[1]), "") for row in found)
+
+    def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
+        """Is never asked for."""
+        raise NotImplementedError
+
+    def rows(
+        self, table: SourceTable, columns: Sequence[Column], range_: Range
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of a chunk."""
+        condition, values = range_.condition([quote_name(name) for name in table.key])
+        where = f" WHERE {condition}" if condition else ""
+        names = ", ".join(quote_name(c.name) for c in columns)
+        sql = f"SELECT {names} FROM {_sqlite_name(table)}{where}"  # noqa: S608
+        return self._database.execute(sql.replace("%s", "?") if values else sql, values).fetchall()
+
+    def refresh(self) -> None:
+        """Begin another read transaction."""
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+        self._database.execute("BEGIN")
+
+    def position(self) -> Position:
+        """Return the checkpoint of the read transaction."""
+        try:
+            found = self._database.execute(
+                "SELECT checkPoint FROM `tidb_binlog.checkpoint`"
+            ).fetchall()
+        except sqlite3.Error:
+            return Position()
+        return _position(found)
+
+    def write(
+        self,
+        table: SourceTable,
+        columns: Sequence[Column],
+        deleted: Sequence[Key],
+        written: Sequence[Sequence[object]],
+    ) -> None:
+        """Is not possible: how values are kept there is the Drainer's to decide."""
+        raise NeedsOperator(
+            "an SQLite downstream is not repaired", hint="build it anew from a load"
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+def _sqlite_name(table: SourceTable) -> str:
+    return quote_name(f"{table.schema}.{table.name}")
+
+
+def _given(value: object, type_: str) -> object:
+    """Return what a statement takes for a value that was read as text."""
+    if value is None or type_ not in INTEGERS:
+        return value
+    return int(value)  # type: ignore[call-overload]
+
+
+def _position(found: Sequence[Sequence[Any]]) -> Position:
+    if len(found) != 1:
+        return Position()
+    told = json.loads(found[0][0])
+    return Position(int(told.get("commitTS", 0)), told.get("origins", {}))

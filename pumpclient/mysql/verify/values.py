@@ -1,0 +1,140 @@
+"""Values of both sides in one form, and rows that differ; pure.
+
+    type                   form
+    integers, YEAR, BIT    int
+    FLOAT, DOUBLE          float; a FLOAT as exact as it is kept, minus zero is zero
+    DECIMAL                Decimal
+    CHAR                   text without trailing spaces
+    JSON                   text with sorted keys and one spelling
+    TIMESTAMP              text, UTC
+    others                 text or bytes as they are
+
+A fraction of a second of zeros is the same as none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"})
+FLOATS = frozenset({"float", "double"})
+BINARY = frozenset(
+    {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry"}
+)
+TIMES = frozenset({"datetime", "timestamp", "time"})
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is compared."""
+
+    name: str
+    type: str
+    is_generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that is not the same: `missing` and `extra` are as seen from the downstream."""
+
+    table: str
+    kind: str
+    key: Key
+    columns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        key = ", ".join(map(_shown, self.key))
+        where = f" in {', '.join(self.columns)}" if self.columns else ""
+        return f"{self.table} ({key}): {self.kind}{where}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def normal(value: Any, type_: str) -> object:
+    """Return a value in the form of its type."""
+    if value is None:
+        return None
+    if type_ in INTEGERS:
+        return int(value)
+    if type_ in FLOATS:
+        return float(value) + 0.0
+    if type_ == "decimal":
+        return Decimal(value)
+    if type_ in BINARY:
+        return value.encode() if isinstance(value, str) else bytes(value)
+    text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
+    if type_ == "json":
+        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+    if type_ == "char":
+        return text.rstrip(" ")
+    if type_ in TIMES and "." in text:
+        return text.rstrip("0").rstrip(".")
+    return text
+
+
+@dataclass(slots=True)
+class Rows:
+    """One side's rows of a chunk, by key; the values in their form, and as they were read."""
+
+    columns: tuple[Column, ...]
+    by_key: dict[Key, Key]
+    raw: dict[Key, Sequence[object]]
+
+
+def rows_of(
+    columns: tuple[Column, ...], key: Sequence[str], found: Sequence[Sequence[Any]]
+) -> Rows:
+    """Return what was read; without a key, a row and how often it is there are its key."""
+    positions = [n for n, c in enumerate(columns) if c.name in key]
+    by_key: dict[Key, Key] = {}
+    raw: dict[Key, Sequence[object]] = {}
+    seen: Counter[Key] = Counter()
+    for row in found:
+        values = tuple(normal(v, c.type) for v, c in zip(row, columns, strict=True))
+        identity = tuple(values[n] for n in positions)
+        if not positions:
+            seen[values] += 1
+            identity = (*values, seen[values])
+        by_key[identity] = values
+        raw[identity] = row
+    return Rows(columns, by_key, raw)
+
+
+def compared(
+    before: Rows, downstream: Rows, after: Rows
+) -> tuple[dict[Key, tuple[str, tuple[str, ...]]], int]:
+    """Return what surely differs, kind and columns by key, and how many rows are undecided."""
+    differing: dict[Key, tuple[str, tuple[str, ...]]] = {}
+    undecided = 0
+    names = [c.name for c in before.columns]
+    for key in before.by_key.keys() | downstream.by_key.keys() | after.by_key.keys():
+        there, here = before.by_key.get(key), downstream.by_key.get(key)
+        if here == there:
+            continue
+        if there != after.by_key.get(key):
+            undecided += here != after.by_key.get(key)
+        elif here is None:
+            differing[key] = "missing", ()
+        elif there is None:
+            differing[key] = "extra", ()
+        else:
+            pairs = zip(names, there, here, strict=True)
+            differing[key] = "changed", tuple(name for name, a, b in pairs if a != b)
+    return differing, undecided
+
+
+def reached(origins: Mapping[str, Sequence[int]], source: str, floor: tuple[int, int]) -> bool:
+    """Tell whether a checkpoint's `origins` say that a place of the source's binlog was passed."""
+    place = origins.get(source)
+    return place is not None and tuple(place[1:]) >= floor
