@@ -39,6 +39,7 @@ def measure(home: Path) -> Iterator[Figure]:
         detail={
             "cpu_us_per_row": ours.cpu_us_per_row,
             "baseline_cpu_us_per_row": loaded.cpu_us_per_row,
+            "cpu_ratio": ours.cpu_ratio(loaded),
             "parallel_rows_per_s": round(parted.rate),
             "parallel_cpu_us_per_row": parted.cpu_us_per_row,
             "rows": ROWS,

@@ -64,6 +64,7 @@ def measure(home: Path) -> Iterator[Figure]:
         detail={
             "cpu_us_per_row": ours.cpu_us_per_row,
             "baseline_cpu_us_per_row": theirs.cpu_us_per_row,
+            "cpu_ratio": ours.cpu_ratio(theirs),
             "baseline_retried_transactions": int(retried[0][1]),
             "parallel_rows_per_s": round(parted.rate),
             "parallel_cpu_us_per_row": parted.cpu_us_per_row,

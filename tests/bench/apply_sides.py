@@ -66,6 +66,11 @@ class Spent:
             "database": round(self.database_s / self.rows * 1e6, 1),
         }
 
+    def cpu_ratio(self, baseline: Spent) -> float:
+        """Return how much more CPU the baseline takes for a row, here and in the database."""
+        own, other = ((s.client_s + s.database_s) / s.rows for s in (self, baseline))
+        return round(other / own, 2)
+
 
 def measured(server: MariadbServer, rows: int, work: Callable[[], None]) -> Spent:
     """Return what `work` took on `rows` row changes."""
