@@ -44,6 +44,7 @@ class SourceProcess(ServerProcess):
             "source_port": server.port,
             "source_user": server.user,
             "source_heartbeat_s": 5,
+            "lease_s": 2,
             "relay_dir": folder / "relay",
             "relay_purge_remain_space_bytes": 0,
             "start": "mysql-bin.000001:4",

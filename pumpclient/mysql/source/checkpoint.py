@@ -23,7 +23,6 @@ from penstock.model import Origin
 from pumpclient.mysql.relay.layout import Location
 
 SOURCES = "/penstock/v1/sources/"
-_TTL_S = 10
 _HINT = "restore the key, or delete it and start the source from a place that is known"
 
 
@@ -80,11 +79,12 @@ class Checkpoint:
 class SourceStore:
     """One source's checkpoint while this process owns it; `own` first."""
 
-    def __init__(self, etcd: EtcdClient, source_id: str) -> None:
-        """Name the source; nothing is asked yet."""
+    def __init__(self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10) -> None:
+        """Name the source; nothing is asked yet. A dead owner has it for `ttl_s` seconds more."""
         if not source_id or "/" in source_id:
             raise NeedsOperator(f"source-id is {source_id!r}", hint="a name without /")
         self._etcd = etcd
+        self._ttl_s = ttl_s
         self._key = SOURCES + source_id
         self._owner_key = f"{self._key}/owner"
         self._lease: Lease | None = None
@@ -93,7 +93,7 @@ class SourceStore:
 
     def own(self, holder: str) -> None:
         """Take the source over; raise `NeedsOperator` naming who has it."""
-        lease = Lease(self._etcd, _TTL_S)
+        lease = Lease(self._etcd, self._ttl_s)
         do = self._etcd.transactions
         try:
             with etcd_errors():
@@ -112,7 +112,7 @@ class SourceStore:
         if not won:
             lease.close()
             raise Retryable(
-                f"{value.decode()} runs this source; a dead one is forgotten in {_TTL_S} s"
+                f"{value.decode()} runs this source; a dead one is forgotten in {self._ttl_s} s"
             )
         self._lease, self._created = lease, meta.create_revision
 

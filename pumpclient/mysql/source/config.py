@@ -106,6 +106,7 @@ class SourceConfig:
     pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
     data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
     status_addr: str = setting("127.0.0.1:9251", "host:port of the pages and metrics; off: none")
+    lease_s: int = setting(10, "a dead process keeps the source-id for so long")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting("", "log to this file instead of stderr")
     source: ServerConfig = field(default_factory=ServerConfig)
@@ -125,6 +126,7 @@ class SourceConfig:
         if not 1 <= self.sync.group_count_max <= 4096:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
         positive = {
+            "lease_s": self.lease_s,
             "group_bytes_max": self.sync.group_bytes_max,
             "heartbeat_s": self.source.heartbeat_s,
             "sync_interval_s": self.relay.sync_interval_s,

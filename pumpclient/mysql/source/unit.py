@@ -145,7 +145,7 @@ class SourceUnit:
         opened.callback(client.close)
         connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
         opened.callback(connection.close)
-        store = self._store = SourceStore(connection, config.source_id)
+        store = self._store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
         owned(store, self._stopped)
         opened.callback(store.close)
         journal = Journal(config.data_dir / f"{config.source_id}.journal")

@@ -1,0 +1,116 @@
+"""A source is killed at every step, and at random: each transaction comes downstream once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient import PumpClient
+from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.shopping import TABLES, History
+from tests.kit.sourcing import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.fault
+
+USUAL = ("source.before_commits=kill@2", "source.within_commits=kill@9", "source.after_ddl=kill@1")
+ALL = (
+    *USUAL,
+    "source.before_prewrites=kill@2",
+    "source.after_prewrites=kill@2",
+    "source.after_commits=kill@2",
+    "source.before_ddl=kill@1",
+    "source.before_checkpoint=kill@2",
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    home = tmp_path_factory.mktemp("killed-source-server")
+    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
+        yield running
+
+
+def check(etcd: Any, url: str, pumps: list[Any], server: BinlogServer) -> Downstream:
+    with PumpClient.connect(url) as client:
+        until_ts = client.session.oracle.get_ts()
+    found = Downstream(etcd, pumps, until_ts)
+    for table in TABLES:
+        assert found.rows(table) == rows_of(server, table)
+    assert found.origins == sorted(set(found.origins))
+    return found
+
+
+def killed_at(
+    points: tuple[str, ...], server: BinlogServer, source: SourceProcess, history: History
+) -> None:
+    for point in points:
+        history.many(15)
+        history.ddl()
+        history.many(15)
+        source.start(failpoints=point)
+        eventually(lambda: not source.is_running, LONG_S)
+        assert source.wait() == -9, point
+
+
+@pytest.mark.parametrize("points", [USUAL, pytest.param(ALL, marks=pytest.mark.slow)])
+def test_a_source_killed_at_every_step_brings_each_transaction_once(
+    points: tuple[str, ...],
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    server: BinlogServer,
+    tmp_path: Path,
+) -> None:
+    server.drop_user_databases()
+    server.run("RESET MASTER")
+    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
+    history = History(server, 1)
+    history.begin()
+    source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=8)
+    try:
+        killed_at(points, server, source, history)
+        source.start()
+        history.many(20)
+        source.catch_up(server)
+    finally:
+        source.stop()
+    check(etcd, etcd_server.url, pumps, server)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_source_killed_at_random_brings_each_transaction_once(
+    seed: int,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    server: BinlogServer,
+    tmp_path: Path,
+) -> None:
+    server.drop_user_databases()
+    server.run("RESET MASTER")
+    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
+    history, chance = History(server, seed), random.Random(seed)
+    history.begin()
+    source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=16)
+    try:
+        for _ in range(12):
+            source.start()
+            eventually(lambda: source.status().get("state") == "syncing", LONG_S)
+            for _ in range(4):
+                history.many(30)
+                history.ddl()
+            time.sleep(chance.random() / 4)
+            source.kill()
+        source.start()
+        source.catch_up(server)
+    finally:
+        source.stop()
+    check(etcd, etcd_server.url, pumps, server)
