@@ -82,7 +82,9 @@ class MariadbServer(ServerProcess):
         command = [program("mariadb-install-db", "mysql_install_db"), "--no-defaults"]
         command += [f"--datadir={self.home / 'data'}", "--auth-root-authentication-method=normal"]
         command += ["--skip-test-db", "--skip-name-resolve", LOG_SIZE, *self._as_root]
-        done = subprocess.run(command, capture_output=True, check=False, text=True)
+        # Two installations at once must not meet in one folder of temporary tables.
+        own = {**os.environ, "TMPDIR": str(self.home)}
+        done = subprocess.run(command, capture_output=True, check=False, text=True, env=own)
         if done.returncode != 0:
             raise NeedsOperator(
                 f"mariadb-install-db failed: {done.stdout}{done.stderr}", hint="see the lines above"

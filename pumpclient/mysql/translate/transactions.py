@@ -38,7 +38,7 @@ from pumpclient.mysql.translate.xa import Prepared, PreparedRows, read_statement
 
 _KEPT_MAX = 4096
 _WORD_BYTES = 64
-
+_PREPARED_XA = int(GtidFlag.PREPARED_XA)  # A plain number: this is asked for each transaction.
 
 Choose = Callable[[TableMap], Transcoder | None]
 """A table's transcoder as of now, None for one whose rows nobody wants; asked once for each map."""
@@ -116,7 +116,7 @@ class Assembler:
                 str(decoded.gtid(header.server_id)),
                 is_standalone=decoded.is_standalone,
                 has_begun=not decoded.is_standalone,
-                prepared=Prepared(begin) if decoded.flags & GtidFlag.PREPARED_XA else None,
+                prepared=Prepared(begin) if decoded.flags & _PREPARED_XA else None,
             )
         elif isinstance(decoded, Gtid):
             self._open = _Open(begin, str(decoded.gtid or ""))
