@@ -21,7 +21,7 @@ from drainer.apply.work import TableRows
 from drainer.loopback import MarkTable
 from penstock.errors import Malformed
 from penstock.filters.rules import RowPolicy
-from penstock.model import MutationType
+from penstock.model import BinlogType, MutationType
 from penstock.pb import binlog_pb2 as pb
 from penstock.schema import TableInfo
 
@@ -64,6 +64,30 @@ class Change:
     rows: list[bytes]
     left_out: int = 0
     tally: Callable[[int], None] | None = None
+
+
+class Targets:
+    """What a lookup answered, so that equal tables are one object; for as long as no DDL comes."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._known: dict[tuple[int, int], Target | None] = {}
+        self._latest: dict[int, Target | None] = {}
+
+    def clear(self) -> None:
+        """Ask anew from here on."""
+        self._known.clear()
+        self._latest.clear()
+
+    def of(self, table_id: int, version: int) -> Target | None:
+        """Return what the lookup does."""
+        key = (table_id, version)
+        if key not in self._known:
+            target = self._lookup(table_id, version)
+            # Most versions differ by some other table: one object for what is the same.
+            latest = self._latest.get(table_id)
+            self._latest[table_id] = self._known[key] = latest if latest == target else target
+        return self._known[key]
 
 
 @dataclass(slots=True)
@@ -124,6 +148,22 @@ class Collector:
             numbers = np.repeat(np.array(column.transactions, np.int32), column.counts)
             tables.append(TableRows(schema, table, bytes(column.kinds), rows, numbers))
         return tables[::-1]
+
+
+def parse_merged(ts: int, payload: bytes) -> Any:
+    """Return the merged binlog, which must be one that a Pump may stream out, or `Malformed`."""
+    hint = "the Pumps and the Drainer must speak the same binlog.proto"
+    try:
+        binlog: Any = pb.Binlog.FromString(payload)
+    except DecodeError as error:
+        raise Malformed(f"undecodable binlog at commit_ts {ts}: {error}", hint=hint) from error
+    fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
+    if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):
+        raise Malformed(
+            f"a Pump sent a binlog of type {binlog.tp} with commit_ts {binlog.commit_ts} as {ts}",
+            hint=hint,
+        )
+    return binlog
 
 
 def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], int]:

@@ -13,6 +13,8 @@ from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
 
+PAYLOADS = ("auto", "driver", "executors")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SparkConfig:
@@ -24,6 +26,16 @@ class SparkConfig:
     executor_memory: str = setting("512m", "heap of each executor's JVM on a cluster")
     host: str = setting("127.0.0.1", "address at which executors reach this Drainer")
     conf: tuple[str, ...] = setting((), "more Spark settings, name=value, comma-separated")
+    payloads: str = setting(
+        "auto",
+        "who gets the rows from the Pumps: driver; executors, which then need a way to every Pump; "
+        "auto: executors on a cluster without TLS",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        if self.payloads not in PAYLOADS:
+            raise out_of_range("spark.payloads", self.payloads, f"use {', '.join(PAYLOADS)}")
 
 
 STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}

@@ -24,7 +24,7 @@ import socket
 from collections import deque
 from dataclasses import dataclass, field
 
-from drainer.apply.task import FAILED, HEADER, HELLO, RESULT, WORK
+from drainer.apply.task import CATALOG, CATALOGS_KEPT, FAILED, HEADER, HELLO, RESULT, WORK
 from drainer.apply.version import code_version
 from penstock.errors import NeedsOperator
 
@@ -39,11 +39,15 @@ _LOSSES_MAX = 4
 _HINT = "see the lines above from Spark: usually an executor without memory or a broken package"
 
 
+Catalog = tuple[int, bytes]  # A schema's number and bytes: units refer to it, a task has it once.
+
+
 @dataclass(eq=False, slots=True)
 class _Unit:
     number: int
     payload: bytes
     answer: asyncio.Future[bytes]
+    catalog: Catalog | None = None
     losses: int = 0
     holders: set[_Task] = field(default_factory=set)
 
@@ -53,6 +57,7 @@ class _Task:
     partition: int
     writer: asyncio.StreamWriter
     units: dict[int, _Unit] = field(default_factory=dict)
+    catalogs: deque[int] = field(default_factory=lambda: deque(maxlen=CATALOGS_KEPT // 2))
 
     @property
     def held_bytes(self) -> int:
@@ -118,17 +123,18 @@ class Coordinator:
             self._joined.clear()
             await self._joined.wait()
 
-    async def run(self, units: list[bytes]) -> list[bytes]:
+    async def run(self, units: list[bytes], catalog: Catalog | None = None) -> list[bytes]:
         """Return the answer to each unit, in order; wait for tasks as long as there are none.
 
-        Takes the units over: the list is empty afterwards, and each is let go once answered.
+        A task that does not have the `catalog` gets it before the unit. Takes the units over: the
+        list is empty afterwards, and each is let go once answered.
 
         Raises `NeedsOperator` when a task says that a unit cannot be worked on, or when a unit
         took several tasks down with it.
         """
         loop = asyncio.get_running_loop()
         work = [
-            _Unit(self._next_number + i, payload, loop.create_future())
+            _Unit(self._next_number + i, payload, loop.create_future(), catalog)
             for i, payload in enumerate(units)
         ]
         units.clear()
@@ -260,6 +266,10 @@ class Coordinator:
             self._pending.popleft()
             task.units[unit.number] = unit
             unit.holders.add(task)
+            if unit.catalog is not None and unit.catalog[0] not in task.catalogs:
+                number, data = unit.catalog
+                task.catalogs.append(number)
+                task.writer.write(HEADER.pack(CATALOG, number, len(data)) + data)
             task.writer.write(HEADER.pack(WORK, unit.number, len(unit.payload)))
             task.writer.write(unit.payload)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from drainer.apply.compaction import plan_units
+from drainer.apply.fetch_unit import Made
 from drainer.apply.keys import apply_key, can_meet_others
 from drainer.apply.work import Batch, Statements, in_order
 from drainer.coordinator import Coordinator
+from drainer.fetch import FetchBatch
 
 
 class Generation:
@@ -19,12 +21,14 @@ class Generation:
         self._parts = parts
         self._dialect = dialect
 
-    async def statements(self, batch: Batch) -> list[bytes]:
+    async def statements(self, batch: Batch | FetchBatch) -> list[bytes]:
         """Return the batch's SQL in the order in which it is right."""
         return list(in_order(made for _, made in await self.by_unit(batch)))
 
-    async def by_unit(self, batch: Batch) -> list[tuple[bool, Statements]]:
+    async def by_unit(self, batch: Batch | FetchBatch) -> Made:
         """Return the SQL of unit after unit, and whether its rows can be in others' way."""
+        if isinstance(batch, FetchBatch):
+            return await batch.by_unit(self._coordinator, self._dialect)
         units = await asyncio.to_thread(self._units, batch)
         del batch  # Its rows are in the units now; SQL needs the room.
         meets = [each for each, _ in units]

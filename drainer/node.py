@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from drainer.config import DrainerConfig
 from drainer.decisions import Decision
+from drainer.fetch import Fetching
 from drainer.follower import DdlFollower
 from drainer.generation import Generation
 from drainer.jobs import fetch_job
@@ -27,7 +28,7 @@ from drainer.large import Large
 from drainer.membership import Membership
 from drainer.merger import Merger
 from drainer.parts import Parts, StoppedEarly, open_parts, starting_point
-from drainer.pipeline import Downstream, Feed, Merge, Pipeline, Source
+from drainer.pipeline import Downstream, Pipeline, Source
 from drainer.planner import DdlStep, Planner
 from drainer.puller import Who
 from drainer.pumps import Pumps
@@ -36,9 +37,10 @@ from drainer.relay.stage import NoRelay, Relay, relay_stage
 from drainer.schema import SchemaTracker
 from drainer.schema_start import Followed, schema_at
 from drainer.selection import Selection, compiled
-from drainer.server import Services, build_server, listen
+from drainer.server import Services, build_server, listen, reached_at
 from drainer.sinks import Checkpoint
 from drainer.spool import Spool
+from drainer.stages import Feed, Merge
 from drainer.status_http import Pages
 from drainer.strategies.choice import strategy_of
 from penstock.errors import NeedsOperator
@@ -79,6 +81,7 @@ class Stream(NamedTuple):
     fetch_job: Callable[[DdlStep], Awaitable[DdlJob]]
     relay: Relay
     checkpoint_interval_s: float
+    fetching: Callable[[SchemaTracker, Selection], Fetching] | None = None
 
 
 class _Node:
@@ -99,7 +102,7 @@ class _Node:
         self._began_s = time.monotonic()
         self._server = build_server(parts.security)
         self._port = listen(self._server, config.addr, parts.security)
-        address = _address(config, self._port)
+        address = reached_at(config, self._port)
         node_id = parts.home.node_id(config.node_id, address)
         merger = Merger(checkpoint.commit_ts)
         self._membership = Membership(
@@ -111,7 +114,8 @@ class _Node:
             tls=parts.security.tls,
         )
         spool = Spool(parts.home.path / "spool", bytes_max=config.batch_bytes_max)
-        who = Who(parts.cluster_id, node_id, spool, tls=parts.security.tls)
+        tls, metadata_only = parts.security.tls, parts.executors_fetch
+        who = Who(parts.cluster_id, node_id, spool, tls=tls, metadata_only=metadata_only)
         self._pumps = Pumps(merger, self._membership, who, config.buffer_bytes)
         self._pipeline = self._wired(merger, followed, checkpoint, relay)
         services = Services(
@@ -136,8 +140,10 @@ class _Node:
             relay.note_job(job)
             return job
 
-        interval_s = self._config.checkpoint_interval_s
-        stream = Stream(self._pumps, merger, noted_job, relay, interval_s)
+        ids, interval_s = self._pumps.ids, self._config.checkpoint_interval_s
+        way = functools.partial(Fetching, *ids, self._pumps.addresses)
+        fetching = way if self._parts.executors_fetch else None
+        stream = Stream(self._pumps, merger, noted_job, relay, interval_s, fetching)
         return _wired(
             self._config, self._parts, stream, followed.tracker, followed.decisions, checkpoint
         )
@@ -259,6 +265,7 @@ def _wired(
         schemas=schemas,
         follow_ddl=follower.follow,
         relay=stream.relay,
+        fetching=stream.fetching(schemas, selection) if stream.fetching else None,
     )
     generation = Generation(parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect)
     downstream = Downstream(
@@ -291,9 +298,3 @@ async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
-
-
-def _address(config: DrainerConfig, port: int) -> str:
-    """Return the address that others reach this Drainer at, with the port that was really bound."""
-    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
-    return f"{host}:{port if int(wanted) == 0 else wanted}"

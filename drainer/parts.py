@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.version import Bundle
 from drainer.config import DrainerConfig, RelayConfig
 from drainer.coordinator import Coordinator
+from drainer.fetch import fetch_settings
 from drainer.home import Home
 from drainer.java import use_java
 from drainer.relay.log import RelayLog
@@ -52,6 +54,8 @@ class Parts:
     sink: Sink
     cluster_id: int
     security: Security
+    executors_fetch: bool = False
+    """True when Spark's tasks get the rows from the Pumps."""
     relay_log: RelayLog | None = None
     is_upstream_gone: bool = False
     """True when etcd could not be reached in time; then `cluster_id` is the relay log's."""
@@ -61,7 +65,8 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
     """Open everything; the stack closes it, the last opened first."""
     security = Security(config.security)
     home = stack.enter_context(Home(config.data_dir))
-    coordinator, task_count = await _start_spark(config, home, stack)
+    fetch = fetch_settings(config)
+    coordinator, task_count = await _start_spark(config, fetch, home, stack)
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     stack.push_async_callback(asyncio.to_thread, etcd.close)
     pd_address = config.pd_address or None
@@ -94,6 +99,7 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
         sink=sink,
         cluster_id=cluster_id,
         security=security,
+        executors_fetch=fetch is not None,
         relay_log=relay_log,
         is_upstream_gone=found is None,
     )
@@ -118,7 +124,7 @@ def _cluster_id(etcd: EtcdClient, pd: Oracle | None) -> int:
 
 
 async def _start_spark(
-    config: DrainerConfig, home: Home, stack: AsyncExitStack
+    config: DrainerConfig, fetch: FetchSettings | None, home: Home, stack: AsyncExitStack
 ) -> tuple[Coordinator, int]:
     """Start the resident job in the background: it takes seconds, and so does the rest."""
     spark = config.spark
@@ -135,7 +141,8 @@ async def _start_spark(
     bundle = await asyncio.to_thread(Bundle.of_this_code)
     coordinator = Coordinator(spark.host, version=bundle.version)
     await coordinator.start()
-    job = SparkJob(settings, bundle, (coordinator.host, coordinator.port), coordinator.token)
+    address = (coordinator.host, coordinator.port)
+    job = SparkJob(settings, bundle, address, coordinator.token, fetch)
     stack.push_async_callback(asyncio.to_thread, job.stop)
     stack.push_async_callback(coordinator.close)
     job.start()

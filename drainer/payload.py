@@ -1,8 +1,8 @@
-"""What travels through the merge: a binlog's bytes, or a handle to a binlog that lies on disk.
+"""What travels through the merge: a binlog's bytes, or a handle to where they are.
 
 A binlog is bytes as long as it is small, which almost all are. One that a Pump sends in pieces is
 a `Spooled`: its bytes are in a file in the data-dir (`drainer.spool`), and the handle weighs next
-to nothing wherever memory is counted.
+to nothing wherever memory is counted. One whose rows a Spark task is to fetch is a `Remote`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.codec import decode_binlog
 from penstock.errors import NeedsOperator
 
 _HANDLE_BYTES = 1000
+_REMOTE_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,24 @@ class Spooled:
         self.on_release()
 
 
-Payload = bytes | Spooled
+@dataclass(slots=True)
+class Remote:
+    """A transaction of rows that is on its Pump still; `head` is the binlog without them.
+
+    The head is empty when nothing but a transaction's timestamps would be in it.
+    """
+
+    pump: str
+    size: int
+    start_ts: int
+    head: bytes = b""
+
+    def __len__(self) -> int:
+        """Return what the handle weighs in memory; `size` is that of the binlog."""
+        return _REMOTE_BYTES + len(self.head)
+
+
+Payload = bytes | Spooled | Remote
 
 
 @contextmanager
@@ -83,7 +101,7 @@ def start_ts_of(payload: Payload) -> int:
     """Return the `start_ts` of a merged binlog; raise `Malformed` for bytes that are none."""
     if isinstance(payload, Spooled):
         return payload.outline.start_ts
-    return decode_binlog(payload).start_ts
+    return payload.start_ts if isinstance(payload, Remote) else decode_binlog(payload).start_ts
 
 
 def release(payload: Payload) -> None:

@@ -17,17 +17,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from drainer.apply.work import Batch
+from drainer.fetch import FetchBatch, Fetching
 from drainer.follower import with_way_out
-from drainer.merger import Merged
 from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.progress import Progress
 from drainer.relay.stage import NoRelay, Relay
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
 from drainer.sinks.refusal import Refused, located
+from drainer.stages import Feed, Merge, Schemas
 from drainer.strategies import Prepared, Strategy
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEPS_UNDER_WAY_MAX = 2
+FETCHES_UNDER_WAY_MAX = 3
+"""Where one task has a whole batch, two prepare while one commits."""
 
 _merged = point("drainer.merged")
 _ddl_followed = point("drainer.ddl_followed")
@@ -47,34 +50,12 @@ _before_sink = point("drainer.before_sink")
 _checkpoint_known = point("drainer.checkpoint_known")
 
 
-class Feed(Protocol):
-    """Where the merger's binlogs come from."""
-
-    arrived: asyncio.Event
-    """Set when the merger got something; the pipeline also sets it to wake itself."""
-
-    def taken(self) -> None:
-        """Note that the merger was taken from: there may be room again."""
-
-
-class Merge(Protocol):
-    """The merged stream: `drainer.merger`, or one that was stored."""
-
-    def take(self) -> Merged | None:
-        """Return the next run of it, None when there is none yet."""
-
-
-class Schemas(Protocol):
-    """What the pipeline asks of the schema tracker."""
-
-    @property
-    def version(self) -> int:
-        """The schema version after everything followed so far."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where steps come from; `follow_ddl` returns what to run for a DDL, if anything."""
+    """Where steps come from; `follow_ddl` returns what to run for a DDL, if anything.
+
+    `fetching` is there where the rows do not come here.
+    """
 
     merger: Merge
     planner: Planner
@@ -82,6 +63,7 @@ class Source:
     schemas: Schemas
     follow_ddl: Callable[[DdlStep], Awaitable[SchemaChange | None]]
     relay: Relay = field(default_factory=NoRelay)
+    fetching: Fetching | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +89,7 @@ class _Work:
     change: SchemaChange | None = None
     prepared: asyncio.Task[Prepared] | None = None
     relayed: asyncio.Future[None] | None = None
+    fetched: FetchBatch | None = None
 
 
 class Pipeline:
@@ -128,7 +111,7 @@ class Pipeline:
         self._downstream = downstream
         self._checkpoint_interval_s = checkpoint_interval_s
         self._intent_ts = checkpoint.ddl_intent_ts
-        self._slots = STEPS_UNDER_WAY_MAX
+        self._slots = STEPS_UNDER_WAY_MAX if source.fetching is None else FETCHES_UNDER_WAY_MAX
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
         self._plan_task: asyncio.Task[None] | None = None
         self._preparing: set[asyncio.Task[Prepared]] = set()
@@ -229,10 +212,13 @@ class Pipeline:
             origins=step.origins,
         )
         work = _Work(step, checkpoint, change, relayed=self._source.relay.flush())
-        if isinstance(step, RowsStep) and step.rows:
+        if isinstance(step, RowsStep) and (step.rows or step.slices):
             self._batch_id += 1
             self.progress.begun(step.tables)
-            batch = Batch(self._batch_id, step.tables)
+            batch: Batch | FetchBatch = Batch(self._batch_id, step.tables)
+            if step.slices is not None:
+                assert self._source.fetching is not None, "nobody asked for metadata only"
+                work.fetched = batch = self._source.fetching.begin(self._batch_id, step.slices)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
@@ -244,7 +230,7 @@ class Pipeline:
         self._queue.put_nowait(work)
         _planned()
 
-    async def _prepared(self, batch: Batch) -> Prepared:
+    async def _prepared(self, batch: Batch | FetchBatch) -> Prepared:
         started_s = time.monotonic()
         preparing = self._downstream.strategy.prepare(batch)
         del batch  # Whoever turns rows into SQL also decides how long they are needed.
@@ -290,7 +276,17 @@ class Pipeline:
         else:
             prepared = await work.prepared
             work.prepared = None
+            if work.fetched is not None and not self._note_fetched(work, work.fetched):
+                await call(lambda: sink.save_checkpoint(checkpoint))
+                return
             try:
                 await prepared.commit(checkpoint)
             except Refused as error:
                 raise located(error, after_ts, checkpoint.commit_ts) from error
+
+    def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
+        """Count what the task saw, now that it is final; False when nothing is left to apply."""
+        assert isinstance(work.step, RowsStep)
+        work.step = batch.counted(work.step)
+        self.progress.kinds.update(batch.outcome.facts.kinds)
+        return work.step.rows > 0

@@ -21,25 +21,25 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
+from drainer.apply.fetch_unit import Slices
 from drainer.apply.work import TableRows
-from drainer.batches import Collector, Lookup, Target, read_changes
+from drainer.batches import Collector, Lookup, Targets, parse_merged, read_changes
 from drainer.merger import Merged
 from drainer.origins import Origins
-from drainer.payload import Payload, Spooled
+from drainer.payload import Payload, Remote, Spooled
 from drainer.slicing import Limits
 from penstock.codec import origin_of
-from penstock.errors import Malformed
 from penstock.model import BinlogType, Origin, Place
-from penstock.pb import binlog_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsStep:
-    """All row changes after the step before, up to `commit_ts`; without rows only time moves."""
+    """All row changes after the step before, up to `commit_ts`; without rows only time moves.
+
+    A step with `slices` has its rows on the Pumps still: how many is known once they are fetched.
+    """
 
     commit_ts: int
     transactions: int = 0
@@ -47,6 +47,7 @@ class RowsStep:
     bytes: int = 0
     tables: list[TableRows] = field(default_factory=list)
     origins: Mapping[str, Place] = field(default_factory=dict)
+    slices: Slices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +99,24 @@ class Planner:
         """
         self._origins = Origins(origins or {})
         self._whole_ts = whole_ts
-        self._lookup = lookup
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._limits = Limits(bytes_max=bytes_max, rows_max=rows_max)
         self._ignored_ts = ignored_ts
         self._waiting: deque[tuple[int, Payload]] = deque()
-        self._targets: dict[tuple[int, int], Target | None] = {}
-        self._latest: dict[int, Target | None] = {}
+        self._targets = Targets(lookup)
         self._start_batch()
 
     def _start_batch(self) -> None:
         self._collector = Collector()
+        self._slices = Slices()
         self._through_ts = 0
         self._transactions = 0
 
     @property
     def rows(self) -> int:
-        """How many rows the open batch holds."""
-        return self._collector.rows
+        """How many rows the open batch holds, or transactions whose rows are to be fetched."""
+        return self._collector.rows or len(self._slices.commit_ts)
 
     @property
     def repeated(self) -> int:
@@ -152,24 +152,22 @@ class Planner:
             commit_ts=self._through_ts,
             transactions=self._transactions,
             rows=collected.rows,
-            bytes=collected.bytes,
+            bytes=collected.bytes or self._slices.bytes,
             tables=collected.tables(),
             origins=self._origins.now(),
+            slices=self._slices if self._slices.commit_ts else None,
         )
         self._start_batch()
         return step
 
     def _advance(self, ts: int, payload: Payload) -> Step | None:
         """Take one binlog off the waiting ones, unless a batch must end before it."""
-        if isinstance(payload, Spooled):
-            return self._advance_large(ts, payload)
-        binlog = _parse(ts, payload)
-        if binlog.tp == BinlogType.ROLLBACK:
-            self._waiting.popleft()
-            self._through_ts = ts
-            return None
-        if binlog.ddl_query[:13].lower() == b"select setval":
-            # TiDB tells of a sequence's value; values travel within rows, so none is replicated.
+        if not isinstance(payload, bytes):
+            return self._advance_handle(ts, payload)
+        binlog = parse_merged(ts, payload)
+        # TiDB tells of a sequence's value; values travel within rows, so none is replicated.
+        is_setval = binlog.ddl_query[:13].lower() == b"select setval"
+        if binlog.tp == BinlogType.ROLLBACK or is_setval:
             self._waiting.popleft()
             self._through_ts = ts
             return None
@@ -179,18 +177,19 @@ class Planner:
                 return before
             self._waiting.popleft()
             self._targets.clear()
-            self._latest.clear()
             return self._ddl_step(ts, binlog)
         origin = _origin(binlog)
         if self._is_left_out(ts, origin):
             self._waiting.popleft()
             self._through_ts = ts
             return None
+        if self._slices.commit_ts:
+            return self._cut()
         size = len(payload)
         limited = ts > self._whole_ts
         if limited and self._collector.rows and self._collector.bytes + size > self._bytes_max:
             return self._cut()
-        changes, dropped = read_changes(binlog.prewrite_value, self._target)
+        changes, dropped = read_changes(binlog.prewrite_value, self._targets.of)
         if not self._collector.fits(changes):
             return self._cut()
         self._waiting.popleft()
@@ -201,6 +200,30 @@ class Planner:
         self._transactions += 1
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
+        return self._cut() if full and limited else None
+
+    def _advance_handle(self, ts: int, payload: Spooled | Remote) -> Step | None:
+        if isinstance(payload, Spooled):
+            return self._advance_large(ts, payload)
+        return self._advance_remote(ts, payload)
+
+    def _advance_remote(self, ts: int, payload: Remote) -> Step | None:
+        """Take a transaction into the batch without its rows, which a task is going to fetch."""
+        origin = _origin(parse_merged(ts, payload.head)) if payload.head else None
+        if self._is_left_out(ts, origin):
+            self._waiting.popleft()
+            self._through_ts = ts
+            return None
+        slices, size, limited = self._slices, payload.size, ts > self._whole_ts
+        over = bool(slices.commit_ts) and slices.bytes + size > self._bytes_max
+        if self._collector.rows or (limited and over):
+            return self._cut()
+        self._waiting.popleft()
+        self._origins.note(origin)
+        slices.add(ts, payload.pump, size)
+        self._transactions += 1
+        self._through_ts = ts
+        full = len(slices.commit_ts) >= self._rows_max or slices.bytes >= self._bytes_max
         return self._cut() if full and limited else None
 
     def _advance_large(self, ts: int, payload: Spooled) -> Step | None:
@@ -214,7 +237,7 @@ class Planner:
             self._through_ts = ts
             return None
         self._origins.note(origin)
-        return LargeStep(ts, payload, self._target, self._limits, self._origins.now())
+        return LargeStep(ts, payload, self._targets.of, self._limits, self._origins.now())
 
     def _ddl_step(self, ts: int, binlog: Any) -> DdlStep:
         origin = _origin(binlog)
@@ -234,31 +257,6 @@ class Planner:
             return True
         return False
 
-    def _target(self, table_id: int, version: int) -> Target | None:
-        key = (table_id, version)
-        if key not in self._targets:
-            target = self._lookup(table_id, version)
-            # Most versions differ by some other table: one object for what is the same.
-            known = self._latest.get(table_id)
-            self._latest[table_id] = self._targets[key] = known if known == target else target
-        return self._targets[key]
-
 
 def _origin(binlog: Any) -> Origin | None:
     return origin_of(binlog.origin) if binlog.HasField("origin") else None
-
-
-def _parse(ts: int, payload: bytes) -> Any:
-    """Return the merged binlog, which must be one that a Pump may stream out."""
-    hint = "the Pumps and the Drainer must speak the same binlog.proto"
-    try:
-        binlog: Any = pb.Binlog.FromString(payload)
-    except DecodeError as error:
-        raise Malformed(f"undecodable binlog at commit_ts {ts}: {error}", hint=hint) from error
-    fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
-    if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):
-        raise Malformed(
-            f"a Pump sent a binlog of type {binlog.tp} with commit_ts {binlog.commit_ts} as {ts}",
-            hint=hint,
-        )
-    return binlog

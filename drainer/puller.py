@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 import grpc
 
-from drainer.payload import Payload
+from drainer.apply.fetching import HINTS
+from drainer.payload import Payload, Remote
 from drainer.spool import Run, Spool, piece_of
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
@@ -51,13 +52,6 @@ _OPTIONS = [
     # How long a connection may take to come about.
     ("grpc.min_reconnect_backoff_ms", 5_000),
 ]
-_HINTS = {
-    grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
-    grpc.StatusCode.DATA_LOSS: "repair or replace the Pump's damaged file",
-    grpc.StatusCode.FAILED_PRECONDITION: "check the cluster that this Drainer was pointed at",
-    grpc.StatusCode.PERMISSION_DENIED: "check the cluster that this Drainer was pointed at",
-    grpc.StatusCode.INVALID_ARGUMENT: "Pump and Drainer must run compatible versions",
-}
 
 
 class Receiver(Protocol):
@@ -84,6 +78,8 @@ class Who:
     spool: Spool
     batch_bytes_max: int = 1 << 20
     tls: Tls | None = None
+    metadata_only: bool = False
+    """Rows stay on the Pumps, for Spark's tasks to fetch."""
 
 
 class Puller:
@@ -144,7 +140,7 @@ class Puller:
         return True
 
     def _stop_if_hopeless(self, error: grpc.aio.AioRpcError) -> None:
-        hint = _HINTS.get(error.code())
+        hint = HINTS.get(error.code())
         if hint is not None:
             details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
             raise NeedsOperator(details, hint=hint) from error
@@ -184,17 +180,26 @@ async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> Asy
         batch_bytes_max=who.batch_bytes_max,
         drainer_id=who.drainer_id,
         pieces=True,
+        metadata_only=who.metadata_only,
     )
     call = pull(request)
     while (batch := await _read(call)) is not None:
         piece = piece_of(batch)
         if piece is None:
-            yield list(batch.commit_ts), list(batch.payloads)
+            yield list(batch.commit_ts), _payloads(pump, batch)
             continue
         run = await who.spool.gathered(pump, piece, lambda: _read(call))
         if run is None:
             return
         yield run
+
+
+def _payloads(pump: str, batch: Any) -> list[Payload]:
+    """Return a message's payloads; those without their rows as what stands for them."""
+    if not batch.sizes:  # A Pump that knows no metadata sends everything, and so it is taken.
+        return list(batch.payloads)
+    told = zip(batch.payloads, batch.sizes, batch.start_ts, strict=True)
+    return [Remote(pump, size, start, head) if size else head for head, size, start in told]
 
 
 async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:

@@ -138,6 +138,15 @@ class Pumps:
         """Note that the merge was taken from: there may be room again."""
         self._freed.set()
 
+    @property
+    def ids(self) -> tuple[int, str]:
+        """The cluster's id and the Drainer's, as the Pumps are told."""
+        return self._who.cluster_id, self._who.drainer_id
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each Pump is that was ever listed, as far as is known."""
+        return {name: status.host for name, status in self._statuses.items()}
+
     def positions(self) -> dict[str, int]:
         """Return up to which commit_ts each Pump's stream was received."""
         return {name: self._merger.received_ts(name) for name in self._pullers}

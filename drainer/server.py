@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from drainer.config import DrainerConfig
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, penstock_pb2
 from penstock.requests import parsed
@@ -151,3 +152,9 @@ async def _abort(context: Any, error: PenstockError) -> None:
     if isinstance(error, Retryable):
         code = grpc.StatusCode.UNAVAILABLE
     await context.abort(code, str(error))
+
+
+def reached_at(config: DrainerConfig, port: int) -> str:
+    """Return the address that others reach this Drainer at, with the port that was really bound."""
+    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
+    return f"{host}:{port if int(wanted) == 0 else wanted}"

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.task import serve_partition
 from drainer.apply.version import Bundle
 from penstock.errors import NeedsOperator
@@ -89,12 +90,20 @@ class SparkJob:
     """The Spark session and its resident job, driven by a thread of their own."""
 
     def __init__(
-        self, settings: SparkSettings, bundle: Bundle, address: tuple[str, int], token: str
+        self,
+        settings: SparkSettings,
+        bundle: Bundle,
+        address: tuple[str, int],
+        token: str,
+        fetch: FetchSettings | None = None,
     ) -> None:
-        """Prepare; the tasks get the `bundle`, connect to `address` and present `token`."""
+        """Prepare; the tasks get the `bundle`, connect to `address` and present `token`.
+
+        With `fetch` they get rows from the Pumps.
+        """
         self._bundle = bundle
         self._settings = settings
-        self._body = functools.partial(serve_partition, address[0], address[1], token)
+        self._body = functools.partial(serve_partition, *address, token, settings=fetch)
         self._stopping = threading.Event()
         # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)

@@ -91,7 +91,7 @@ class Spool:
         commit_ts, payloads = run
         start = 0
         for at, payload in enumerate(payloads):
-            if len(payload) <= self.bytes_max or isinstance(payload, Spooled):
+            if len(payload) <= self.bytes_max or not isinstance(payload, bytes):
                 continue
             if at > start:
                 yield commit_ts[start:at], payloads[start:at]

@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from penstock.model import BinlogType
 from penstock.pb import binlog_pb2, penstock_pb2
 
+_COMMIT = int(BinlogType.COMMIT)
+
 
 def encode_metadata(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> bytes:
     """Return a serialized `PullBatch` that tells of merged binlogs.
@@ -37,7 +39,7 @@ def _told(payload: bytes) -> tuple[bytes, int, int]:
     except DecodeError:
         return payload, 0, 0
     start_ts = binlog.start_ts
-    if binlog.tp != BinlogType.COMMIT or binlog.ddl_job_id > 0 or binlog.ddl_query:
+    if binlog.tp != _COMMIT or binlog.ddl_job_id > 0 or binlog.ddl_query:
         return payload, 0, start_ts
     if not binlog.HasField("origin"):
         return b"", len(payload), start_ts

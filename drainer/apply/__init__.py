@@ -1,1 +1,1 @@
-"""What runs on Spark executors: work units in, SQL out; no server, no clock."""
+"""What runs on Spark executors: work units in, SQL out. Pure but for `task` and `fetching`."""

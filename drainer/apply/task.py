@@ -8,7 +8,9 @@ One connection per task, frames in both directions (little-endian):
     WORK    Drainer -> task   number: the unit             payload: an encoded WorkUnit
     RESULT  task -> Drainer   number: the unit             payload: encoded Statements
     FAILED  task -> Drainer   number: the unit             payload: JSON {"problem", "hint"}
+    CATALOG Drainer -> task   number: of the catalog       payload: a schema snapshot
 
+A `FetchUnit` is a unit too; the catalog that it names was sent on the same connection before.
 A unit's answer depends on nothing but the unit, so it does not matter which task works on it, how
 often, or whether an earlier answer got lost. The end of the connection ends the task. A Drainer
 of another version closes it at once.
@@ -23,6 +25,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
+from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.generate import generate
 from drainer.apply.row_statements import row_statements
 from drainer.apply.version import code_version
@@ -30,10 +33,17 @@ from drainer.apply.work import Op, WorkUnit
 from penstock.errors import NeedsOperator
 
 HEADER = struct.Struct("<BQQ")
-HELLO, WORK, RESULT, FAILED = range(4)
+HELLO, WORK, RESULT, FAILED, CATALOG = range(5)
+CATALOGS_KEPT = 8
+"""How many a task remembers: more than the Drainer counts on."""
 _CONNECT_TIMEOUT_S = 30
 
 Answer = Callable[[bytes], bytes]
+Keep = Callable[[int, bytes], None]
+
+
+def _keep_nothing(number: int, catalog: bytes) -> None:
+    """Let a catalog go: units with rows in them need none."""
 
 
 def answer(payload: bytes) -> bytes:
@@ -47,13 +57,35 @@ def answer(payload: bytes) -> bytes:
     return generate(unit).encode()
 
 
-def serve_partition(host: str, port: int, token: str, partitions: Iterator[int]) -> None:
-    """Run as one task of the resident Spark job until the Drainer closes the connection."""
+def serve_partition(
+    host: str,
+    port: int,
+    token: str,
+    partitions: Iterator[int],
+    settings: FetchSettings | None = None,
+) -> None:
+    """Run as one task of the resident Spark job until the Drainer closes the connection.
+
+    With `settings` it can fetch rows from the Pumps.
+    """
     for partition in partitions:
-        serve((host, port), token, partition, answer)
+        if settings is None:
+            serve((host, port), token, partition, answer)
+            continue
+        # Only who fetches needs gRPC.
+        from drainer.apply.fetching import Fetcher
+
+        fetcher = Fetcher(settings)
+        serve((host, port), token, partition, fetcher.answer, fetcher.keep)
 
 
-def serve(address: tuple[str, int], token: str, partition: int, answer: Answer) -> None:
+def serve(
+    address: tuple[str, int],
+    token: str,
+    partition: int,
+    answer: Answer,
+    keep: Keep = _keep_nothing,
+) -> None:
     """Connect, say hello, answer units until the connection ends; raise OSError without one."""
     with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
         connection.settimeout(None)
@@ -63,7 +95,7 @@ def serve(address: tuple[str, int], token: str, partition: int, answer: Answer) 
         connection.sendall(HEADER.pack(HELLO, partition, len(hello)) + hello)
         # One unit is received while another is worked on, so the next one is there at once.
         units: queue.Queue[tuple[int, bytes] | None] = queue.Queue(maxsize=1)
-        reader = threading.Thread(target=_receive, args=(connection, units), daemon=True)
+        reader = threading.Thread(target=_receive, args=(connection, units, keep), daemon=True)
         reader.start()
         while (unit := units.get()) is not None:
             number, payload = unit
@@ -82,15 +114,20 @@ def serve(address: tuple[str, int], token: str, partition: int, answer: Answer) 
             reader.join(timeout=0.05)
 
 
-def _receive(connection: socket.socket, units: queue.Queue[tuple[int, bytes] | None]) -> None:
+def _receive(
+    connection: socket.socket, units: queue.Queue[tuple[int, bytes] | None], keep: Keep
+) -> None:
     """Pass on units as they come, and None once the connection has ended."""
     try:
         while (header := _read(connection, HEADER.size)) is not None:
             kind, number, length = HEADER.unpack(header)
-            assert kind == WORK, kind
+            assert kind in (WORK, CATALOG), kind
             payload = _read(connection, length)
             if payload is None:
                 break
+            if kind == CATALOG:
+                keep(number, payload)
+                continue
             units.put((number, payload))
     finally:
         units.put(None)

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from drainer.payload import Payload, Spooled, opened
+from drainer.payload import Payload, Remote, Spooled, opened
 from drainer.relay.records import RECORD_BYTES_MAX, NotARecord, Piece
 from drainer.slicing import outline
 
 
 def is_large(payload: Payload) -> bool:
     """Tell whether a binlog is written in pieces."""
+    assert not isinstance(payload, Remote), "with a relay log, payloads come here"
     return isinstance(payload, Spooled) or len(payload) > RECORD_BYTES_MAX
 
 
@@ -27,7 +28,7 @@ def pieces_of(payload: Payload) -> Iterator[bytes]:
         with opened(payload.path) as read:
             for begin in range(0, payload.size, RECORD_BYTES_MAX):
                 yield read(begin, RECORD_BYTES_MAX)
-    else:
+    elif isinstance(payload, bytes):
         for begin in range(0, len(payload), RECORD_BYTES_MAX):
             yield payload[begin : begin + RECORD_BYTES_MAX]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drainer.apply.work import Batch
+from drainer.fetch import FetchBatch
 from drainer.sinks import Checkpoint
 
 __all__ = ["Prepared", "Strategy"]
@@ -34,6 +35,6 @@ class Strategy(Protocol):
     partitions_s: tuple[float, ...]
     """How long each partition of the last batch took, where it had any."""
 
-    async def prepare(self, batch: Batch) -> Prepared:
+    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
         """Turn rows into SQL; touches nothing downstream, so it may be cancelled at any moment."""
         ...

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Iterable
 
 from drainer.apply.work import Batch, Statements
+from drainer.fetch import FetchBatch
 from drainer.generation import Generation
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint
@@ -54,7 +55,7 @@ class Parallel:
         self._mending = Mending(start)
         self.partitions_s: tuple[float, ...] = ()
 
-    async def prepare(self, batch: Batch) -> Prepared:
+    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
         """Compact here, let the tasks write the SQL, cut it into partitions."""
         if self._mending.is_due:
             return await self._resumed(batch)
@@ -63,7 +64,7 @@ class Parallel:
         made = await generating
         return _Ready(await asyncio.to_thread(self._cut, made), self)
 
-    async def _resumed(self, batch: Batch) -> Prepared:
+    async def _resumed(self, batch: Batch | FetchBatch) -> Prepared:
         """Go on with the batch that an earlier life began, or mend what it left."""
         made = await self._generation.by_unit(batch)
         partitions = await asyncio.to_thread(self._cut, made)

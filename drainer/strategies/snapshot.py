@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from drainer.apply.work import Batch
+from drainer.fetch import FetchBatch
 from drainer.generation import Generation
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
@@ -32,7 +33,7 @@ class Mending:
         """True until all that may be there in parts is there."""
         return self.committed_ts < self._through_ts
 
-    def marked(self, batch: Batch) -> Batch:
+    def marked(self, batch: Batch | FetchBatch) -> Batch | FetchBatch:
         """Return the batch as it is to be applied."""
         return replace(batch, displaces=True) if self.is_due else batch
 
@@ -52,7 +53,7 @@ class Snapshot:
         self._thread = thread
         self._mending = Mending(start)
 
-    async def prepare(self, batch: Batch) -> Prepared:
+    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
         """Compact here, let the tasks write the SQL."""
         generating = self._generation.statements(self._mending.marked(batch))
         del batch  # Whoever turns rows into SQL also decides how long they are needed.

@@ -22,6 +22,7 @@ import pyarrow as pa
 from drainer.apply.row_statements import RowStatements
 from drainer.apply.work import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
 from drainer.coordinator import Coordinator
+from drainer.fetch import FetchBatch
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink
 from drainer.sinks.split import ForeignKey, InDoubt, Missed, Split
@@ -85,8 +86,9 @@ class EachChange:
         """True while changes may be in the downstream already, or when the settings say so."""
         return self._lanes.safe_mode or self._committed_ts < self._start.applying_ts
 
-    async def prepare(self, batch: Batch) -> Prepared:
+    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
         """Let the tasks write the SQL, and group it here."""
+        assert isinstance(batch, Batch), "with this strategy payloads come here"
         keys = self._keys
         if keys is None:
             keys = await self.foreign_keys()

@@ -1,0 +1,73 @@
+"""Rows that were just fetched into SQL: what the Drainer does where payloads go through it.
+
+Changes are read in commit order with the same filters, routes and marks. Where a table's version
+changes within the batch, what is before and what is behind are compacted apart and follow one
+another: the state between them is one that the upstream had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from drainer.apply.compaction import plan_units
+from drainer.apply.fetch_unit import Facts, FetchUnit, Made
+from drainer.apply.generate import generate
+from drainer.apply.keys import apply_key, can_meet_others
+from drainer.apply.work import Batch, Statements, in_order
+from drainer.batches import Collector, Targets, parse_merged, read_changes
+from drainer.selection import Selection
+from penstock.model import MutationType
+
+
+def assembled(
+    unit: FetchUnit, transactions: Iterable[tuple[int, bytes]], selection: Selection
+) -> tuple[Made, Facts]:
+    """Return the SQL of merged binlogs, given with their commit_ts in order, and what was seen.
+
+    Raises `Malformed` and whatever looking up a table does.
+    """
+    targets = Targets(selection.lookup)
+    before_left, before_returned = selection.rows_left_out, selection.transactions_returned
+    collector, kinds = Collector(), Counter[int]()
+    runs: list[Made] = []
+    dropped = 0
+    for ts, payload in transactions:
+        changes, gone = read_changes(parse_merged(ts, payload).prewrite_value, targets.of)
+        dropped += gone
+        if not collector.fits(changes):
+            runs.append(_run(unit, collector, kinds))
+            collector = Collector()
+        collector.add(changes, len(payload))
+    runs.append(_run(unit, collector, kinds))
+    facts = Facts(
+        rows=kinds.total(),
+        kinds=dict(kinds),
+        dropped=dropped,
+        left_out=selection.rows_left_out - before_left,
+        returned=selection.transactions_returned - before_returned,
+    )
+    return _joined([run for run in runs if run]), facts
+
+
+def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
+    """Compact what was collected and turn it into SQL."""
+    tables = collector.tables()
+    for table in tables:
+        for kind in MutationType:
+            kinds[kind] += table.kinds.count(kind)
+    made: Made = []
+    for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), 1, unit.dialect):
+        meets = apply_key(work.table) is not None and can_meet_others(work.table)
+        made.append((meets, generate(work)))
+    return made
+
+
+def _joined(runs: list[Made]) -> Made:
+    """Return one run's SQL as it is; that of several in one piece that keeps their order."""
+    if len(runs) < 2:
+        return runs[0] if runs else []
+    ordered: list[bytes] = []
+    for run in runs:
+        ordered += in_order(made for _, made in run)
+    return [(True, Statements(ordered=ordered))]

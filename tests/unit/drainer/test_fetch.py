@@ -1,0 +1,287 @@
+"""Whoever fetches the rows, a ledger ends the same; a task's answer depends on its unit only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from drainer.apply.assemble import assembled
+from drainer.apply.compaction import plan_units
+from drainer.apply.fetch_unit import (
+    Away,
+    Facts,
+    FetchSettings,
+    FetchUnit,
+    Slices,
+    decode_made,
+    encode_away,
+    encode_made,
+)
+from drainer.apply.fetching import Fetcher
+from drainer.apply.generate import generate
+from drainer.apply.work import Batch, in_order
+from drainer.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
+from drainer.fetch import _packed, fetch_settings
+from drainer.merger import Merged, Merger
+from drainer.payload import Remote
+from drainer.planner import Planner, RowsStep
+from drainer.schema import SchemaTracker
+from drainer.selection import Selection
+from penstock.codec import decode_binlog
+from penstock.errors import Malformed, NeedsOperator
+from penstock.filters import FilterConfig, Rules
+from penstock.pb import penstock_pb2
+from penstock.security import SecurityConfig
+from tests.kit.bank import Bank
+
+BANK = Bank(4, transactions=80)
+ROWS_FROM_TS = BANK.jobs[-1].finished_ts
+ROWS = [
+    (ts, data)
+    for ts, data in BANK.binlogs
+    if ts > ROWS_FROM_TS and not decode_binlog(data).ddl_query
+]
+STAMPS = [ts for ts, data in ROWS if decode_binlog(data).prewrite_value]
+"""The transactions behind the last DDL."""
+
+
+def tracker() -> SchemaTracker:
+    return SchemaTracker.from_history(BANK.jobs, ROWS_FROM_TS)
+
+
+def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
+    told = {
+        "batch_id": 1,
+        "dialect": "sqlite",
+        "displaces": False,
+        "catalog": _packed(tracker())[0],
+        "cluster_id": 7,
+        "drainer_id": "d",
+        "addresses": addresses,
+        "commit_ts": stamps,
+        "owners": [i % len(addresses) for i in range(len(stamps))],
+    }
+    return FetchUnit.decode(FetchUnit(**{**told, **changes}).encode())
+
+
+def through_the_driver(stamps: list[int]) -> list[bytes]:
+    """Return the SQL of transactions as one batch, made as where payloads come to the Drainer."""
+    planner = Planner(Selection(Rules(), tracker()).lookup, rows_max=10**6, bytes_max=1 << 30)
+    told = dict(BANK.binlogs)
+    planner.offer(Merged(stamps, [told[ts] for ts in stamps], 1))
+    assert planner.next_step() is None
+    step = planner.cut()
+    assert step is not None
+    return list(in_order(generate(each) for each in plan_units(Batch(1, step.tables), 1, "sqlite")))
+
+
+class PumpStub(grpc.GenericRpcHandler):
+    """A Pump that has the bank's binlogs, and answers as `spoil` lets it."""
+
+    def __init__(self) -> None:
+        self.told = dict(BANK.binlogs)
+        self.code: grpc.StatusCode | None = None
+        self.cut_after = 10**9
+        self.repeats = False
+
+    def service(self, details: Any) -> Any:
+        assert details.method == "/penstock.Pump/Fetch"
+        return grpc.unary_stream_rpc_method_handler(
+            self.fetch,
+            request_deserializer=penstock_pb2.FetchRequest.FromString,
+            response_serializer=penstock_pb2.PullBatch.SerializeToString,
+        )
+
+    def fetch(self, request: Any, context: Any) -> Iterator[Any]:
+        for number, ts in enumerate(request.commit_ts):
+            if self.code is not None and number == self.cut_after:
+                context.abort(self.code, "as the test wants it")
+            stamps = [ts] * (2 if self.repeats else 1)
+            yield penstock_pb2.PullBatch(
+                commit_ts=stamps, payloads=[self.told[ts] for ts in stamps]
+            )
+
+
+@contextmanager
+def pumps(count: int) -> Iterator[tuple[list[PumpStub], list[str]]]:
+    stubs, servers, addresses = [], [], []
+    for _ in range(count):
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        stub = PumpStub()
+        server.add_generic_rpc_handlers((stub,))
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        server.start()
+        servers.append(server)
+        stubs.append(stub)
+    try:
+        yield stubs, addresses
+    finally:
+        for server in servers:
+            server.stop(None).wait()
+
+
+def fetcher() -> Fetcher:
+    made = Fetcher(FetchSettings(filters=FilterConfig()))
+    made.keep(*_packed(tracker()))
+    return made
+
+
+def sql(answer: bytes) -> list[bytes]:
+    made, _ = decode_made(answer)
+    return list(in_order(each for _, each in made))
+
+
+def test_a_task_that_fetches_from_three_pumps_makes_the_sql_that_the_driver_s_way_makes() -> None:
+    with pumps(3) as (_, addresses):
+        answer = fetcher().answer(unit(addresses, STAMPS).encode())
+    assert sql(answer) == through_the_driver(STAMPS)
+    _, facts = decode_made(answer)
+    assert facts.rows == sum(facts.kinds.values()) > 50
+
+
+def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = fetcher()
+    with pumps(2) as (stubs, addresses):
+        asked = unit(addresses, STAMPS).encode()
+        stubs[1].code, stubs[1].cut_after = grpc.StatusCode.UNAVAILABLE, 3
+        healing = threading.Timer(0.5, lambda: setattr(stubs[1], "code", None))
+        healing.start()
+        assert sql(task.answer(asked)) == through_the_driver(STAMPS)
+        healing.join()
+        monkeypatch.setattr("drainer.apply.fetching.TRY_S", 0.1)
+        stubs[0].code, stubs[0].cut_after = grpc.StatusCode.UNAVAILABLE, 0
+        with pytest.raises(Away, match=addresses[0]):
+            decode_made(task.answer(asked))
+        stubs[0].code = None
+        assert sql(task.answer(asked)) == through_the_driver(STAMPS)
+
+
+@pytest.mark.parametrize(
+    "code", [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNIMPLEMENTED]
+)
+def test_what_waiting_cannot_cure_is_told_at_once(code: grpc.StatusCode) -> None:
+    with pumps(1) as (stubs, addresses):
+        stubs[0].code, stubs[0].cut_after = code, 0
+        with pytest.raises(NeedsOperator, match=code.name):
+            fetcher().answer(unit(addresses, STAMPS[:5]).encode())
+
+
+def test_a_pump_that_sends_a_transaction_twice_or_another_one_is_not_believed() -> None:
+    with pumps(1) as (stubs, addresses):
+        stubs[0].repeats = True
+        with pytest.raises(NeedsOperator, match="where"):
+            fetcher().answer(unit(addresses, STAMPS[:2]).encode())
+        with pytest.raises(NeedsOperator, match="where 0"):
+            fetcher().answer(unit(addresses, STAMPS[:1]).encode())
+
+
+def test_without_its_catalog_a_unit_is_refused() -> None:
+    with pytest.raises(Malformed, match="lacks the catalog"):
+        fetcher().answer(unit(["127.0.0.1:1"], STAMPS[:1], catalog=5).encode())
+
+
+def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
+    rules = Rules(FilterConfig(ignore_dbs=("bank",)))
+    selection = Selection(rules, tracker())
+    told = dict(BANK.binlogs)
+    asked = unit(["x"], STAMPS)
+    for _ in range(2):
+        made, facts = assembled(asked, [(ts, told[ts]) for ts in STAMPS], selection)
+        assert made == []
+        assert (facts.rows, facts.left_out > 50) == (0, True)
+        seen, again = facts, decode_made(encode_made(made, facts))
+        assert again == ([], seen)
+
+
+def test_answers_and_units_that_were_cut_are_refused() -> None:
+    whole = unit(["a"], STAMPS).encode()
+    for data in (whole[:-1], whole[:10], b"PSTFETCH"):
+        with pytest.raises(Malformed):
+            FetchUnit.decode(data)
+    answer = encode_made([], Facts(rows=1))
+    with pytest.raises(Malformed):
+        decode_made(answer[:-3])
+    with pytest.raises(Away, match="gone"):
+        decode_made(encode_away("gone"))
+
+
+def test_the_planner_cuts_by_size_and_count_and_never_looks_inside() -> None:
+    planner = Planner(lambda *_: pytest.fail("looked"), rows_max=3, bytes_max=100)
+    remotes = [
+        Remote(f"p{ts % 2}", size, ts - 1)
+        for ts, size in enumerate((40, 50, 30, 500, 1, 1, 1, 1), 2)
+    ]
+    planner.offer(Merged(list(range(2, 10)), remotes, 1))
+    steps = []
+    while isinstance(step := planner.next_step() or planner.cut(), RowsStep):
+        steps.append(step)
+    assert [step.slices and step.slices.commit_ts for step in steps] == [
+        [2, 3], [4], [5], [6, 7, 8], [9],
+    ]  # fmt: skip
+    assert steps[0].slices == Slices([2, 3], ["p0", "p1"], 90)
+    assert [step.transactions for step in steps] == [2, 1, 1, 3, 1]
+
+
+def test_a_batch_never_mixes_rows_that_are_here_with_rows_that_are_on_a_pump() -> None:
+    planner = Planner(Selection(Rules(), tracker()).lookup, rows_max=10**6, bytes_max=1 << 30)
+    told = dict(BANK.binlogs)
+    payloads = [Remote("p", 5, ts - 1) if i % 4 < 2 else told[ts] for i, ts in enumerate(STAMPS)]
+    planner.offer(Merged(STAMPS, payloads, 1))
+    seen = 0
+    while (step := planner.next_step() or planner.cut()) is not None:
+        assert isinstance(step, RowsStep)
+        assert (step.slices is None) != (not step.tables)
+        seen += step.transactions
+    assert seen == len(STAMPS)
+
+
+def test_copies_of_a_transaction_on_two_pumps_are_known_by_their_start_ts() -> None:
+    merger = Merger(0)
+    for pump in "ab":
+        merger.add(pump)
+        merger.push(pump, [5], [Remote(pump, 10, 4)])
+    merged = merger.take()
+    assert merged is not None
+    assert len(merged.payloads) == 1
+    assert merger.duplicates == 1
+    for pump, start_ts in (("a", 6), ("b", 7)):
+        merger.push(pump, [9], [Remote(pump, 10, start_ts)])
+    with pytest.raises(NeedsOperator, match="different transactions"):
+        merger.take()
+
+
+def config(**changes: Any) -> DrainerConfig:
+    spark = SparkConfig(master="spark://h:7077", payloads=changes.pop("payloads", "auto"))
+    return DrainerConfig(**{"spark": spark, **changes})
+
+
+def test_a_cluster_s_executors_fetch_unless_something_needs_the_rows_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert fetch_settings(config()) is not None
+    assert fetch_settings(config(payloads="driver")) is None
+    assert fetch_settings(DrainerConfig()) is None
+    assert fetch_settings(DrainerConfig(spark=SparkConfig(payloads="executors"))) is not None
+    pem = SecurityConfig(ssl_ca="a", ssl_cert="b", ssl_key="c")
+    assert fetch_settings(config(security=pem)) is None
+    assert "PEM" in caplog.text
+    told = fetch_settings(config(security=pem, payloads="executors"))
+    assert told is not None
+    assert told.pem == ("a", "b", "c")
+    for needed in (
+        {"relay": RelayConfig(log_dir="r")},
+        {"apply": ApplyConfig(strategy="statements")},
+    ):
+        assert fetch_settings(config(payloads="executors", **needed)) is None
+    assert "relay log" in caplog.text
+    assert "strategy statements" in caplog.text
+    with pytest.raises(NeedsOperator):
+        config(payloads="both")
