@@ -1,8 +1,9 @@
 """The same job on a real Spark cluster: the tasks are in other JVMs' Python processes, the code
-comes to them in a zip, and a machine that goes away changes nothing."""
+comes to them in a zip, the rows from the Pumps, and a machine that goes away changes nothing."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
+    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     drainer = drainer_factory(
         etcd_server.url,
         f"sqlite:///{path}",
         spark_master=spark_cluster.url,
         spark_tasks=2,
     )
-    drainer.wait_for("2 in all", 90)
+    drainer.wait_for(r"executors fetch the payloads(.|\n)*2 in all", 90)
     # Below the Drainer there is only the driver's JVM; the tasks and their code are at the workers.
     assert not [child for child in drainer.children() if "python" in child.name()]
     assert len(list(spark_cluster.home.glob("worker-*/app-*/*/penstock.zip"))) == 2
@@ -45,6 +46,15 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
         drainer.wait_until(shop.bulk(2000))
         assert in_sqlite(path) == shop.expected()
         drainer.wait_for("is lost, 1 are left")
+
+        shop.trade(30)
+        pumps[0].kill()  # With rows of which the Drainer may know the metadata only.
+        waiting = threading.Timer(2, pumps[0].start)
+        waiting.start()
+        shop.trade(20)
+        waiting.join()
+        drainer.wait_until(shop.bulk(2000))
+        assert in_sqlite(path) == shop.expected()
 
         spark_cluster.add_worker()
         drainer.wait_for(r"is lost(.|\n)*2 in all", 90)
