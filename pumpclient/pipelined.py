@@ -77,7 +77,7 @@ class GroupWriter:
         self._journal = journal
         self._may_commit = may_commit
         self._flights: queue.Queue[_Flight | None] = queue.Queue(in_flight_max)
-        self._failure: PenstockError | None = None
+        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="group commits", daemon=True)
         self._thread.start()
 
@@ -166,7 +166,7 @@ class GroupWriter:
                     self._finish(flight)
                 else:
                     self._give_up(flight, self._failure)
-            except PenstockError as error:
+            except Exception as error:  # Whatever it is, the caller must hear of it.
                 self._failure = error
             finally:
                 self._flights.task_done()
@@ -190,7 +190,7 @@ class GroupWriter:
         self._journal.end(flight.start_ts)
         flight.done()
 
-    def _give_up(self, flight: _Flight, error: PenstockError) -> None:
+    def _give_up(self, flight: _Flight, error: Exception) -> None:
         _unpin(flight.pin, error)
         self._roll_back(flight)
 

@@ -99,12 +99,14 @@ class Rules:
             return _ALL
         return RowPolicy(frozenset(dropped), is_kept, frozenset(refused))
 
-    def of_ddl(self, change: SchemaChange) -> bool:
+    def of_ddl(self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None) -> bool:
         """Tell whether a DDL is executed downstream.
 
-        Raises `NeedsOperator` when a rule says Error, or when only a part of the DDL passes.
+        `places` are the tables that rules are to be asked for, when they are called otherwise in
+        `change`. Raises `NeedsOperator` when a rule says Error, or when only a part of the DDL
+        passes.
         """
-        asked = _Asked(change)
+        asked = _Asked(change, places)
         passed = {place for place in asked.places if self.is_replicated(*place)}
         for place in set(passed):
             decision = self._events.of_ddl(*place, asked.operations, change.job.query)
@@ -142,8 +144,11 @@ class Rules:
 class _Asked:
     """Whom a DDL concerns, and what it does there."""
 
-    def __init__(self, change: SchemaChange) -> None:
+    def __init__(
+        self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None
+    ) -> None:
         self._change = change
+        self._places = None if places is None else set(places)
 
     @cached_property
     def operations(self) -> list[frozenset[str]]:
@@ -152,6 +157,8 @@ class _Asked:
     @property
     def places(self) -> set[tuple[str, str]]:
         """Schema and name of every table concerned; of the schema alone where it is one."""
+        if self._places is not None:
+            return self._places
         change = self._change
         schemas = {(name, "") for name in (*change.schemas_created, *change.schemas_dropped)}
         if schemas:

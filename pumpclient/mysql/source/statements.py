@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.ddl import plan_ddl
 from penstock.ddl.parse import parse
-from penstock.ddl.statements import CreateTable
+from penstock.ddl.statements import CreateLike, CreateSchema, CreateTable, CreateView
+from penstock.ddl.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.model import Origin
 from pumpclient.client import PumpClient
+from pumpclient.mysql.source import merged
 from pumpclient.mysql.source.tables import ensure_schema
 from pumpclient.mysql.translate.ddl import (
     Piece,
@@ -32,8 +35,11 @@ log = logging.getLogger(__name__)
 class Statements:
     """Executes the statements of one source."""
 
-    def __init__(self, client: PumpClient, rules: Rules, online: OnlineDdl | None) -> None:
-        """Execute through `client` what `rules` let pass."""
+    def __init__(
+        self, client: PumpClient, rules: Rules, online: OnlineDdl | None, *, merges: bool = False
+    ) -> None:
+        """Execute through `client` what `rules` let pass; `merges` as `merged` says."""
+        self._merges = merges
         self._client = client
         self._rules = rules
         self._translator = Translator(
@@ -76,39 +82,47 @@ class Statements:
         return done
 
     def _executed(self, piece: Piece, origin: Origin) -> bool:
+        last = self._client.last_ddl_origin(origin.source)
+        if last is not None and origin.place <= last.place:
+            return False
         for statement in parse(piece.sql)[1]:
-            if isinstance(statement, CreateTable) and statement.refs[0].schema:
-                ensure_schema(self._client, statement.refs[0].schema)
-        if self._is_merged(piece) and self._is_there_already(piece, origin):
-            log.info("another table of the same target brought this already: %s", piece.sql)
+            if isinstance(statement, (CreateTable, CreateLike, CreateView)):
+                self._ensure_schema(statement.ref.schema)
+            if not self._is_wanted(piece, statement):
+                return False
+        if not self._passes(piece):
+            log.info("event rules leave out %s", piece.sql)
             return False
         return bool(self._client.execute_ddl(piece.sql, origin=origin))
 
-    def _is_merged(self, piece: Piece) -> bool:
-        return any(self._rules.router.is_routed(*name) for name in piece.tables)
+    def _ensure_schema(self, schema: str | None) -> None:
+        if schema and self._client.session.schemas.catalog().schema(schema) is None:
+            ensure_schema(self._client, schema)
 
-    def _is_there_already(self, piece: Piece, origin: Origin) -> bool:
-        """Tell whether a statement of one of several merged tables has nothing left to do.
-
-        What fails to plan because an earlier table's statement did the same is there already.
-        """
-        last = self._client.last_ddl_origin(origin.source)
-        if last is not None and origin.place <= last.place:
-            return False  # Done by ourselves; `execute_ddl` knows.
+    def _is_wanted(self, piece: Piece, statement: Parsed) -> bool:
+        """Tell whether another of several merged tables has not brought a statement already."""
+        if not self._merges or not any(self._rules.router.is_routed(*n) for n in piece.tables):
+            return True
         catalog = self._client.session.schemas.catalog()
-        try:
-            plan_ddl(piece.sql, None, catalog, lambda: 1)
-        except NeedsOperator as error:
-            return is_repetition(error)
-        return False
+        if isinstance(statement, CreateSchema):
+            wanted = catalog.schema(statement.name) is None
+            name = statement.name
+        else:
+            ref = statement.refs[0]
+            name = f"{ref.schema}.{ref.name}"
+            wanted = merged.runs(name, statement, catalog.table(ref.schema or "", ref.name))
+        if not wanted:
+            log.info("%s: nothing to do, several tables are merged here: %s", name, piece.sql)
+        return wanted
 
-
-_REPEATED = ("already exists", "exists already", "duplicate column", "duplicate key", "there is no")
-
-
-def is_repetition(error: NeedsOperator) -> bool:
-    """Tell whether a plan failed because what it makes is there, or what it drops is not."""
-    return any(words in error.problem.lower() for words in _REPEATED)
+    def _passes(self, piece: Piece) -> bool:
+        """Ask the rules by kind of statement, under the server's names."""
+        catalog = self._client.session.schemas.catalog().copy()
+        ids = itertools.count(1 << 62)
+        return all(
+            self._rules.of_ddl(catalog.apply(job), piece.tables)
+            for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids))
+        )
 
 
 def place_of(statement: Statement) -> str:
@@ -120,6 +134,3 @@ def _ruling(told: Mapping[str, Any] | None) -> Ruling | None:
     if told is None:
         return None
     return Ruling(Verb(told["verb"]), tuple(told.get("statements", ())))
-
-
-Translate = Callable[[Statement, Kept], Translation]

@@ -48,6 +48,8 @@ class Tables:
         rules: Rules,
         address: ServerAddress,
         online: OnlineDdl | None,
+        *,
+        merges: bool = False,
     ) -> None:
         """Look tables up in `schemas`, and define them through `client`."""
         self._client = client
@@ -55,6 +57,7 @@ class Tables:
         self._rules = rules
         self._address = address
         self._online = online
+        self._merges = merges
 
     def choose(self, table_map: TableMap) -> Routed | None:
         """Return what reads the rows of a table as of now, None when nobody wants them."""
@@ -68,7 +71,7 @@ class Tables:
         policy = self._rules.of_rows(schema, replace(table.info, name=name))
         if policy.takes_nothing:
             return None
-        is_merged = self._rules.router.is_routed(schema, name)
+        is_merged = self._merges and self._rules.router.is_routed(schema, name)
         return Routed(table_map, table, policy, is_merged=is_merged)
 
     def define(self, schema: str, name: str) -> None:
