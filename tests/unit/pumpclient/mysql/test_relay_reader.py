@@ -1,0 +1,255 @@
+"""A relay log is read as it grows: any history of writes gives all whole events, each once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Corrupt, NeedsOperator
+from pumpclient.mysql.events.frame import FILE_MAGIC, make_event
+from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.relay.growth import Growth
+from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
+from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.reader import Chunk, RelayReader
+
+DESCRIPTION = make_event(EventType.FORMAT_DESCRIPTION, b"description")
+
+
+def event(number: int, size: int = 3) -> bytes:
+    return make_event(EventType.HEARTBEAT, str(number).encode() * size)
+
+
+class Log:
+    """A relay log that a test writes, and all whole events of it in order."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sub_dirs: list[str] = []
+        self.events: list[bytes] = []
+        self.number = 0
+        self.made = 0
+        self.growth = Growth()
+
+    def sub_dir(self, uuid: str = "0-1") -> None:
+        self.sub_dirs.append(f"{uuid}.{len(self.sub_dirs) + 1:06d}")
+        (self.root / self.sub_dirs[-1]).mkdir()
+        (self.root / INDEX_NAME).write_text("".join(f"{each}\n" for each in self.sub_dirs))
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.sub_dirs[-1] / f"mysql-bin.{self.number:06d}"
+
+    @property
+    def end(self) -> Location:
+        size = self.path.stat().st_size
+        return Location(len(self.sub_dirs), FileName("mysql-bin", self.number), size)
+
+    def file(self) -> None:
+        self.number += 1
+        self.path.write_bytes(FILE_MAGIC + DESCRIPTION)
+        self.events.append(DESCRIPTION)
+
+    def add(self, *, size: int = 3, tail: int = 0) -> bytes:
+        """Append an event but for its last bytes, which are returned."""
+        self.made += 1
+        data = event(self.made, size)
+        self.events.append(data)
+        self.raw(data[: len(data) - tail])
+        return data[len(data) - tail :]
+
+    def raw(self, data: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(data)
+
+    def told(self) -> None:
+        self.growth.tell(self.end)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    log = Log(tmp_path)
+    log.sub_dir()
+    return log
+
+
+def first() -> Location:
+    return Location(1, FileName("mysql-bin", 1), 4)
+
+
+class Reading:
+    """A reader, and what it has given."""
+
+    def __init__(self, log: Log, start: Location, growth: Growth | None = None) -> None:
+        self.reader = RelayReader(log.root, start, growth, poll_s=0.001)
+        self._chunks = self.reader.chunks()
+        self.events: list[bytes] = []
+
+    def next(self) -> Chunk:
+        chunk = next(self._chunks)
+        self.events += chunk.events
+        return chunk
+
+    def all(self) -> list[bytes]:
+        while self.next().events:
+            pass
+        return self.events
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
+    log: Log, seed: int
+) -> None:
+    chance = random.Random(seed)
+    growth = log.growth if seed % 2 else None
+    log.file()
+    log.told()
+    reading = Reading(log, first(), growth)
+    left = b""
+    for _ in range(60):
+        step = chance.randrange(10)
+        if step < 6:
+            log.raw(left)
+            left = log.add(size=chance.choice((1, 30)), tail=chance.choice((0, 0, 1, 20)))
+        elif step == 6:
+            log.raw(left)
+            left = b""
+            log.file()
+        elif step == 7 and not left:
+            log.sub_dir("0-2")
+            log.number = chance.randrange(5)
+            log.file()
+        else:
+            reading.all()
+        log.told()
+    log.raw(left)
+    log.told()
+    assert reading.all() == log.events
+
+
+def test_an_event_larger_than_a_block_is_given_whole(log: Log) -> None:
+    log.file()
+    log.add(size=3 << 20)
+    log.add()
+    assert Reading(log, first()).all() == log.events
+
+
+def test_within_a_file_the_event_that_describes_it_comes_first(log: Log) -> None:
+    log.file()
+    log.add()
+    begin = log.end
+    log.add()
+    reading = Reading(log, begin)
+    chunk = reading.next()
+    assert chunk == Chunk(begin.at(4), [DESCRIPTION])
+    assert reading.all() == [DESCRIPTION, log.events[-1]]
+
+
+def test_half_an_event_before_a_switch_is_dropped(log: Log) -> None:
+    log.file()
+    log.add()
+    log.add(tail=5)
+    whole = log.events[:-1]
+    reading = Reading(log, first())
+    assert reading.all() == whole
+    log.sub_dir("0-2")
+    log.number = 0
+    log.file()
+    log.add()
+    assert reading.all() == [*whole, *log.events[-2:]]
+    assert reading.reader.server() == "0-2"
+
+
+def test_half_an_event_before_the_next_file_is_damage(log: Log) -> None:
+    log.file()
+    log.add(tail=5)
+    log.file()
+    with pytest.raises(Corrupt, match="half an event"):
+        Reading(log, first()).all()
+
+
+def test_what_is_no_event_is_damage_with_its_place(log: Log) -> None:
+    log.file()
+    log.raw(bytes(40))
+    with pytest.raises(Corrupt, match="an event of 0 bytes"):
+        Reading(log, first()).all()
+
+
+def test_a_file_cut_and_written_again_is_read_on_where_it_was(log: Log) -> None:
+    log.file()
+    log.add()
+    reading = Reading(log, first())
+    reading.all()
+    size = log.path.stat().st_size
+    data = log.path.read_bytes()
+    os.truncate(log.path, size - 10)
+    assert reading.next().events == []
+    log.raw(data[-10:])
+    log.add()
+    assert reading.all() == log.events
+
+
+def test_a_place_that_is_not_in_the_log_is_refused(log: Log) -> None:
+    log.file()
+    with pytest.raises(NeedsOperator, match="bytes"):
+        Reading(log, first().at(10_000)).all()
+    with pytest.raises(NeedsOperator, match="is not there"):
+        Reading(log, Location(1, FileName("mysql-bin", 0), 4)).all()
+
+
+def filled(log: Log) -> None:
+    for _ in range(3):
+        log.file()
+    log.sub_dir("0-2")
+    for _ in range(2):
+        log.file()
+
+
+def files(log: Log) -> list[str]:
+    return sorted(f"{p.parent.name}/{p.name}" for p in log.root.glob("*/mysql-bin.*"))
+
+
+def test_what_is_read_and_all_behind_it_is_never_purged(log: Log) -> None:
+    filled(log)
+    purger = Purger(log.root, lambda: Location(1, FileName("mysql-bin", 2), 4))
+    assert purger.inactive() == ["0-1.000001/mysql-bin.000001"]
+    assert purger.before(FileName("mysql-bin", 5), 2) == []
+    assert purger.expired(-1000) == []
+    assert len(files(log)) == 4
+
+
+def test_a_sub_directory_goes_with_its_last_file(log: Log) -> None:
+    filled(log)
+    (log.root / log.sub_dirs[0] / "relay.meta").write_text("")
+    purger = Purger(log.root, lambda: Location(2, FileName("mysql-bin", 5), 4))
+    assert len(purger.before(FileName("mysql-bin", 5), 2)) == 4
+    assert [p.name for p in log.root.iterdir() if p.is_dir()] == ["0-2.000002"]
+    reading = Reading(log, Location(2, FileName("mysql-bin", 5), 4))
+    assert reading.all() == [DESCRIPTION]
+
+
+def test_by_time_it_stops_at_the_first_file_that_is_young(log: Log) -> None:
+    filled(log)
+    names = files(log)
+    for name, age_s in zip(names, (900, 100, 900, 900, 900), strict=True):
+        then_s = time.time() - age_s
+        os.utime(log.root / name, (then_s, then_s))
+    purger = Purger(log.root, lambda: Location(2, FileName("mysql-bin", 5), 4))
+    assert purger.expired(500) == names[:1]
+
+
+def test_without_knowing_what_is_read_nothing_is_purged(log: Log) -> None:
+    filled(log)
+    with pytest.raises(NeedsOperator, match="nobody has told"):
+        Purger(log.root, lambda: None).inactive()
+
+
+def test_space_makes_all_go_that_is_read_and_time_only_when_it_is_set(log: Log) -> None:
+    filled(log)
+    place = Location(1, FileName("mysql-bin", 3), 4)
+    assert Purger(log.root, lambda: place, remain_space_bytes=0).check() == []
+    assert len(Purger(log.root, lambda: place, remain_space_bytes=1 << 60).check()) == 2
