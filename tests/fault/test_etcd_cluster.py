@@ -14,7 +14,7 @@ import pytest
 from deploy.local.etcd import EtcdCluster, EtcdServer
 from penstock.codec import decode_binlog, encode_binlog
 from penstock.errors import Retryable
-from penstock.etcd import connect
+from penstock.etcd import connect, read
 from penstock.model import Binlog, BinlogType
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.registry import NodeKind, NodeState, Registry, is_live
@@ -119,7 +119,7 @@ def test_row_38_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
             lost.start()
         lost.thaw()
         for _ in range(10):
-            oracles.append(answered(lambda: etcd.get(LEADER_KEY)[0]))
+            oracles.append(answered(lambda: read(etcd, LEADER_KEY)))
             load.more(10)
         watch.cancel()
     assert all(pump.is_running for pump in pumps)

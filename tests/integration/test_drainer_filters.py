@@ -101,7 +101,7 @@ def trade(client: PumpClient) -> None:
     client.execute_ddl("DROP INDEX of_item ON s_2.orders_2")
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "mariadb"])
 def downstream(request: Any, tmp_path: Path) -> tuple[str, Query]:
     """Return the URL of a downstream, and how to ask it for the rows of a table."""
     if request.param == "sqlite":
