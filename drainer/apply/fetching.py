@@ -156,7 +156,8 @@ class Fetcher:
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 raise NeedsOperator(problem, hint="set spark.payloads to driver") from error
             # The next try begins with a connection of its own: back-off must not delay it.
-            self._channels.pop(address).close()
+            if (channel := self._channels.pop(address, None)) is not None:
+                channel.close()
             raise Away(problem) from error
 
 

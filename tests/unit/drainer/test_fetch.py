@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -25,9 +28,11 @@ from drainer.apply.fetch_unit import (
 )
 from drainer.apply.fetching import Fetcher
 from drainer.apply.generate import generate
+from drainer.apply.task import serve
 from drainer.apply.work import Batch, in_order
 from drainer.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
-from drainer.fetch import _packed, fetch_settings
+from drainer.coordinator import Coordinator
+from drainer.fetch import Fetching, _packed, fetch_settings
 from drainer.merger import Merged, Merger
 from drainer.payload import Remote
 from drainer.planner import Planner, RowsStep
@@ -39,6 +44,7 @@ from penstock.filters import FilterConfig, Rules
 from penstock.pb import penstock_pb2
 from penstock.security import SecurityConfig
 from tests.kit.bank import Bank
+from tests.kit.wait import eventually
 
 BANK = Bank(4, transactions=80)
 ROWS_FROM_TS = BANK.jobs[-1].finished_ts
@@ -89,6 +95,8 @@ class PumpStub(grpc.GenericRpcHandler):
         self.code: grpc.StatusCode | None = None
         self.cut_after = 10**9
         self.repeats = False
+        self.pause_s = 0.0
+        self.calls = 0
 
     def service(self, details: Any) -> Any:
         assert details.method == "/penstock.Pump/Fetch"
@@ -99,7 +107,9 @@ class PumpStub(grpc.GenericRpcHandler):
         )
 
     def fetch(self, request: Any, context: Any) -> Iterator[Any]:
+        self.calls += 1
         for number, ts in enumerate(request.commit_ts):
+            time.sleep(self.pause_s)
             if self.code is not None and number == self.cut_after:
                 context.abort(self.code, "as the test wants it")
             stamps = [ts] * (2 if self.repeats else 1)
@@ -143,6 +153,54 @@ def test_a_task_that_fetches_from_three_pumps_makes_the_sql_that_the_driver_s_wa
     assert sql(answer) == through_the_driver(STAMPS)
     _, facts = decode_made(answer)
     assert facts.rows == sum(facts.kinds.values()) > 50
+
+
+def resident(where: tuple[str, int], token: str, number: int) -> None:
+    """Be a task in a process of its own."""
+    task = Fetcher(FetchSettings(filters=FilterConfig()))
+    serve(where, token, number, task.answer, task.keep)
+
+
+def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    size = len(STAMPS) // 4
+    parts = [STAMPS[i * size : (i + 1) * size] for i in range(4)]
+
+    async def main(stubs: list[PumpStub], addresses: list[str]) -> None:
+        coordinator = Coordinator()
+        await coordinator.start()
+        where = coordinator.host, coordinator.port
+        tasks = [
+            spawn.Process(target=resident, args=(where, coordinator.token, i)) for i in range(3)
+        ]
+        for task in tasks:
+            task.start()
+        try:
+            await asyncio.wait_for(coordinator.wait_for_tasks(3), 120)
+            schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
+            way = Fetching(7, "d", lambda: places, schemas, Selection(Rules(), schemas))
+            batches = [
+                way.begin(i, Slices(part, [f"p{k % 2}" for k in range(len(part))]))
+                for i, part in enumerate(parts)
+            ]
+            making = [asyncio.create_task(b.by_unit(coordinator, "sqlite")) for b in batches]
+            for victim in tasks[:2]:
+                begun = stubs[0].calls
+                await asyncio.to_thread(eventually, lambda n=begun: stubs[0].calls > n, 60)
+                victim.kill()
+            for part, made in zip(parts, await asyncio.gather(*making), strict=True):
+                assert list(in_order(each for _, each in made)) == through_the_driver(part)
+            assert coordinator.lost_tasks == 2
+        finally:
+            for task in tasks:
+                task.kill()
+                task.join()
+            await coordinator.close()
+
+    with pumps(2) as (stubs, addresses):
+        for stub in stubs:
+            stub.pause_s = 0.05
+        asyncio.run(main(stubs, addresses))
 
 
 def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
