@@ -20,6 +20,9 @@ class GroupJournal(Protocol):
     def begin(self, node_id: str, start_ts: range) -> None:
         """Note a group before its Prewrites are sent; durable when this returns."""
 
+    def decide(self, start_ts: range, commit_ts: range) -> None:
+        """Note that a group is to be committed, before its first Commit is sent; durable, too."""
+
     def end(self, start_ts: range) -> None:
         """Note that a group is settled."""
 

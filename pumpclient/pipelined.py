@@ -3,15 +3,16 @@
     caller    pin the schema ── are the tables as they were? if not, carry the rows over
               start_ts for all in one call ── journal: these, on this Pump ── Prewrites, at once
     finisher  all acknowledged ── commit_ts for all in one call, in order ── unpin
-              Commits, in order, to the same Pump ── all acknowledged: tell the caller
+              journal: these commit_ts ── Commits to the same Pump ── all acknowledged: tell
 
 The caller makes the next group meanwhile. A group's Commits leave only after those of the group
-before it were acknowledged, and within a group they stand in the Pump's log in order: whatever
-dies, what is committed of a source is a beginning of what was to be committed. So whoever begins
-again at an earlier place loses nothing, and what is there twice is known by its origin.
+before it were acknowledged, and once the journal has their commit_ts, all of them or none are
+committed: after a kill the Commits are sent again. So what is committed of a source is always a
+beginning of what it has; whoever begins again at an earlier place loses nothing, and what is there
+twice is known by its origin.
 
-That holds for what recovery does too: the journal's transactions are rolled back from the last to
-the first, so that of Commits which are still on their way only a beginning can win.
+Without a word of commit_ts in the journal no Commit was sent, and a group is rolled back. Should
+the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
 """
 
 from __future__ import annotations
@@ -184,6 +185,7 @@ class GroupWriter:
         if not self._may_commit():
             self._roll_back(flight)
             raise Retryable("another process has this source now")
+        self._journal.decide(flight.start_ts, commit_ts)
         _before_commits()
         self._commit(flight, commit_ts)
         _after_commits()

@@ -1,6 +1,7 @@
 """Which transactions a source may have left open, and on which Pump: a small file, synced first.
 
     {"pump": "pump-1", "first": 17, "last": 80}     before the Prewrites of a group, synced
+    {"decided": 17, "commit": 91}                   before its Commits, synced: the first commit_ts
     {"done": 17}                                    when all its Commits were acknowledged
 
 A line that is not complete is the last one, and nothing was sent for it. The file begins again as
@@ -12,11 +13,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.errors import Corrupt
 
 _BYTES_MAX = 1 << 20
-Group = tuple[str, range]
+
+
+class Group(NamedTuple):
+    """Transactions that may be open; `commit_ts` empty as long as no Commit was sent."""
+
+    node_id: str
+    start_ts: range
+    commit_ts: range = range(0)
 
 
 class Journal:
@@ -32,13 +41,20 @@ class Journal:
 
     @property
     def left(self) -> list[Group]:
-        """Node id and start_ts of each group that may be open, oldest first."""
+        """The groups that may be open, oldest first."""
         return list(self._open.values())
 
     def begin(self, node_id: str, start_ts: range) -> None:
         """Note a group, durably."""
-        self._open[start_ts[0]] = node_id, start_ts
+        self._open[start_ts[0]] = Group(node_id, start_ts)
         self._write({"pump": node_id, "first": start_ts[0], "last": start_ts[-1]})
+        os.fdatasync(self._file)
+
+    def decide(self, start_ts: range, commit_ts: range) -> None:
+        """Note that a group is to be committed, durably."""
+        first = start_ts[0]
+        self._open[first] = self._open[first]._replace(commit_ts=commit_ts)
+        self._write({"decided": first, "commit": commit_ts[0]})
         os.fdatasync(self._file)
 
     def end(self, start_ts: range) -> None:
@@ -77,9 +93,13 @@ def _open_groups(path: Path) -> dict[int, Group]:
             record = json.loads(line)
             if "done" in record:
                 found.pop(record["done"], None)
+            elif "decided" in record:
+                group, commit = found[record["decided"]], int(record["commit"])
+                commit_ts = range(commit, commit + len(group.start_ts))
+                found[record["decided"]] = group._replace(commit_ts=commit_ts)
             else:
                 first, last = int(record["first"]), int(record["last"])
-                found[first] = str(record["pump"]), range(first, last + 1)
+                found[first] = Group(str(record["pump"]), range(first, last + 1))
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(str(path), number, f"line {number} cannot be read: {error!r}") from error
     if len(whole) < len(data):

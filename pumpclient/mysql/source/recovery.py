@@ -1,9 +1,7 @@
-"""Settles what an earlier life of a source left open on the Pumps: rolls it back, from the last on.
+"""Settles what an earlier life of a source left open on the Pumps, as its journal says.
 
-A Commit that was sent and is still on its way may come in between. It finds its transaction either
-open, or rolled back; and as the last one is rolled back first, a Commit can only win where all
-before it win too. What was committed stays: the Pump refuses the Rollback, and the transaction,
-when it comes again, is known by its origin.
+Where commit_ts are known, Commits may have been sent: all are sent again, and the group is whole.
+Where none are, none was sent: the group is rolled back, from the last to the first.
 """
 
 from __future__ import annotations
@@ -12,9 +10,11 @@ import logging
 import time
 
 from penstock.codec import encode_binlog
+from penstock.errors import NeedsOperator
 from penstock.model import Binlog, BinlogType
-from pumpclient.failures import Reason
-from pumpclient.mysql.source.journal import Journal
+from pumpclient.delivery import Delivery
+from pumpclient.failures import Failure, Reason
+from pumpclient.mysql.source.journal import Group, Journal
 from pumpclient.pumps import Pump
 from pumpclient.session import Session
 from pumpclient.write_queue import PendingWrite
@@ -23,36 +23,68 @@ log = logging.getLogger(__name__)
 
 
 def settle(session: Session, journal: Journal) -> None:
-    """Roll all back that the journal says is open; what a Pump does not answer, in the background.
+    """Commit or roll back all that the journal has; what a Pump does not answer, in the background.
 
-    A Pump that is gone from the list took its open transactions with it.
+    A Pump that is gone from the list took its open transactions with it. Raises `NeedsOperator`
+    when a Pump has rolled back a part of a group whose rest is committed.
     """
     pumps = {pump.node_id: pump for pump in session.pumps.all}
-    for node_id, start_ts in reversed(journal.left):
-        pump = pumps.get(node_id)
+    for group in journal.left:
+        pump = pumps.get(group.node_id)
         if pump is None:
-            log.warning("pump %s is gone; %d transactions are left to it", node_id, len(start_ts))
-            continue
-        _roll_back(session, pump, start_ts)
+            log.warning("pump %s is gone with %d transactions", group.node_id, len(group.start_ts))
+        elif group.commit_ts:
+            _commit(session, pump, group)
+        else:
+            _roll_back(session, pump, group.start_ts)
     journal.settled()
 
 
-def _roll_back(session: Session, pump: Pump, start_ts: range) -> None:
-    timeout_s = session.options.attempt_timeout_s
-    pendings = []
-    for each in reversed(start_ts):
-        payload = encode_binlog(Binlog(tp=BinlogType.ROLLBACK, start_ts=each))
-        pending = PendingWrite(payload, needs_known=True)
-        pump.submit(pending, timeout_s)
-        pendings.append(pending)
-    deadline_s = time.monotonic() + timeout_s
-    failures = [pending.settle(deadline_s - time.monotonic()) for pending in pendings]
-    kept = sum(f is not None and f.reason is Reason.INVALID for f in failures)
-    for each, failure in zip(reversed(start_ts), failures, strict=True):
+def _commit(session: Session, pump: Pump, group: Group) -> None:
+    payloads = [
+        encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=start, commit_ts=commit))
+        for start, commit in zip(group.start_ts, group.commit_ts, strict=True)
+    ]
+    failures = _answers(session, pump, payloads)
+    refused = [n for n, f in enumerate(failures) if f and f.reason is Reason.INVALID]
+    if refused and len(refused) < len(failures):
+        raise NeedsOperator(
+            f"pump {pump.node_id} has rolled back {len(refused)} of {len(failures)} transactions"
+            f" from {group.start_ts[0]} on, the others are committed",
+            hint="the source was down for longer than the Pump's txn-timeout-s: compare the tables,"
+            " then remove the journal",
+        )
+    options = session.options
+    for payload, start_ts, failure in zip(payloads, group.start_ts, failures, strict=True):
         if failure is not None and failure.reason is not Reason.INVALID:
+            session.deliveries.add(
+                Delivery(
+                    pump=pump,
+                    payload=payload,
+                    what=f"the Commit of {start_ts}",
+                    give_up_s=time.monotonic() + options.commit_timeout_s,
+                )
+            )
+    log.info("pump %s: %d transactions are committed to the end", pump.node_id, len(failures))
+
+
+def _roll_back(session: Session, pump: Pump, start_ts: range) -> None:
+    backwards = start_ts[::-1]
+    failures = _answers(
+        session,
+        pump,
+        [encode_binlog(Binlog(tp=BinlogType.ROLLBACK, start_ts=each)) for each in backwards],
+    )
+    for each, failure in zip(backwards, failures, strict=True):
+        if failure is not None:
             session.roll_back(pump, each)
-    undone = sum(failure is None for failure in failures)
-    log.info(
-        "pump %s: of %d transactions that were under way %d are rolled back, %d are committed",
-        pump.node_id, len(start_ts), undone, kept,
-    )  # fmt: skip
+    log.info("pump %s: %d transactions are rolled back", pump.node_id, len(start_ts))
+
+
+def _answers(session: Session, pump: Pump, payloads: list[bytes]) -> list[Failure | None]:
+    timeout_s = session.options.attempt_timeout_s
+    pendings = [PendingWrite(payload, needs_known=True) for payload in payloads]
+    for pending in pendings:
+        pump.submit(pending, timeout_s)
+    deadline_s = time.monotonic() + timeout_s
+    return [pending.settle(deadline_s - time.monotonic()) for pending in pendings]

@@ -1,0 +1,153 @@
+"""A source's small parts: journal, what is left out, merged tables, starts, groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.ddl import Catalog, plan_ddl
+from penstock.ddl.parse import parse
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.schema import TableInfo
+from pumpclient.mysql.events.frame import Checksum, Header, make_event
+from pumpclient.mysql.events.mariadb import begin_mariadb
+from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.source import merged
+from pumpclient.mysql.source.checkpoint import Checkpoint
+from pumpclient.mysql.source.journal import Group, Journal
+from pumpclient.mysql.source.known import KnownTransactions
+from pumpclient.mysql.source.start import moment_s
+
+
+def test_a_journal_tells_the_next_life_what_is_open_and_how_far_it_got(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    first = Journal(path)
+    for start in (10, 20, 30):
+        first.begin("pump-1", range(start, start + 5))
+    first.decide(range(10, 15), range(40, 45))
+    first.decide(range(20, 25), range(50, 55))
+    first.end(range(10, 15))
+    second = Journal(path)
+    expected = [
+        Group("pump-1", range(20, 25), range(50, 55)),
+        Group("pump-1", range(30, 35)),
+    ]
+    assert first.left == second.left == expected
+    second.settled()
+    assert Journal(path).left == []
+
+
+def test_half_a_line_was_never_acted_on_and_a_strange_one_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    Journal(path).begin("pump-1", range(1, 3))
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole + whole[:cut])
+        assert len(Journal(path).left) == 1
+    path.write_bytes(b"{}\n" + whole)
+    with pytest.raises(Corrupt, match="line 1"):
+        Journal(path)
+
+
+def test_a_journal_does_not_grow_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    journal = Journal(path)
+    journal._size = 2 << 20
+    journal.begin("pump-1", range(1, 2))
+    assert path.stat().st_size < 100
+    assert len(Journal(path).left) == 1
+
+
+def gtid(sequence: int, at_s: int = 0) -> bytes:
+    body = begin_mariadb(MariadbGtid(0, 1, sequence)).encode()
+    return make_event(
+        EventType.MARIADB_GTID, body, header=Header(at_s, EventType.MARIADB_GTID, 1, 0, 0, 0)
+    )
+
+
+ROWS = make_event(EventType.WRITE_ROWS_V1, b"rows")
+ROTATE = make_event(EventType.ROTATE, b"12345678name")
+
+
+def test_what_a_gtid_set_has_is_left_out_with_all_its_events() -> None:
+    known = KnownTransactions(MariadbGtidSet.parse("0-1-5"), 0)
+    events = [gtid(4), ROWS, gtid(5), ROTATE, ROWS, gtid(6), ROWS]
+    told = [known.is_left_out(event, Checksum.CRC32) for event in events]
+    assert told == [True, True, True, False, True, False, False]
+
+
+def test_before_a_moment_all_is_left_out_and_nothing_behind_the_first_that_is_not() -> None:
+    known = KnownTransactions(None, 1000)
+    events = [gtid(1, 999), ROWS, gtid(2, 1000), ROWS, gtid(3, 998), ROWS]
+    told = [known.is_left_out(event, Checksum.CRC32) for event in events]
+    assert told == [True, True, False, False, False, False]
+    assert not known.is_needed
+
+
+def test_a_checkpoint_counts_epochs_by_sub_directories() -> None:
+    checkpoint = Checkpoint(epoch=4, server="0-1", done="mysql-bin|000002.000007:100")
+    end = Location.parse("other-bin|000003.000001:50")
+    assert checkpoint.origin("s", end, "0-1-1").place == (5, 1, 50)
+    assert checkpoint.origin("s", checkpoint.place, "").place == (4, 7, 100)
+
+
+def test_a_moment_without_a_zone_is_utc() -> None:
+    assert moment_s("1970-01-02") == 86400
+    assert moment_s("1970-01-01T01:00:00+01:00") == 0
+    with pytest.raises(NeedsOperator, match="no moment"):
+        moment_s("1970-13-01")
+
+
+def table() -> TableInfo:
+    catalog = Catalog()
+    ids = iter(range(1, 100))
+    for sql in (
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, v INT, n INT, KEY by_v (v))",
+    ):
+        for job in plan_ddl(sql, None, catalog, lambda: next(ids)):
+            catalog.apply(job)
+    found = catalog.table("shop", "t")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("CREATE TABLE shop.t (id INT)", False),
+        ("ALTER TABLE shop.t ADD COLUMN v INT", False),
+        ("ALTER TABLE shop.t ADD COLUMN w INT", True),
+        ("ALTER TABLE shop.t ADD COLUMN w INT, ADD INDEX (n)", True),
+        ("ALTER TABLE shop.t DROP COLUMN v", False),
+        ("CREATE INDEX by_v ON shop.t (v)", False),
+        ("ALTER TABLE shop.t ADD INDEX (v)", False),
+        ("ALTER TABLE shop.t ADD INDEX by_n (n)", True),
+        ("ALTER TABLE shop.t MODIFY v BIGINT", True),
+        ("ALTER TABLE shop.t COMMENT 'x'", True),
+    ],
+)
+def test_of_merged_tables_the_first_ones_ddl_runs(sql: str, expected: bool) -> None:
+    assert merged.runs("shop.t", parse(sql)[1][0], table()) is expected
+
+
+def test_the_first_merged_table_is_created() -> None:
+    assert merged.runs("shop.t", parse("CREATE TABLE shop.t (id INT)")[1][0], None)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "TRUNCATE TABLE shop.t",
+        "DROP TABLE shop.t",
+        "RENAME TABLE shop.t TO shop.u",
+        "ALTER TABLE shop.t RENAME COLUMN v TO w",
+        "ALTER TABLE shop.t ADD COLUMN v INT, ADD COLUMN w INT",
+    ],
+)
+def test_what_the_others_rows_would_suffer_from_is_refused(sql: str) -> None:
+    with pytest.raises(NeedsOperator, match=r"replicated into shop\.t"):
+        merged.runs("shop.t", parse(sql)[1][0], table())

@@ -1,0 +1,214 @@
+"""Groups of transactions: in order, and what was logged is a beginning at any moment."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.codec import decode_binlog
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.model import BinlogType, MutationType, Origin
+from pumpclient.changes import Changes, ChangeSet
+from pumpclient.failures import Failure, Reason
+from pumpclient.groups import Pending
+from pumpclient.options import Options
+from pumpclient.pipelined import GroupWriter
+
+LOST = Failure(Reason.BROKEN, "cut", maybe_stored=True)
+ROLLED_BACK = Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
+
+
+@dataclass
+class FakePump:
+    """Answers as `verdict` says, after it has logged what it takes."""
+
+    verdict: Any = field(default=lambda binlog: None)
+    node_id: str = "pump-1"
+    log: list[tuple[str, int]] = field(default_factory=list)
+
+    def submit(self, pending: Any, timeout_s: float) -> None:
+        binlog = decode_binlog(pending.payload)
+        failure = self.verdict(binlog)
+        if failure is None or failure is LOST:
+            self.log.append((binlog.tp.name, binlog.start_ts))
+        pending.finish(failure)
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.open: list[tuple[str, range]] = []
+        self.decided: list[range] = []
+
+    def begin(self, node_id: str, start_ts: range) -> None:
+        self.open.append((node_id, start_ts))
+
+    def decide(self, start_ts: range, commit_ts: range) -> None:
+        assert len(start_ts) == len(commit_ts)
+        self.decided.append(start_ts)
+
+    def end(self, start_ts: range) -> None:
+        self.open = [each for each in self.open if each[1] != start_ts]
+
+
+class World:
+    """A session of fakes, and a writer."""
+
+    def __init__(self, pump: FakePump, **options: Any) -> None:
+        self.pump, self.journal = pump, Journal()
+        self.rolled_back: list[int] = []
+        self.pins = self.ts = 0
+        self.table: Any = SimpleNamespace(info=SimpleNamespace(id=7, name="t"), schema_name="s")
+        self.current = self.table
+        self._lock = threading.Lock()
+        self.done: list[int] = []
+        nothing = SimpleNamespace(
+            pick=lambda start_ts, retry: pump,
+            report=lambda pump, failure: None,
+            report_prewrite=lambda pump, failure: None,
+        )
+        self.session: Any = SimpleNamespace(
+            oracle=SimpleNamespace(get_many=self._get_many),
+            schemas=SimpleNamespace(
+                catch_up=lambda version: None, table_by_id=lambda table_id: self.current
+            ),
+            fence=SimpleNamespace(pin=self._pin),
+            pumps=nothing,
+            options=Options(commit_retry_s=0.001, **options),
+            roll_back=lambda pump, start_ts: self.rolled_back.append(start_ts),
+        )
+        self.is_ours = True
+        self.writer = GroupWriter(self.session, self.journal, may_commit=lambda: self.is_ours)
+
+    def _get_many(self, count: int) -> range:
+        with self._lock:
+            self.ts += count
+            return range(self.ts - count + 1, self.ts + 1)
+
+    @contextmanager
+    def _pin(self) -> Any:
+        self.pins += 1
+        try:
+            yield 1
+        finally:
+            self.pins -= 1
+
+    def submit(self, count: int) -> None:
+        group = []
+        for _ in range(count):
+            changes = ChangeSet(1 << 20, None)
+            rows = changes.tables[7] = Changes(self.table)
+            rows.note(MutationType.INSERT, b"row")
+            group.append(Pending(changes, Origin(source="s", epoch=1, file=1, position=1)))
+        self.writer.submit(group, lambda: self.done.append(count))
+
+    def commits(self) -> list[int]:
+        return [ts for tp, ts in self.pump.log if tp == "COMMIT"]
+
+
+def test_groups_are_committed_in_order_and_nothing_is_left_pinned_or_open() -> None:
+    world = World(FakePump())
+    for count in (1, 5, 3):
+        world.submit(count)
+    world.writer.drain()
+    world.writer.close()
+    assert world.done == [1, 5, 3]
+    assert len(world.commits()) == 9
+    assert world.commits() == sorted(world.commits())
+    assert (world.pins, world.journal.open, world.rolled_back) == (0, [], [])
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_with_answers_lost_at_random_what_is_logged_is_always_a_beginning(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def verdict(binlog: Any) -> Failure | None:
+        lost = binlog.tp is BinlogType.COMMIT and chance.random() < 0.3
+        return LOST if lost else None
+
+    world = World(FakePump(verdict))
+    for _ in range(6):
+        world.submit(chance.randint(1, 6))
+    world.writer.drain()
+    world.writer.close()
+    first = list(dict.fromkeys(world.commits()))
+    assert first == sorted(first)
+    assert len(first) == sum(world.done)
+    assert world.journal.open == []
+
+
+def test_a_prewrite_that_fails_undoes_its_group_and_all_behind_it() -> None:
+    def verdict(binlog: Any) -> Failure | None:
+        return LOST if binlog.tp is BinlogType.PREWRITE and binlog.start_ts == 2 else None
+
+    world = World(FakePump(verdict))
+
+    def submit_many() -> None:
+        for _ in range(20):
+            world.submit(3)
+        world.writer.drain()
+
+    with pytest.raises(Retryable, match="pump-1"):
+        submit_many()
+    world.writer.close()
+    assert world.commits() == []
+    assert (world.done, world.journal.decided) == ([], [])
+    assert set(world.rolled_back) >= {1, 2, 3}
+    assert world.pins == 0
+    assert world.journal.open  # Until the next life has rolled them back for sure.
+
+
+def test_a_refused_prewrite_needs_somebody() -> None:
+    refused = Failure(Reason.INVALID, "too large", maybe_stored=False)
+    world = World(FakePump(lambda binlog: refused))
+    world.submit(1)
+    with pytest.raises(Malformed, match="too large"):
+        world.writer.drain()
+    world.writer.close()
+
+
+def test_a_hole_among_the_commits_is_told_and_not_tried_again() -> None:
+    def verdict(binlog: Any) -> Failure | None:
+        bad = binlog.tp is BinlogType.COMMIT and binlog.start_ts == 2
+        return ROLLED_BACK if bad else None
+
+    world = World(FakePump(verdict))
+    world.submit(3)
+    with pytest.raises(NeedsOperator, match="a later transaction of the source is committed"):
+        world.writer.drain()
+    world.writer.close()
+
+
+def test_all_rolled_back_by_the_pump_is_tried_again_from_the_checkpoint() -> None:
+    world = World(FakePump(lambda b: ROLLED_BACK if b.tp is BinlogType.COMMIT else None))
+    world.submit(3)
+    with pytest.raises(Retryable, match="was rolled back"):
+        world.writer.drain()
+    world.writer.close()
+    assert world.done == []
+
+
+def test_nothing_is_committed_once_the_source_is_anothers() -> None:
+    world = World(FakePump())
+    world.is_ours = False
+    world.submit(2)
+    with pytest.raises(Retryable, match="another process"):
+        world.writer.drain()
+    world.writer.close()
+    assert world.commits() == []
+    assert sorted(world.rolled_back) == [1, 2]
+
+
+def test_a_table_that_is_gone_ends_the_group_before_anything_is_sent() -> None:
+    world = World(FakePump())
+    world.current = None
+    with pytest.raises(Retryable, match=r"s\.t was dropped"):
+        world.submit(1)
+    world.writer.close()
+    assert world.pump.log == []
+    assert world.pins == 0
