@@ -102,7 +102,9 @@ class Fetcher:
                     f"this task lacks the catalog {number}: {error}",
                     hint="Drainer and Spark tasks must run the same version of Penstock",
                 ) from error
-            known = Selection(self._rules, tracker, channel_id=self._settings.channel_id)
+            # The Drainer checks at its start, and not what DDL brings later: nor does this.
+            channel_id = self._settings.channel_id
+            known = Selection(self._rules, tracker, channel_id=channel_id, checks=False)
             self._selections[number] = known
             while len(self._selections) > 2:
                 self._selections.popitem(last=False)

@@ -40,7 +40,7 @@ from drainer.schema import SchemaTracker
 from drainer.selection import Selection
 from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator
-from penstock.filters import FilterConfig, Rules
+from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.pb import penstock_pb2
 from penstock.security import SecurityConfig
 from tests.kit.bank import Bank
@@ -257,6 +257,14 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
         assert (facts.rows, facts.left_out > 50) == (0, True)
         seen, again = facts, decode_made(encode_made(made, facts))
         assert again == ([], seen)
+
+
+def test_a_rule_that_does_not_fit_a_table_stops_nobody_before_that_has_rows() -> None:
+    unfit = ExpressionRule(schema="bank", table="other", insert_value_expr="nothing > 1")
+    task = Fetcher(FetchSettings(filters=FilterConfig(expressions=(unfit,))))
+    task.keep(*_packed(tracker()))
+    with pumps(1) as (_, addresses):
+        assert sql(task.answer(unit(addresses, STAMPS).encode())) == through_the_driver(STAMPS)
 
 
 def test_answers_and_units_that_were_cut_are_refused() -> None:
