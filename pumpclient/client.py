@@ -153,7 +153,7 @@ class PumpClient:
         return self._session.schemas.table(*split_name(name, schema)).info
 
     def compiled(self, name: str, schema: str | None = None) -> Table:
-        """Return the same, ready to encode rows: what `Transaction.insert_encoded` takes."""
+        """Return the same, ready to encode rows."""
         return self._session.schemas.table(*split_name(name, schema))
 
     def write_binlog(self, binlog: Binlog) -> None:

@@ -14,7 +14,7 @@ until `commit_ts` is known, no DDL's `commit_ts` can lie between a row and its e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -94,17 +94,6 @@ class Transaction:
             table, lambda current: current.codec.encode_delete(current.before(before))
         )
         self._note(changes, data, MutationType.DELETE)
-
-    def insert_encoded(self, table: Table, rows: Sequence[bytes]) -> None:
-        """Add new rows in the bytes that `table.codec.encode_insert` makes of them.
-
-        `table` is what the rows were encoded for; raises `Retryable` when it is no longer so.
-        """
-        changes = self._changes.tables.setdefault(table.info.id, Changes(table))
-        if self._session.schemas.table_by_id(table.info.id) is not table:
-            raise Retryable(f"table {table.schema_name}.{table.info.name} has changed meanwhile")
-        for data in rows:
-            self._note(changes, data, MutationType.INSERT)
 
     def commit(
         self, *, wait: bool = True, decide: Callable[[int], None] = lambda commit_ts: None

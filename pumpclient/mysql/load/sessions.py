@@ -8,6 +8,7 @@ several sessions cannot be brought to one moment.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,8 @@ from pumpclient.mysql.load.state import BinlogPlace
 from pumpclient.mysql.load.text_rows import PACKET_BYTES_MAX, TextRows
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
 from pumpclient.mysql.protocol.server import ServerIdentity, identify, master_status
+
+log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES = 256 << 10
 _LOCK_S = 20
@@ -164,6 +167,18 @@ def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
         yield Snapshot(identity, place, tuple(sessions))
 
 
+def _check_prepared(locker: Connection, address: ServerAddress) -> None:
+    """Raise `Retryable` while transactions are prepared: their rows lie before the snapshot."""
+    try:
+        with locker.cursor() as cursor:
+            count = cursor.execute("XA RECOVER")
+    except pymysql.err.MySQLError as error:
+        log.warning("nobody can tell whether XA transactions are prepared: %s", error)
+        return
+    if count:
+        raise Retryable(f"{address}: {count} XA transactions are prepared: end them first")
+
+
 def _at_one_moment(
     address: ServerAddress, sessions: Sequence[Session]
 ) -> tuple[ServerIdentity, BinlogPlace]:
@@ -180,6 +195,7 @@ def _at_one_moment(
                 ) from error
             raise
         try:
+            _check_prepared(locker, address)
             for session in sessions:
                 session.begin()
             status = master_status(locker, identity.flavor)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.ddl.lexer import quote_name
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.errors import NeedsOperator, Retryable
+from penstock.filters.rules import RowPolicy
+from penstock.schema import TableInfo
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.progress import Brake, Progress
 from pumpclient.mysql.load.readers import Group, Readers, TableJob
@@ -24,10 +27,12 @@ from pumpclient.mysql.load.tables import (
     views,
 )
 from pumpclient.mysql.load.text_rows import text_rows
+from pumpclient.mysql.load.writing import Passing, RowWriter
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.recovery import settle
 from pumpclient.mysql.translate.ddl import Translator
 from pumpclient.mysql.translate.sql import dialect_of, plain_text
-from pumpclient.rows import Table
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +42,28 @@ class LoadOptions:
     """How to load; `translator` has the source's filters and routes."""
 
     translator: Translator
+    policy: Callable[[str, TableInfo], RowPolicy] | None = None
+    """Which rows, taken as inserts, pass; asked with the source's schema and the table."""
     readers: int = 4
     rows_per_chunk: int = 100_000
     transaction_bytes: int = 1 << 20
     rate_bytes_per_s: int | None = None
     into_existing: bool = False
     """Tables of several servers become one: a target that exists is loaded into."""
+    may_commit: Callable[[], bool] = lambda: True
+    """False once another process has the source."""
     attempts_max: int = 10
     retry_s: float = 3.0
     report_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all attempts of a run share."""
+
+    journal: Journal
+    is_stopped: Callable[[], bool]
+    may_commit: Callable[[], bool]
 
 
 class Load:
@@ -59,12 +77,15 @@ class Load:
         options: LoadOptions,
         *,
         say: Callable[[str], None] = log.info,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._address = address
-        self._client = client
-        self._file = StateFile(state_path)
-        self._options = options
-        self._say = say
+        self.client = client
+        self.file = StateFile(state_path)
+        self.options = options
+        self.say = say
+        self._is_stopped = is_stopped
+        self._journal_path = state_path.with_suffix(".journal")
 
     def run(self, source: str, epoch: int) -> LoadState:
         """Load what is not yet loaded; afterwards the binlog goes on from `start`, with `floors`.
@@ -72,30 +93,37 @@ class Load:
         May be called again after any end, a killed process included. Raises `NeedsOperator` for
         what cannot be loaded, `Retryable` after `attempts_max` failures in a row.
         """
-        state = self._file.read() or LoadState(source=source, epoch=epoch)
+        state = self.file.read() or LoadState(source=source, epoch=epoch)
         if (state.source, state.epoch) != (source, epoch):
             raise NeedsOperator(
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
                 f" this is {source!r} in epoch {epoch}",
                 hint="remove load.json and the targets to load again",
             )
+        with closing(Journal(self._journal_path)) as journal:
+            return self._completed(_Run(journal, self._is_stopped, self.options.may_commit), state)
+
+    def _completed(self, run: _Run, state: LoadState) -> LoadState:
         failures = 0
         while not state.is_complete:
             loaded = len(state.loaded)
             try:
-                state = self._attempt(state)
+                state = self._attempt(run, state)
             except Retryable as error:
-                state = self._file.read() or state
-                failures = 0 if len(state.loaded) > loaded else failures + 1
-                if failures >= self._options.attempts_max:
+                if self._is_stopped():
                     raise
-                self._say(f"the load begins again for what is not done: {error}")
-                time.sleep(self._options.retry_s)
+                state = self.file.read() or state
+                failures = 0 if len(state.loaded) > loaded else failures + 1
+                if failures >= self.options.attempts_max:
+                    raise
+                self.say(f"the load begins again for what is not done: {error}")
+                time.sleep(self.options.retry_s)
         return state
 
-    def _attempt(self, state: LoadState) -> LoadState:
-        with snapshot(self._address, self._options.readers + 1) as taken:
-            return _Attempt(self._client, self._file, self._options, self._say, taken, state).run()
+    def _attempt(self, run: _Run, state: LoadState) -> LoadState:
+        settle(self.client.session, run.journal)
+        with snapshot(self._address, self.options.readers + 1) as taken:
+            return _Attempt(self, run, taken, state).run()
 
 
 class _Attempt:
@@ -103,24 +131,23 @@ class _Attempt:
 
     def __init__(
         self,
-        client: PumpClient,
-        file: StateFile,
-        options: LoadOptions,
-        say: Callable[[str], None],
+        load: Load,
+        run: _Run,
         taken: Snapshot,
         state: LoadState,
     ) -> None:
-        self._client = client
-        self._file = file
-        self._options = options
-        self._say = say
+        self._client = load.client
+        self._file = load.file
+        self._options = load.options
+        self._say = load.say
+        self._run = run
         self._place = BinlogPlace(taken.place.file, taken.place.position)
         self._dialect = dialect_of(taken.identity.version)
         self._planner: Session = taken.sessions[0]
         self._sessions = taken.sessions[1:]
         self._state = state.next_attempt(taken.place)
         self._number = 0
-        self._compiled: dict[Name, Table] = {}
+        self._passing: dict[Name, Passing] = {}
 
     def run(self) -> LoadState:
         """Load everything that is not done; return the state, which is complete."""
@@ -195,7 +222,10 @@ class _Attempt:
             target = self._target(table)
             if not self._exists(target):
                 self._ddl(self._translated(table))
-            compiled = self._compiled[table.full_name] = self._client.compiled(_quoted(target))
+            compiled, policy = self._client.compiled(_quoted(target)), None
+            if self._options.policy is not None:
+                policy = self._options.policy(table.schema, replace(compiled.info, name=table.name))
+            self._passing[table.full_name] = Passing(compiled, policy)
             jobs.append(TableJob(table, text_rows(compiled.info)))
         return jobs
 
@@ -225,30 +255,30 @@ class _Attempt:
             rows_per_chunk=options.rows_per_chunk,
             group_bytes=options.transaction_bytes,
         )
-        with readers.groups() as groups:
+        writer = RowWriter(self._client.session, self._run.journal, self._run.may_commit)
+        with closing(writer), readers.groups() as groups:
             for group in groups:
+                if self._run.is_stopped():
+                    raise Retryable("stopped before the load was done; it goes on when run again")
                 if group.rows:
                     size_bytes = sum(map(len, group.rows))
                     brake.take(size_bytes)
-                    self._write(group)
+                    self._write(writer, group)
                     progress.add(len(group.rows), size_bytes)
                 elif self._is_done(group):
+                    writer.drain()
                     progress.tables_done += 1
                     name = group.job.table.full_name
                     self._save(loaded={**self._state.loaded, name: self._place})
         if jobs:
             self._say(progress.line())
 
-    def _write(self, group: Group) -> None:
-        self._number += 1
-        transaction = self._client.begin(origin=self._state.origin(self._number))
-        try:
-            transaction.insert_encoded(self._compiled[group.job.table.full_name], group.rows)
-            transaction.commit()
-        except NeedsOperator:
-            raise
-        except PenstockError as error:
-            raise Retryable(f"rows of {group.job.table.full_name}: {error}") from error
+    def _write(self, writer: RowWriter, group: Group) -> None:
+        passing = self._passing[group.job.table.full_name]
+        rows = passing.rows(group.rows)
+        if rows:
+            self._number += 1
+            writer.write(passing.table, rows, self._state.origin(self._number))
 
     def _is_done(self, group: Group) -> bool:
         job = group.job

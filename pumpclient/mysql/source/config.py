@@ -81,6 +81,17 @@ class SyncConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadConfig:
+    """How tables that are there already are loaded, with mode full or all."""
+
+    readers: int = setting(4, "sessions that read at once, all of one snapshot")
+    rows_per_chunk: int = setting(100_000, "rows of a table that one session reads in one go")
+    transaction_bytes: int = setting(1 << 20, "rows that are committed together, by size")
+    rate_bytes_per_s: int = setting(0, "load no faster; 0: as fast as it goes")
+    into_existing: bool = setting(False, "load into tables that are there: of merged servers")
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnlineConfig:
     """Tables that gh-ost and pt-osc make."""
 
@@ -102,6 +113,10 @@ class SourceConfig:
         "current",
         "where the first run begins: current, file:position, a GTID set, or a moment",
     )
+    mode: str = setting(
+        "incremental",
+        "full: load the tables that are there, and end; incremental: follow; all: both",
+    )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
     data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
@@ -112,6 +127,7 @@ class SourceConfig:
     source: ServerConfig = field(default_factory=ServerConfig)
     relay: RelayConfig = field(default_factory=RelayConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
     online_ddl: OnlineConfig = field(default_factory=OnlineConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -125,7 +141,12 @@ class SourceConfig:
             raise out_of_range("source_id", self.source_id, "a name without /")
         if not 1 <= self.sync.group_count_max <= 4096:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
+        if self.mode not in ("full", "incremental", "all"):
+            raise out_of_range("mode", self.mode, "full, incremental or all")
         positive = {
+            "readers": self.load.readers,
+            "rows_per_chunk": self.load.rows_per_chunk,
+            "transaction_bytes": self.load.transaction_bytes,
             "lease_s": self.lease_s,
             "group_bytes_max": self.sync.group_bytes_max,
             "heartbeat_s": self.source.heartbeat_s,

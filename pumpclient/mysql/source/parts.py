@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.load.state import Floors
 from pumpclient.mysql.source.checkpoint import SourceStore
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.progress import Progress
@@ -34,3 +35,4 @@ class Parts:
     progress: Progress
     source_id: str
     flavor: Flavor
+    floors: Floors = field(default_factory=Floors)

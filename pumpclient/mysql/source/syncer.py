@@ -28,9 +28,11 @@ from pumpclient.mysql.gtid import (
 )
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
+from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.source.checkpoint import Checkpoint
 from pumpclient.mysql.source.grouping import Gatherer
 from pumpclient.mysql.source.known import KnownTransactions
+from pumpclient.mysql.source.loading import CatchUp
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.statements import place_of
 from pumpclient.mysql.source.tables import Routed
@@ -68,7 +70,8 @@ class Syncer:
         self._suffix = checkpoint.place.suffix
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
-        self._assembler = Assembler(parts.tables.choose, done=checkpoint.place)
+        self._catch_up = CatchUp(parts.floors, checkpoint)
+        self._assembler = Assembler(self._choose, done=checkpoint.place)
         client_options = parts.client.session.options
         self._gatherer = Gatherer(
             count_max=options.group_count_max,
@@ -120,8 +123,14 @@ class Syncer:
             self._add_list(type_, event)
         if self._known.is_needed and self._known.is_left_out(event, self._checksum):
             return
+        self._catch_up.at = end
         for output in self._assembler.take(begin, end, event):
             self._output(output)
+
+    def _choose(self, table_map: TableMap) -> Routed | None:
+        if self._catch_up.has((table_map.schema, table_map.table)):
+            return None
+        return self._parts.tables.choose(table_map)
 
     def _output(self, output: Output) -> None:
         if isinstance(output, TableChanges):
@@ -140,6 +149,8 @@ class Syncer:
         origin = self._checkpoint.origin(self._parts.source_id, finished.end, finished.gtid)
         is_large = self._gatherer.is_large
         self._gatherer.finish(origin)
+        if self._catch_up.is_active and self._catch_up.passed():
+            self._assembler.forget_tables()
         self._advance(finished.end, finished.gtid)
         self._parts.progress.seen(finished.end, finished.timestamp_s)
         if is_large or self._gatherer.is_full:
@@ -152,6 +163,7 @@ class Syncer:
         translation = self._parts.statements.translate(
             statement, self._checkpoint.kept, progress.rulings
         )
+        translation = self._catch_up.without_loaded(translation)
         if translation.pieces:
             self._barrier()
             origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
@@ -233,6 +245,7 @@ class Syncer:
 
     def _switched(self, begin: Location) -> None:
         """Go on with another sub-directory: another server, or the same one after RESET MASTER."""
+        self._catch_up.check_over()
         self._barrier()
         server = self._reader.server()
         is_reset = server == self._checkpoint.server
@@ -252,7 +265,7 @@ class Syncer:
             skips_known=not is_reset,
         )
         self._known = self._known_from(self._checkpoint)
-        self._assembler = Assembler(self._parts.tables.choose, done=begin)
+        self._assembler = Assembler(self._choose, done=begin)
         self._gatherer.drop_open()
 
     def _known_from(self, checkpoint: Checkpoint) -> KnownTransactions:

@@ -29,6 +29,7 @@ from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
 from pumpclient.mysql.source.conditions import checked, loaded, owned
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.loading import floors_of, load_tables
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.progress import Progress
 from pumpclient.mysql.source.recovery import settle
@@ -151,6 +152,7 @@ class SourceUnit:
         journal = Journal(config.data_dir / f"{config.source_id}.journal")
         opened.callback(journal.close)
         tables = Tables(client, client.session.schemas, self._rules, self._address, self._online)
+        checkpoint = self._checkpoint(store, tables, client)
         parts = Parts(
             client=client,
             store=store,
@@ -160,16 +162,27 @@ class SourceUnit:
             progress=self.progress,
             source_id=config.source_id,
             flavor=flavor,
+            floors=floors_of(config),
         )
-        checkpoint = self._checkpoint(store, tables)
+        if config.mode == "full":
+            log.info("source %s has loaded its tables, and ends", config.source_id)
+            self._stopped.set()
+            return parts, checkpoint
         self._start_relay(opened, checkpoint)
         return parts, checkpoint
 
-    def _checkpoint(self, store: SourceStore, tables: Tables) -> Checkpoint:
+    def _checkpoint(self, store: SourceStore, tables: Tables, client: PumpClient) -> Checkpoint:
         root = self._config.relay.dir
         found = store.load()
         if found is None:
-            found = first_checkpoint(self._config.start, root, self._address, self._stream, tables)
+            start, gtids = self._config.start, ""
+            if self._config.mode != "incremental":
+                self.progress.state = "loading"
+                start, gtids = load_tables(
+                    self._config, client, self._address, self._rules, self._stopped, store.is_ours
+                )
+            found = first_checkpoint(start, root, self._address, self._stream, tables)
+            found = replace(found, gtids=gtids or found.gtids)
             store.save(found)
         else:
             moved = without_relay(found, root, self._address, self._stream)
