@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -42,7 +43,8 @@ from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.pb import penstock_pb2
-from penstock.security import SecurityConfig
+from penstock.security import SecurityConfig, Tls
+from tests.kit.authority import Authority
 from tests.kit.bank import Bank
 from tests.kit.wait import eventually
 
@@ -119,13 +121,18 @@ class PumpStub(grpc.GenericRpcHandler):
 
 
 @contextmanager
-def pumps(count: int) -> Iterator[tuple[list[PumpStub], list[str]]]:
+def pumps(count: int, tls: Tls | None = None) -> Iterator[tuple[list[PumpStub], list[str]]]:
     stubs, servers, addresses = [], [], []
     for _ in range(count):
         server = grpc.server(futures.ThreadPoolExecutor(2))
         stub = PumpStub()
         server.add_generic_rpc_handlers((stub,))
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        if tls is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            credentials = tls.server_credentials(with_client_certificate=True)
+            port = server.add_secure_port("127.0.0.1:0", credentials)
+        addresses.append(f"127.0.0.1:{port}")
         server.start()
         servers.append(server)
         stubs.append(stub)
@@ -230,6 +237,16 @@ def test_what_waiting_cannot_cure_is_told_at_once(code: grpc.StatusCode) -> None
         stubs[0].code, stubs[0].cut_after = code, 0
         with pytest.raises(NeedsOperator, match=code.name):
             fetcher().answer(unit(addresses, STAMPS[:5]).encode())
+
+
+def test_with_tls_a_task_shows_the_certificate_that_it_is_given_the_path_of(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pump, own = authority.issue("pump"), authority.issue("drainer")
+    pem = str(own.ca), str(own.cert), str(own.key)
+    task = Fetcher(FetchSettings(filters=FilterConfig(), pem=pem))
+    task.keep(*_packed(tracker()))
+    with pumps(2, pump.tls) as (_, addresses):
+        assert sql(task.answer(unit(addresses, STAMPS).encode())) == through_the_driver(STAMPS)
 
 
 def test_a_pump_that_sends_a_transaction_twice_or_another_one_is_not_believed() -> None:
