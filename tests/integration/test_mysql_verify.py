@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,7 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     mariadb: MariadbServer,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     source.run(*mysql_load.statements(6_000))
     run(mariadb, *mysql_load.statements(6_000))
@@ -91,3 +94,21 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     assert verify(source, mariadb, "--tables", "shop.many", "shop.pair", "shop.types") == 0
     assert verify(source, mariadb, "--tables", "nothing.*") == 2
     assert "no table is called" in capsys.readouterr().err
+    as_sqlite(source, tmp_path / "d.db", capsys)
+
+
+def as_sqlite(source: BinlogServer, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compare with an SQLite file: equal, then with a row that differs."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE `shop.pair` (a TEXT, b INT, v INT)")
+        database.executemany(
+            "INSERT INTO `shop.pair` VALUES (?, ?, ?)", source.query("SELECT * FROM shop.pair")
+        )
+        database.commit()
+        urls = ["--upstream", source.url, "--downstream", f"sqlite:///{path}", "--wait-s", "0"]
+        assert command.main(["verify", *urls, "--tables", "shop.pair"]) == 0
+        database.execute("UPDATE `shop.pair` SET v = 1 WHERE b = 17")
+        database.commit()
+    capsys.readouterr()
+    assert command.main(["verify", *urls, "--tables", "shop.pair"]) == 1
+    assert "shop.pair ('k4', 17): changed in v\n" in capsys.readouterr().out
