@@ -10,8 +10,10 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
+from pumpclient.mysql.source import command
 from tests.kit.binlog_server import BinlogServer, binlog_server
-from tests.kit.sourcing import Downstream, SourceProcess, rows_of
+from tests.kit.sourcing import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.wait import eventually
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +62,96 @@ def test_rows_and_ddl_come_out_as_they_are_on_the_server(
     assert found.rows("shop.t") == rows_of(fresh, "shop.t")
     assert found.repeated == 0
     assert found.origins == sorted(set(found.origins))
+
+
+def test_start_points_filters_and_routes_bring_what_they_should(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: BinlogServer, tmp_path: Path
+) -> None:
+    pumps = [pump_factory(etcd_server.url)]
+    fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
+    fresh.run("CREATE TABLE shop.hidden (id INT PRIMARY KEY)")
+    fresh.insert(5)
+    ((gtid,),) = fresh.query("SELECT @@global.gtid_binlog_pos")
+    fresh.run("FLUSH BINARY LOGS")
+    fresh.insert(5, first=10)
+    file, position = fresh.end()
+    config = """
+        [filter]
+        do-dbs = ["shop"]
+        ignore-tables = [{ db-name = "shop", tbl-name = "hid*" }]
+        expressions = [{ schema = "shop", table = "t", insert-value-expr = "id >= 1000" }]
+        [[filter.events]]
+        schema-pattern = "shop"
+        table-pattern = "t"
+        events = ["delete"]
+        action = "Ignore"
+        [[filter.routes]]
+        schema-pattern = "shop"
+        table-pattern = "t"
+        target-schema = "%s"
+        target-table = "r"
+    """
+    starts = {"by_gtid": str(gtid), "by_place": f"{file}:{position}", "by_current": "current"}
+    sources = []
+    for name, start in starts.items():
+        source = SourceProcess(
+            tmp_path / name, etcd_server.url, fresh, config % name, source_id=name, start=start
+        )
+        sources.append(source.start())
+    try:
+        for source in sources:
+            source.catch_up(fresh)
+        fresh.run("INSERT INTO shop.t VALUES (20, 'x'), (1000, 'y')", "DELETE FROM shop.t")
+        fresh.run("INSERT INTO shop.hidden VALUES (1)")
+        for source in sources:
+            source.catch_up(fresh)
+    finally:
+        assert [source.stop() for source in sources] == [0, 0, 0]
+    found = downstream(etcd, etcd_server.url, pumps)
+    ids = {name: [row[0] for row in found.rows(f"{name}.r")] for name in starts}
+    assert ids == {"by_gtid": [10, 11, 12, 13, 14, 20], "by_place": [20], "by_current": [20]}
+    assert not any(name == "hidden" for _, name in found.tables)
+
+
+def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: BinlogServer, tmp_path: Path
+) -> None:
+    pumps = [pump_factory(etcd_server.url)]
+    fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
+    source = SourceProcess(tmp_path / "source", etcd_server.url, fresh).start()
+
+    def ask(*words: str) -> str:
+        return command.ask([*words, "--status-addr", source.address])
+
+    try:
+        source.catch_up(fresh)
+        for sql, decision in (
+            ("INSERT INTO shop.t VALUES (1, 'a')", ["skip"]),
+            ("DELETE FROM shop.t", ["replace", "ALTER TABLE shop.t ADD COLUMN n INT"]),
+        ):
+            fresh.run("SET SESSION binlog_format = STATEMENT", sql)
+            status = source.fails()
+            assert "as a statement" in status["problem"]
+            assert status["statement"] in ask("status")
+            assert "noted" in ask(*decision)
+            source.catch_up(fresh)
+        fresh.run("ALTER TABLE shop.t ADD COLUMN n INT")
+        assert "'n'" in source.fails()["problem"]
+        source.kill()
+        source.start()
+        place = source.fails()["statement"]
+        ask("skip", "--at", place)
+        source.catch_up(fresh)
+        ask("pause")
+        eventually(lambda: source.status()["state"] == "paused", LONG_S)
+        fresh.run("INSERT INTO shop.t VALUES (2, 'b', 3)")
+        assert not source.has(fresh)
+        ask("resume")
+        source.catch_up(fresh)
+        fresh.run("FLUSH BINARY LOGS", "UPDATE shop.t SET n = 4")
+        source.catch_up(fresh)
+        assert "mysql-bin.000001" in ask("purge", "inactive")
+        assert 'penstock_source_ddl_total{source="db-1"}' in source.page("metrics")
+    finally:
+        assert source.stop() == 0
+    assert downstream(etcd, etcd_server.url, pumps).rows("shop.t") == [(2, "b", 4)]

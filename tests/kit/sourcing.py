@@ -77,6 +77,11 @@ class SourceProcess(ServerProcess):
         except OSError:
             return {}
 
+    def page(self, name: str) -> str:
+        """Return a page's text."""
+        with urllib.request.urlopen(f"http://{self.address}/{name}", timeout=5) as answer:
+            return str(answer.read().decode())
+
     def text(self) -> str:
         """Return its log."""
         return self.log.read_text() if self.log.exists() else ""

@@ -14,6 +14,8 @@ from pumpclient.mysql.protocol.address import ServerAddress, TlsFiles
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.translate.online import SHADOW, TRASH, OnlineDdl
 
+OPTIMISTIC = "optimistic"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
@@ -117,6 +119,9 @@ class SourceConfig:
         "incremental",
         "full: load the tables that are there, and end; incremental: follow; all: both",
     )
+    shard_mode: str = setting(
+        "", "optimistic: several tables, of this or other sources, are routed into one; or empty"
+    )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
     data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
@@ -139,6 +144,8 @@ class SourceConfig:
             check_address("addr", self.status_addr)
         if not self.source_id or "/" in self.source_id:
             raise out_of_range("source_id", self.source_id, "a name without /")
+        if self.shard_mode not in ("", OPTIMISTIC):
+            raise out_of_range("shard_mode", self.shard_mode, f"{OPTIMISTIC}, or leave it empty")
         if not 1 <= self.sync.group_count_max <= 4096:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
         if self.mode not in ("full", "incremental", "all"):

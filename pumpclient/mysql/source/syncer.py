@@ -119,6 +119,8 @@ class Syncer:
         type_ = event[_TYPE_AT]
         if type_ == _DESCRIPTION:
             self._checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
+            # No transaction spans files: what is open was torn by a crash of the server.
+            self._gatherer.drop_open()
         elif type_ in _LISTS:
             self._add_list(type_, event)
         if self._known.is_needed and self._known.is_left_out(event, self._checksum):

@@ -27,7 +27,7 @@ from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit, start_thread
 from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
 from pumpclient.mysql.source.conditions import checked, loaded, owned
-from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.loading import floors_of, load_tables
 from pumpclient.mysql.source.parts import Parts, SyncOptions
@@ -80,7 +80,9 @@ class SourceUnit:
     def resume(self) -> None:
         """Go on after a pause or a failure."""
         self._paused = False
-        self.progress.problem = self.progress.hint = ""
+        progress = self.progress
+        progress.problem = progress.hint = ""
+        progress.state = "starting" if progress.state == "failed" else progress.state
         self._interrupt(syncer=False)
 
     def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
@@ -151,14 +153,17 @@ class SourceUnit:
         opened.callback(store.close)
         journal = Journal(config.data_dir / f"{config.source_id}.journal")
         opened.callback(journal.close)
-        tables = Tables(client, client.session.schemas, self._rules, self._address, self._online)
+        merges = config.shard_mode == OPTIMISTIC
+        tables = Tables(
+            client, client.session.schemas, self._rules, self._address, self._online, merges=merges
+        )
         checkpoint = self._checkpoint(store, tables, client)
         parts = Parts(
             client=client,
             store=store,
             journal=journal,
             tables=tables,
-            statements=Statements(client, self._rules, self._online),
+            statements=Statements(client, self._rules, self._online, merges=merges),
             progress=self.progress,
             source_id=config.source_id,
             flavor=flavor,
