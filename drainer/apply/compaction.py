@@ -28,23 +28,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.apply.alike import groups, spans
 from drainer.apply.images import Columns, Kinds, after_columns, before_columns
 from drainer.apply.keys import apply_key, is_told, normal_key, unique_columns
 from drainer.apply.partition import shares
 from drainer.apply.rowwise import compact_few
 from drainer.apply.work import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
 from penstock.datum.columns import decode_keys
+from penstock.errors import Malformed
 from penstock.model import MutationType
 from penstock.schema import TableInfo
 
 ROWWISE_MAX = 100
 """Below so many rows of a table, one row at a time costs less than setting up columns."""
+
+_RANGE_MAX = 1 << 31
+"""Integers within such a range need not be sorted to be counted; several of them fit a code."""
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,9 +74,14 @@ def compact(table: TableInfo, kinds: Kinds, rows: pa.Array) -> Compacted:
     return Compacted(ops, kinds[indexes], indexes)
 
 
-def compact_many(table: TableInfo, kinds: Kinds, rows: pa.Array) -> tuple[Kinds, Ints]:
-    """Compact with whole columns; see `compact`."""
-    events = _events(table, kinds, rows)
+def compact_many(
+    table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None = None
+) -> tuple[Kinds, Ints]:
+    """Compact with whole columns; see `compact`.
+
+    `owners` says for rows of several tables of one layout whose each is; it comes before the key.
+    """
+    events = _events(table, kinds, rows, owners)
     codes, row, is_put, has_before = events.codes, events.row, events.is_put, events.has_before
     order = np.argsort(codes, kind="stable")
     by_key = codes[order]
@@ -100,7 +111,7 @@ class _Events:
     has_before: Ints  # The row's before image has this event's key.
 
 
-def _events(table: TableInfo, kinds: Kinds, rows: pa.Array) -> _Events:
+def _events(table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None) -> _Events:
     columns: list[Columns] = []
     indexes: list[Ints] = []
     puts: list[bool] = []
@@ -135,7 +146,10 @@ def _events(table: TableInfo, kinds: Kinds, rows: pa.Array) -> _Events:
     row = np.concatenate(indexes)
     is_put = np.repeat(puts, counts)
     has_before = np.repeat(befores, counts)
-    codes = _codes([pa.concat_arrays(column) for column in zip(*columns, strict=True)])
+    keys = [pa.concat_arrays(column) for column in zip(*columns, strict=True)]
+    if owners is not None:
+        keys.insert(0, pa.array(owners[row]))
+    codes = _codes(keys)
     if len(columns) > 1:
         order = np.argsort(row, kind="stable")  # Two events of one row have different keys.
         codes, row, is_put, has_before = (a[order] for a in (codes, row, is_put, has_before))
@@ -179,7 +193,11 @@ def _codes(columns: Columns) -> Ints:
 
 def _ranks(column: pa.Array) -> tuple[Ints, int]:
     if pa.types.is_integer(column.type):
-        values, ranks = np.unique(column.to_numpy(), return_inverse=True)
+        numbers: Ints = column.to_numpy()
+        low, size = int(numbers.min()), int(numbers.max()) - int(numbers.min()) + 1
+        if size < _RANGE_MAX:
+            return (numbers - numbers.dtype.type(low)).astype(np.int64), size
+        values, ranks = np.unique(numbers, return_inverse=True)
         return ranks.astype(np.int64), len(values)
     coded = column.dictionary_encode()
     order = pc.sort_indices(coded.dictionary).to_numpy()
@@ -206,10 +224,13 @@ def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, afte
 
 
 def plan_units(batch: Batch, parts: int, dialect: str) -> list[WorkUnit]:
-    """Return the batch as work units, each table in at most `parts` of them."""
+    """Return the batch as work units, each table, or group of alike ones, in at most `parts`."""
     units: list[WorkUnit] = []
-    for changes in batch.tables:
-        if len(changes.rows):
+    for group in groups(batch.tables):
+        if len(group) > 1 and sum(len(each.rows) for each in group) >= ROWWISE_MAX:
+            units += _group_units(batch, group, parts, dialect, len(units))
+            continue
+        for changes in group:
             units += _table_units(batch, changes, parts, dialect, len(units))
     return units
 
@@ -219,9 +240,7 @@ def _table_units(
 ) -> Sequence[WorkUnit]:
     table = changes.table
     left = compact(table, changes.kind_array(), changes.rows)
-    payload = changes.rows.cast(pa.large_binary()).take(pa.array(left.rows))
-    columns = [pa.array(left.ops), pa.array(left.kinds), payload]
-    whole = pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
+    whole = _record(left, changes.rows.cast(pa.large_binary()))
     in_one = parts == 1 or (bool(len(left.ops)) and left.ops[0] == Op.ORDERED)
     pieces = [whole] if in_one else shares(whole, parts)
     name, displaces = table.name, batch.displaces
@@ -229,3 +248,43 @@ def _table_units(
         WorkUnit(batch.batch_id, part + i, dialect, changes.schema, name, table, piece, displaces)
         for i, piece in enumerate(pieces)
     ]
+
+
+def _record(left: Compacted, rows: pa.Array) -> pa.RecordBatch:
+    columns = [pa.array(left.ops), pa.array(left.kinds), rows.take(pa.array(left.rows))]
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
+
+
+def _group_units(
+    batch: Batch, group: Sequence[TableRows], parts: int, dialect: str, part: int
+) -> Sequence[WorkUnit]:
+    """Compact tables of one layout together; cut only between tables."""
+    kinds = np.concatenate([each.kind_array() for each in group])
+    rows = pa.concat_arrays([each.rows.cast(pa.large_binary()) for each in group])
+    owners = np.repeat(np.arange(len(group)), [len(each.rows) for each in group])
+    try:
+        ops, indexes = compact_many(group[0].table, kinds, rows, owners)
+    except Malformed:  # One by one they tell whose row it is.
+        alone = [_table_units(batch, each, 1, dialect, part + i) for i, each in enumerate(group)]
+        return [unit for units in alone for unit in units]
+    owner = owners[indexes]
+    counts = [np.bincount(owner[ops == op], minlength=len(group)) for op in (Op.DELETE, Op.UPSERT)]
+    gone, kept = ([0, *np.cumsum(count).tolist()] for count in counts)
+    sizes = np.bincount(owner, pc.binary_length(rows).to_numpy()[indexes] + 16, len(group))
+    units: list[WorkUnit] = []
+    for start, stop in pairwise(spans(sizes, len(indexes), parts)):
+        deletes, upserts = slice(gone[start], gone[stop]), slice(kept[start], kept[stop])
+        ours = np.r_[deletes, gone[-1] + upserts.start : gone[-1] + upserts.stop]
+        left = Compacted(ops[ours], kinds[indexes[ours]], indexes[ours])
+        members = tuple(
+            (each.schema, each.table.name, int(counts[0][i]), int(counts[1][i]))
+            for i, each in enumerate(group[start:stop], start)
+        )
+        schema, table = group[start].schema, group[start].table
+        units.append(
+            WorkUnit(
+                batch.batch_id, part + len(units), dialect, schema, table.name, table,
+                _record(left, rows), batch.displaces, members=members,
+            )
+        )  # fmt: skip
+    return units

@@ -12,6 +12,9 @@ one record batch; the header is JSON in the metadata of the stream's schema, und
     kind    uint8   MutationType of `row`: which layout its bytes have
     row     binary  the row bytes as the writer encoded them
 
+Small tables of one layout share a unit (`drainer.apply.alike`), which says for each of them, in
+their order, how many of the deletes and of the upserts are its own.
+
 A row may stand in a unit twice: an update that moved a key is a DELETE of the old key and an
 UPSERT of the new one. Statements travel as three counts, all lengths, then all texts (u32 LE).
 """
@@ -41,6 +44,9 @@ _HINT = "Drainer and Spark tasks must run the same version of Penstock"
 
 Link = tuple[int, tuple[int, ...]]
 """A foreign key's number, and the offsets of its columns in this table, child's or parent's."""
+
+Member = tuple[str, str, int, int]
+"""One of a unit's tables: database, name, how many deletes are its own, and how many upserts."""
 
 
 class Op(IntEnum):
@@ -94,7 +100,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """One table's share of a batch for one task; the module docstring shows its rows."""
+    """One table's share of a batch for one task; the module docstring shows its rows.
+
+    With `members` it has the changes of them all, and `schema`, `name` and `table` are the first's.
+    """
 
     batch_id: int
     part: int
@@ -105,6 +114,7 @@ class WorkUnit:
     rows: pa.RecordBatch
     displaces: bool = False
     links: tuple[Link, ...] = ()
+    members: tuple[Member, ...] = ()
 
     def encode(self) -> bytes:
         """Return the unit as one Arrow IPC stream."""
@@ -118,6 +128,7 @@ class WorkUnit:
                 "table": _table_text(self.table),
                 "displaces": self.displaces,
                 "links": self.links,
+                "members": self.members,
             }
         )
         schema = ROWS_SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
@@ -144,6 +155,7 @@ class WorkUnit:
                 rows=rows.replace_schema_metadata(None),
                 displaces=header["displaces"],
                 links=tuple((tag, tuple(offsets)) for tag, offsets in header["links"]),
+                members=tuple((s, n, d, u) for s, n, d, u in header["members"]),
             )
         except _UNREADABLE as error:
             raise Malformed(f"undecodable work unit: {error}", hint=_HINT) from error

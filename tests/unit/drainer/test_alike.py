@@ -1,0 +1,179 @@
+"""Tables of one layout that go through the same calls get the SQL that each would get alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.apply import alike, partition
+from drainer.apply.compaction import plan_units
+from drainer.apply.generate import generate
+from drainer.apply.keys import apply_key
+from drainer.apply.literals import MYSQL, SQLITE
+from drainer.apply.work import Batch, Statements, TableRows, WorkUnit, in_order
+from penstock.datum.rows import RowCodec
+from penstock.errors import Malformed
+from penstock.model import MutationType
+from penstock.schema import TableInfo
+from tests.kit.changes import CASES, Case, Upstream, histories, play, table_of
+from tests.unit.drainer.test_compaction import column_wise_from, content, database, run
+
+KEYED = [case for case in CASES if apply_key(case.table)]
+Changes = Sequence[tuple[MutationType, bytes]]
+DAMAGED = b"\xff\xff"
+TABLE = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+
+
+@contextmanager
+def tables_alone() -> Iterator[None]:
+    before, alike.TABLE_ROWS_MAX = alike.TABLE_ROWS_MAX, 0
+    try:
+        yield
+    finally:
+        alike.TABLE_ROWS_MAX = before
+
+
+@contextmanager
+def small_shares() -> Iterator[None]:
+    before, partition.SHARE_ROWS_MIN = partition.SHARE_ROWS_MIN, 3
+    try:
+        yield
+    finally:
+        partition.SHARE_ROWS_MIN = before
+
+
+def rows_of(table: TableInfo, number: int, changes: Changes) -> TableRows:
+    """Changes of the table's twin of that number, some of them in Arrow's large type."""
+    kinds = bytes(int(kind) for kind, _ in changes)
+    rows = pa.array([row for _, row in changes], pa.large_binary() if number % 2 else pa.binary())
+    twin = replace(table, id=100 + number, name=f"t`{number}", comment=str(number))
+    return TableRows("a'b", twin, kinds, rows)
+
+
+def written(tables: list[TableRows], dialect: str, *, parts: int, displaces: bool) -> Statements:
+    units = plan_units(Batch(1, tables, displaces), parts, dialect)
+    assert [unit.part for unit in units] == list(range(len(units)))
+    assert [WorkUnit.decode(unit.encode()) for unit in units] == units
+    made = [generate(WorkUnit.decode(unit.encode())) for unit in units]
+    return Statements(
+        sorted(s for each in made for s in each.deletes),
+        sorted(s for each in made for s in each.upserts),
+        [s for each in made for s in each.ordered],
+    )
+
+
+@pytest.mark.parametrize("case", KEYED, ids=str)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_tables_together_get_the_statements_that_each_gets_alone(
+    case: Case, data: st.DataObject
+) -> None:
+    upstreams = [Upstream(case.table) for _ in range(data.draw(st.integers(2, 4)))]
+    batches = data.draw(histories(case, 30))
+    parts, displaces = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    dialect = data.draw(st.sampled_from([MYSQL, SQLITE]))
+    for steps in batches:
+        share = len(steps) // len(upstreams) + 1
+        tables = [
+            rows_of(case.table, i, play(case, upstream, steps[i * share : (i + 1) * share]))
+            for i, upstream in enumerate(upstreams)
+        ]
+        with column_wise_from(0), small_shares():
+            together = written(tables, dialect, parts=parts, displaces=displaces)
+            with tables_alone():
+                assert written(tables, dialect, parts=1, displaces=displaces) == together
+
+
+@pytest.mark.parametrize("case", KEYED, ids=str)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_two_alike_tables_end_as_each_does_alone(case: Case, data: st.DataObject) -> None:
+    upstreams = {name: Upstream(case.table) for name in ("merged", "serial")}
+    with closing(database(case.table)) as together, closing(database(case.table)) as alone:
+        for steps in data.draw(histories(case, 30)):
+            cut = len(steps) // 3
+            tables = []
+            for (name, upstream), some in zip(
+                upstreams.items(), (steps[:cut], steps[cut:]), strict=True
+            ):
+                changes = play(case, upstream, some)
+                tables.append(replace(rows_of(case.table, 0, changes), schema=name))
+            tables = [replace(each, table=case.table) for each in tables]
+            with column_wise_from(0):
+                units = plan_units(Batch(1, tables), 2, SQLITE)
+                assert len(units) == 1 or not all(len(each.rows) for each in tables)
+                run(together, list(in_order(map(generate, units))))
+            with tables_alone():  # Few rows: these go row by row.
+                run(alone, list(in_order(map(generate, plan_units(Batch(1, tables), 2, SQLITE)))))
+            for name in upstreams:
+                assert content(together, name) == content(alone, name)
+
+
+def inserts(count: int) -> list[tuple[MutationType, bytes]]:
+    codec = RowCodec(TABLE)
+    return [(MutationType.INSERT, codec.encode_insert((i, i))) for i in range(count)]
+
+
+def test_a_group_is_cut_between_tables_and_each_is_in_one_unit() -> None:
+    tables = [rows_of(TABLE, i, inserts(1 + i % 5 * 10)) for i in range(40)]
+    with small_shares():
+        units = plan_units(Batch(1, tables), 3, MYSQL)
+    assert [unit.part for unit in units] == [0, 1, 2]
+    names = [name for unit in units for _, name, _, _ in unit.members]
+    assert names == [each.table.name for each in tables]
+    sizes = [len(unit.rows) for unit in units]
+    assert sum(sizes) == sum(len(each.rows) for each in tables)
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_other_layouts_many_rows_and_a_table_that_comes_twice_stay_alone() -> None:
+    other = table_of("CREATE TABLE t (id INT PRIMARY KEY, v BIGINT)")
+    keyless = table_of("CREATE TABLE t (id INT, v INT)")
+    tables = [
+        rows_of(TABLE, 0, inserts(1)),
+        rows_of(TABLE, 1, inserts(1)),
+        rows_of(TABLE, 2, inserts(1)),
+        rows_of(TABLE, 1, inserts(2)),
+        rows_of(other, 3, inserts(1)),
+        rows_of(keyless, 4, inserts(1)),
+        rows_of(TABLE, 5, inserts(alike.TABLE_ROWS_MAX)),
+        rows_of(TABLE, 6, []),
+    ]
+    found = [[tables.index(each) for each in group] for group in alike.groups(tables)]
+    assert found == [[0, 2], [1], [3], [4], [5], [6]]
+
+
+def test_a_group_holds_no_more_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = [rows_of(TABLE, i, inserts(100)) for i in range(10)]
+    monkeypatch.setattr(alike, "GROUP_BYTES_MAX", 4 * tables[1].rows.nbytes)
+    found = alike.groups(tables)
+    assert max(map(len, found)) <= 5
+    assert [each for group in found for each in group] == tables
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_damaged_row_is_reported_with_its_own_table(number: int) -> None:
+    tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
+    tables[number] = rows_of(TABLE, number, [(MutationType.DELETE, DAMAGED)])
+    with column_wise_from(0), pytest.raises(Malformed, match=f"t`{number}"):
+        plan_units(Batch(1, tables), 1, MYSQL)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_row_that_only_the_task_finds_damaged_is_reported_with_its_own_table(
+    number: int,
+) -> None:
+    """Compaction reads no further than the key."""
+    tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
+    bytes_of_row = inserts(1)[0][1]
+    tables[number] = rows_of(TABLE, number, [(MutationType.INSERT, bytes_of_row[:-1])])
+    with column_wise_from(0):
+        (unit,) = plan_units(Batch(1, tables), 1, MYSQL)
+        with pytest.raises(Malformed, match=f"t`{number}"):
+            generate(unit)
