@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.apply.alike import groups, spans
+from drainer.apply.alike import groups, layout_of, spans
 from drainer.apply.images import Columns, Kinds, after_columns, before_columns
 from drainer.apply.keys import apply_key, is_told, normal_key, unique_columns
 from drainer.apply.partition import shares
@@ -259,11 +259,13 @@ def _group_units(
     batch: Batch, group: Sequence[TableRows], parts: int, dialect: str, part: int
 ) -> Sequence[WorkUnit]:
     """Compact tables of one layout together; cut only between tables."""
+    table = layout_of(group[0].table)  # One for all batches, so that it is compiled once.
+    assert table is not None, "a group has a key"
     kinds = np.concatenate([each.kind_array() for each in group])
     rows = pa.concat_arrays([each.rows.cast(pa.large_binary()) for each in group])
     owners = np.repeat(np.arange(len(group)), [len(each.rows) for each in group])
     try:
-        ops, indexes = compact_many(group[0].table, kinds, rows, owners)
+        ops, indexes = compact_many(table, kinds, rows, owners)
     except Malformed:  # One by one they tell whose row it is.
         alone = [_table_units(batch, each, 1, dialect, part + i) for i, each in enumerate(group)]
         return [unit for units in alone for unit in units]
@@ -280,10 +282,10 @@ def _group_units(
             (each.schema, each.table.name, int(counts[0][i]), int(counts[1][i]))
             for i, each in enumerate(group[start:stop], start)
         )
-        schema, table = group[start].schema, group[start].table
+        schema, name = group[start].schema, group[start].table.name
         units.append(
             WorkUnit(
-                batch.batch_id, part + len(units), dialect, schema, table.name, table,
+                batch.batch_id, part + len(units), dialect, schema, name, table,
                 _record(left, rows), batch.displaces, members=members,
             )
         )  # fmt: skip

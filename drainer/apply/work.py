@@ -102,7 +102,8 @@ class Batch:
 class WorkUnit:
     """One table's share of a batch for one task; the module docstring shows its rows.
 
-    With `members` it has the changes of them all, and `schema`, `name` and `table` are the first's.
+    With `members` it has the changes of them all; `schema` and `name` are the first's, and `table`
+    is what they have in common.
     """
 
     batch_id: int
