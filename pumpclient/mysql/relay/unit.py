@@ -175,7 +175,7 @@ class RelayUnit:
         if self._folder is None:
             self._folder = RelayFolder(self._root, stream.identity.flavor)
             for purged in self._folder.trim():
-                log.info("%s was purged and leaves the index", purged)
+                logger.info("%s was purged and leaves the index", purged)
         file, position = self._place(self._folder, stream)
         stream.start_at(file, position if position < _POSITION_END else FIRST_POSITION)
         transformer = self._transformer
