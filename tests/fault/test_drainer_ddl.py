@@ -82,6 +82,7 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
     }
 
 
+@pytest.mark.slow
 def test_a_drainer_whose_history_was_wiped_refuses_to_start(
     etcd: Any,
     etcd_server: EtcdServer,

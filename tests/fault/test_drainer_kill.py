@@ -61,6 +61,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
         assert tables - extras == {"item", "stock", "note"}
 
 
+@pytest.mark.slow
 def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -212,6 +212,7 @@ def test_row_67_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes
     assert downstream.state() == diary.at(now["commitTS"])
 
 
+@pytest.mark.slow
 def test_row_65_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory
@@ -14,6 +16,7 @@ from tests.kit.fix_spark import SparkCluster
 from tests.kit.shop import Shop, in_sqlite
 
 
+@pytest.mark.slow
 def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -111,9 +111,10 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
         check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dispatch",
-    [True, pytest.param(False, marks=pytest.mark.slow)],
+    [True, False],
     ids=["spread", "whole"],
 )
 def test_a_drainer_that_dies_between_a_batch_s_transactions_goes_on_in_safe_mode(
