@@ -30,6 +30,7 @@ class SlowProxy:
         self.accepted = 0
         self.url = ""
         self._open: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slow proxy", daemon=True)
@@ -57,24 +58,35 @@ class SlowProxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
         self.url = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
         self._loop.run_forever()
         server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._end())
+
+    async def _end(self) -> None:
+        """Cancel what runs and cut what is open: a connection may be at any step of its life."""
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+        for writer in self._open:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # The transports close their sockets.
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self._open.add(writer)
+        self._serving.add(self._loop.create_task(self._serve(reader, writer)))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
         try:
             up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
         except OSError:
-            writer.close()
+            self._close(writer)
             return
-        self._open |= {writer, up_writer}
+        self._open.add(up_writer)
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         ways = (
             self._hold(reader, late),
@@ -89,9 +101,12 @@ class SlowProxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._open -= {writer, up_writer}
-            writer.close()
-            up_writer.close()
+            self._close(writer)
+            self._close(up_writer)
+
+    def _close(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        self._open.discard(writer)
 
     async def _hold(
         self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]
