@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +17,7 @@ from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
 from drainer.snapshot import Origin, pack, unpack
 from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.files import replace_file
 from penstock.schema import DdlJob
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,6 @@ class SnapshotFile:
             )
             if origin.revision == 0:
                 return
-            temporary = self.path.with_suffix(".new")
-            with temporary.open("wb") as file:
-                file.write(pack(tracker, origin))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
+            replace_file(self.path, pack(tracker, origin))
         except (OSError, Retryable) as error:
             log.warning("the schema's snapshot is not renewed: %s", error)

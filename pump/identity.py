@@ -8,13 +8,13 @@ in the merge and its writers; only the address in its status changes.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import NeedsOperator
+from penstock.files import replace_file
 
 _NAME_FILE = ".node"
 
@@ -38,7 +38,8 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
     path = folder / _NAME_FILE
     if not path.exists():
         name = configured or address
-        _write_durably(path, name + "\n")
+        # All of it or nothing: half a name would be another Pump's.
+        replace_file(path, f"{name}\n".encode())
         return name
     name = path.read_text(encoding="utf-8").strip()
     if not name:
@@ -52,18 +53,3 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
             hint="leave --node-id away, or use another --data-dir",
         )
     return name
-
-
-def _write_durably(path: Path, text: str) -> None:
-    """Write it all or not at all: half a name would be another Pump's."""
-    draft = path.with_name(path.name + ".new")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

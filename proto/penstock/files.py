@@ -24,6 +24,10 @@ _at_sync = failpoints.point("disk.sync")
 _at_create = failpoints.point("disk.create")
 
 
+DRAFT = ".new"
+"""What the name of a file that is still being written ends with."""
+
+
 class File(Protocol):
     """One open file; all offsets are explicit, so that threads may share it."""
 
@@ -176,13 +180,33 @@ class OsFiles:
 
     def sync_folder(self, folder: Path) -> None:
         """Return once the folder's names are on the disk."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(folder)
 
     def space(self, folder: Path) -> tuple[int, int]:
         """Return the bytes still free on the folder's volume, and the volume's size."""
         volume = os.statvfs(folder)
         return volume.f_bavail * volume.f_frsize, volume.f_blocks * volume.f_frsize
+
+
+def sync_folder(folder: Path) -> None:
+    """Return once the folder's names are on the disk; raise `OSError`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a small file as a whole and durably; raise `OSError`.
+
+    A crash leaves the old or the new bytes, and beside them perhaps a draft, `DRAFT` behind the
+    file's name, that the next call overwrites.
+    """
+    draft = path.with_name(path.name + DRAFT)
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)

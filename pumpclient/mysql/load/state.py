@@ -13,12 +13,12 @@ is replaced as a whole, synced before and after, so it is always one that was wr
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import Corrupt, NeedsOperator
+from penstock.files import replace_file
 from penstock.model import Origin
 
 Name = tuple[str, str]
@@ -141,19 +141,9 @@ class StateFile:
             "begun": sorted(map(list, state.begun)),
             "loaded": sorted([*name, at.file, at.position] for name, at in state.loaded.items()),
         }  # fmt: skip
-        temporary = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w") as file:
-                json.dump(told, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._path, json.dumps(told, indent=1).encode())
         except OSError as error:
             raise NeedsOperator(
                 f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"

@@ -11,13 +11,13 @@ runs ahead of them. Index and meta are replaced as a whole: a crash leaves the o
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from penstock.errors import Malformed, NeedsOperator
+from penstock.files import DRAFT, replace_file
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,
@@ -28,7 +28,6 @@ from pumpclient.mysql.relay.layout import (
     write_index,
 )
 
-_NEW = ".new"
 _KEYS = {"binlog-name": str, "binlog-pos": int, "binlog-gtid": str}
 
 
@@ -103,7 +102,7 @@ class RelayFolder:
     def save(self, meta: Meta) -> None:
         """Replace the current sub-directory's meta, durably."""
         assert self.current is not None, "a meta belongs to a sub-directory"
-        replace_file(self.path(self.current) / META_NAME, str(meta))
+        replace_file(self.path(self.current) / META_NAME, str(meta).encode())
 
     def add(self, uuid: str, *, first_suffix: int = 1) -> SubDir:
         """Begin the next sub-directory, for a server with `uuid`; GTIDs go on from the last one."""
@@ -113,7 +112,7 @@ class RelayFolder:
         meta = replace(self.load(current), file="", position=FIRST_POSITION) if current else empty
         self._make(made)
         # The meta before the index: a sub-directory that the index names has one.
-        replace_file(self.path(made) / META_NAME, str(meta))
+        replace_file(self.path(made) / META_NAME, str(meta).encode())
         self._write_index([*self.sub_dirs, made])
         return made
 
@@ -139,25 +138,10 @@ class RelayFolder:
         return []
 
     def _write_index(self, sub_dirs: list[SubDir]) -> None:
-        replace_file(self.root / INDEX_NAME, write_index(sub_dirs))
+        replace_file(self.root / INDEX_NAME, write_index(sub_dirs).encode())
         self.sub_dirs = sub_dirs
 
 
 def is_meta(name: str) -> bool:
     """Tell whether a file is a sub-directory's meta, or one that a crash left half written."""
-    return name in (META_NAME, META_NAME + _NEW)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a small file as a whole and durably; a crash leaves the old or the new text."""
-    new = path.with_name(path.name + _NEW)
-    with new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    return name in (META_NAME, META_NAME + DRAFT)

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from penstock.errors import Corrupt
+from penstock.files import sync_folder
 from pumpclient.mysql.events.description import FormatDescription
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, read_header
 from pumpclient.mysql.events.rotation import is_fake, rotate_of
@@ -188,12 +189,3 @@ def same_description(stored: bytes, sent: bytes) -> bool:
 def _without_flags(event: bytes) -> bytes:
     kept = event[_FLAGS_AT] & ~EventFlag.BINLOG_IN_USE
     return event[:_FLAGS_AT] + bytes([kept]) + event[_FLAGS_AT + 1 :]
-
-
-def sync_folder(folder: Path) -> None:
-    """Put a folder's names on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

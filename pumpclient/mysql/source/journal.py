@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import Corrupt
+from penstock.files import sync_folder
 
 _BYTES_MAX = 1 << 20
 
@@ -37,7 +38,7 @@ class Journal:
         self._open = _open_groups(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     @property
     def left(self) -> list[Group]:
@@ -105,11 +106,3 @@ def _open_groups(path: Path) -> dict[int, Group]:
     if len(whole) < len(data):
         os.truncate(path, len(whole))
     return found
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
