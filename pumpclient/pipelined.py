@@ -29,8 +29,9 @@ from penstock.codec import encode_binlog
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.fence import Pin
 from penstock.model import Binlog, BinlogType
+from pumpclient.encoding import bring_up_to_date, prewrite_of
 from pumpclient.failures import Failure, Reason
-from pumpclient.groups import GroupJournal, Pending, carry_over, prewrite_payload
+from pumpclient.groups import GroupJournal, Pending
 from pumpclient.large import LargePrewrite
 from pumpclient.pumps import Pump
 from pumpclient.session import Session
@@ -128,12 +129,11 @@ class GroupWriter:
         session = self._session
         session.schemas.catch_up(version)
         for each in group:
-            carry_over(session, each.changes)
+            bring_up_to_date(each.changes, session.schemas)
         start_s = time.monotonic()
         start_ts = session.oracle.get_many(len(group))
         payloads = [
-            prewrite_payload(each, start, version)
-            for each, start in zip(group, start_ts, strict=True)
+            _payload(each, start, version) for each, start in zip(group, start_ts, strict=True)
         ]
         pump = session.pumps.pick(start_ts[0], 0)
         if pump is None:
@@ -265,3 +265,8 @@ class GroupWriter:
 
 def _unpin(pin: Pin, error: BaseException) -> None:
     pin.__exit__(type(error), error, None)
+
+
+def _payload(each: Pending, start_ts: int, version: int) -> bytes | LargePrewrite:
+    prewrite = prewrite_of(each.changes, version, start_ts=start_ts, origin=each.origin)
+    return encode_binlog(prewrite) if isinstance(prewrite, Binlog) else prewrite

@@ -19,11 +19,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from penstock.codec import encode_prewrite_value
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType, MutationType, Origin, PrewriteValue
+from penstock.model import Binlog, BinlogType, MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet, next_row_id
-from pumpclient.large import LargePrewrite
+from pumpclient.encoding import bring_up_to_date, prewrite_of
 from pumpclient.rows import Row, Table
 from pumpclient.schema import split_name
 
@@ -129,7 +128,16 @@ class Transaction:
         self._check_age()
         with ExitStack() as pinned:
             version = pinned.enter_context(session.fence.pin())
-            with session.prewritten(self._prewrite(version)) as home:
+            session.schemas.catch_up(version)
+            bring_up_to_date(self._changes, session.schemas)
+            prewrite = prewrite_of(
+                self._changes,
+                version,
+                start_ts=self.start_ts,
+                prewrite_key=self._prewrite_key,
+                origin=self._origin,
+            )
+            with session.prewritten(prewrite) as home:
                 commit_ts = session.oracle.get_ts()
                 # Unpinning fails when a DDL may have passed meanwhile: then all is undone.
                 pinned.close()
@@ -212,35 +220,6 @@ class Transaction:
         except NeedsOperator:
             self.rollback()
             raise
-
-    def _prewrite(self, version: int) -> Binlog | LargePrewrite:
-        """Return the Prewrite, its rows encoded with the tables of this schema version."""
-        schemas = self._session.schemas
-        schemas.catch_up(version)
-        carried: dict[int, Table] = {}
-        for table_id, changes in self._changes.tables.items():
-            now = schemas.table_by_id(table_id)
-            if now is None:
-                raise Retryable(
-                    f"table {changes.table.schema_name}.{changes.table.info.name} was dropped or"
-                    " truncated since the transaction began"
-                )
-            if now is not changes.table:
-                carried[table_id] = now
-        self._changes.carry_over(carried)
-        spilled = self._changes.spill_all() if self._changes.spill is not None else None
-        if spilled is None:
-            value = self._changes.value(version)
-        else:
-            value = encode_prewrite_value(PrewriteValue(schema_version=version))
-        prewrite = Binlog(
-            tp=BinlogType.PREWRITE,
-            start_ts=self.start_ts,
-            prewrite_key=self._prewrite_key,
-            prewrite_value=value,
-            origin=self._origin,
-        )
-        return prewrite if spilled is None else LargePrewrite(prewrite, spilled)
 
 
 def _over() -> NeedsOperator:
