@@ -132,11 +132,11 @@ class Acknowledged:
         return lags
 
 
-def wait_until(mariadb: MariadbServer, commit_ts: int) -> None:
+def wait_until(mariadb: MariadbServer, commit_ts: int, every_s: float = LOOK_EVERY_S) -> None:
     """Return once the downstream has everything up to `commit_ts`."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
         while checkpoint_ts(cursor) < commit_ts:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(every_s)
 
 
 def checkpoint_ts(cursor: Any) -> int:

@@ -2,11 +2,14 @@
 
 `mysql.load` ends when all rows are readable in the second server, through a Pump and the Drainer;
 `mysql.load.pumps` when all are durable on the Pump. The baseline ends when the pipe does, in the
-same second server. All of it shares one machine; servers sync as they do by default.
+same second server. All of it shares one machine; servers sync as they do by default. `detail` has
+the CPU microseconds per row of each process: of a machine that others use, they tell more.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import shlex
 import subprocess
 import time
@@ -19,11 +22,14 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.unit import Load, LoadOptions
 from pumpclient.mysql.translate.ddl import Translator
 from tests.bench.figure import Figure
-from tests.bench.lag import wait_until
+from tests.bench.lag import cpu_s, process_s, wait_until
 from tests.kit.binlog_server import BinlogServer
 
 TABLES, ROWS = 2, 200_000
 READERS = 2
+
+Cpu = dict[str, float]
+"""Of each part."""
 
 
 def _fill(server: BinlogServer) -> None:
@@ -48,16 +54,39 @@ def _login(server: MariadbServer) -> list[str]:
             f"--password={server.password}"]  # fmt: skip
 
 
-def _dump_and_load(source: MariadbServer, target: MariadbServer) -> float:
-    """Return how many seconds the pipe takes."""
+def _dump_and_load(source: MariadbServer, target: MariadbServer) -> tuple[float, Cpu]:
+    """Return how many seconds the pipe takes, and what it costs."""
     dump = [program("mariadb-dump", "mysqldump"), "--no-defaults", *_login(source)]
     dump += ["--single-transaction", "--databases", "sbtest"]
     load = [program("mariadb", "mysql"), "--no-defaults", *_login(target)]
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), _pipe_cpu(source, target)
     subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{shlex.join(dump)} | {shlex.join(load)}"], check=True
     )
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, _per_row(before, _pipe_cpu(source, target))
+
+
+def _pipe_cpu(source: MariadbServer, target: MariadbServer) -> Cpu:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "clients": ended.ru_utime + ended.ru_stime,
+        "source": process_s(source.pid),
+        "mariadb": process_s(target.pid),
+    }
+
+
+def _cluster_cpu(source: MariadbServer, cluster: Cluster) -> Cpu:
+    return {"load": _own_s(), "source": process_s(source.pid), **cpu_s(cluster)}
+
+
+def _own_s() -> float:
+    """Return the CPU seconds of this process and of the children it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _per_row(before: Cpu, after: Cpu) -> Cpu:
+    return {part: round((after[part] - before[part]) / TABLES / ROWS * 1e6, 1) for part in after}
 
 
 def _sums(server: MariadbServer) -> list[object]:
@@ -89,7 +118,7 @@ def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Fig
     target = cluster.mariadb
     assert target is not None
     _fill(source)
-    dumped_s = _dump_and_load(source, target)
+    dumped_s, dumped_cpu = _dump_and_load(source, target)
     expected = _sums(source)
     assert _sums(target) == expected
     with target.connect() as connection, connection.cursor() as cursor:
@@ -101,17 +130,23 @@ def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Fig
             first.insert("t", {"id": 1})
         wait_until(target, first.commit_ts or 0)  # Spark takes some seconds to start.
         options = LoadOptions(translator=Translator(), readers=READERS)
-        begun, begun_cpu = time.perf_counter(), time.process_time()
+        begun, before = time.perf_counter(), _cluster_cpu(source, cluster)
         Load(source.address, client, home / "load.json", options).run("bench", 1)
-        to_pumps_s, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
+        to_pumps_s = time.perf_counter() - begun
         with client.begin("warm") as last:
             last.insert("t", {"id": 2})
-        wait_until(target, last.commit_ts or 0)
+        own_s = _own_s()  # Waiting costs, too.
+        wait_until(target, last.commit_ts or 0, 0.02)
         to_target_s = time.perf_counter() - begun
+        after = {**_cluster_cpu(source, cluster), "load": own_s}
     assert _sums(target) == expected
     rows = TABLES * ROWS
     detail = {"rows": rows, "readers": READERS, "baseline": "mariadb-dump | mariadb"}
-    cpu = {"load_cpu_us_per_row": round(cpu_s / rows * 1e6, 1)}
+    cpu = {
+        "cpu_us_per_row": _per_row(before, after),
+        "baseline_cpu_us_per_row": dumped_cpu,
+        "machine_load": round(os.getloadavg()[0], 1),
+    }
     for name, seconds in (("mysql.load", to_target_s), ("mysql.load.pumps", to_pumps_s)):
         yield Figure(
             name=name,

@@ -10,11 +10,14 @@ The code that reads is generated per table: no values are made where text goes o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.datum import values
 from penstock.datum.fields import STRING_TYPES
+from penstock.datum.ints import integer_range
 from penstock.datum.layout import EMPTY_ROW, Stored, handle_parts, handle_position, stored_columns
 from penstock.datum.rows import RowCodec
 from penstock.ddl.lexer import quote_name
@@ -27,9 +30,15 @@ _INTEGERS = frozenset(
 )
 _AS_NUMBER = frozenset({MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
 _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
-_SMALL = range(-128, 4096)
 _SHORT = 251
+_QUICK = 1 << 27
+"""Numbers below this are at most four bytes as a varint: two look-ups."""
+_LAST_COUNT = 1 << 14
+_LAST = [values.encode_uvarint(n) for n in range(_LAST_COUNT)]
+_MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(_LAST_COUNT)]
+_INT_FLAG, _UINT_FLAG = bytes([values.VARINT_FLAG]), bytes([values.UVARINT_FLAG])
 PACKET_BYTES_MAX = 0xFFFFFF
+_SIZE = struct.Struct("<I").unpack_from
 _NULL = b"\x00"
 
 ReadRows = Callable[[bytes, int, list[bytes]], tuple[int, bool]]
@@ -63,12 +72,12 @@ def text_rows(table: TableInfo) -> TextRows:
     stored = stored_columns(table)
     encoders = [_encoder(each) for each in stored]
     join = _joined(table, stored, encoders)
-    names: dict[str, object] = {"long": _long, **join.names}
+    names: dict[str, object] = {"long": _long, "size": _SIZE, **join.names}
     lines = [
         "def read(d, p, out):",
         "    end = len(d) - 4; add = out.append",
         "    while p <= end:",
-        "        n = d[p] | d[p + 1] << 8 | d[p + 2] << 16",
+        f"        n = size(d, p)[0] & {PACKET_BYTES_MAX}",
         "        q = p + 4 + n",
         f"        if q > end + 4 or n == {PACKET_BYTES_MAX}: break",
         "        c = p + 4",
@@ -125,20 +134,22 @@ def _joined(
         return _Join(f"by_values(({_tuple(len(stored))}))", names)
     handle = handle_position(table)
     names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
+    names |= {"last": _LAST, "more": _MORE}
     first, pieces = "int_datum(rowid())", []
     for n, (each, encode) in enumerate(zip(stored, encoders, strict=True)):
         if each.position == handle:
-            first = f"handle(v{n})"
+            first = _integer(f"v{n}", repr(_INT_FLAG), f"handle(v{n})", shift=1, below=_QUICK)
             names["handle"] = _handle
             continue
         names[f"null{n}"] = _null_piece(each)
         if each.column.tp in _INTEGERS:
-            names[f"small{n}"] = {b"%d" % i: encode(b"%d" % i) for i in _small(each.column)}.get
-            made = f"(small{n}(v{n}) or e{n}(v{n}))"
+            is_unsigned = each.column.is_unsigned
+            head = repr(each.header + (_UINT_FLAG if is_unsigned else _INT_FLAG))
+            below = min(_QUICK, integer_range(each.column)[1] + 1)
+            shift = 0 if is_unsigned else 1
+            made = _integer(f"v{n}", head, f"e{n}(v{n})", shift=shift, below=below)
         elif each.column.tp in STRING_TYPES:
-            names[f"begin{n}"] = [
-                each.header + values.bytes_datum(bytes(i))[: -i or None] for i in range(_SHORT)
-            ]
+            names[f"begin{n}"] = _begins(each.header)
             made = f"(begin{n}[len(v{n})] + v{n} if len(v{n}) < {_SHORT} else e{n}(v{n}))"
         else:
             made = f"e{n}(v{n})"
@@ -152,12 +163,20 @@ def _tuple(count: int) -> str:
     return "".join(f"v{n}, " for n in range(count))
 
 
-def _small(column: ColumnInfo) -> range:
-    return range(128) if column.is_unsigned else range(-128, 128) if _is_tiny(column) else _SMALL
+@lru_cache(maxsize=1024)
+def _begins(header: bytes) -> list[bytes]:
+    """Return what stands before strings of each short length; most tables share them."""
+    return [header + values.bytes_datum(bytes(i))[: -i or None] for i in range(_SHORT)]
 
 
-def _is_tiny(column: ColumnInfo) -> bool:
-    return column.tp is MysqlType.TINY
+def _integer(text: str, head: str, otherwise: str, *, shift: int, below: int) -> str:
+    """Return the expression for a number's datum; a signed one is a zig-zag varint (shift 1)."""
+    short, low = _LAST_COUNT >> shift, _LAST_COUNT - 1
+    return (
+        f"(({head} + last[x << {shift}] if x < {short} else"
+        f" {head} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
+        f" if 0 <= (x := int({text})) < {below} else {otherwise})"
+    )
 
 
 def _handle(text: bytes) -> bytes:

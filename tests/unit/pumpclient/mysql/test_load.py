@@ -146,6 +146,27 @@ def test_text_becomes_the_bytes_that_the_codec_makes(key: str) -> None:
         reader.read(packet(b"7", *[None] * 10), 0, [])
 
 
+EDGES = [sign * (1 << bits) + by for bits in (0, 6, 7, 13, 14, 20, 27, 28, 31) for by in (-1, 0, 1)
+         for sign in (-1, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("unsigned", ["", " UNSIGNED"])
+def test_numbers_of_every_length_become_what_the_codec_makes(unsigned: str) -> None:
+    info = table(f"id BIGINT{unsigned} PRIMARY KEY, n BIGINT{unsigned}, m MEDIUMINT{unsigned}")
+    reader, codec = text_rows(info), RowCodec(info)
+    for number in EDGES:
+        if unsigned and number < 0:
+            continue
+        text = b"%d" % number
+        is_small = -(1 << 23) <= number < 1 << 23
+        data = packet(text, text, text if is_small else None)
+        out: list[bytes] = []
+        reader.read(data, 0, out)
+        assert out == [codec.encode_insert([number, number, number if is_small else None])]
+    with pytest.raises(Malformed, match="'m'"):
+        reader.read(packet(b"1", b"1", b"20000000"), 0, [])
+
+
 def test_a_state_is_read_as_it_was_written_and_damage_is_told(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "new" / "load.json")
     assert file.read() is None
