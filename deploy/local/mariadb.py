@@ -30,6 +30,18 @@ def program(*names: str) -> str:
     raise NeedsOperator(f"no {names[0]} here", hint="apt-get install mariadb-server-core")
 
 
+def binlog_options(server_id: int = 1) -> tuple[str, ...]:
+    """Return the options of a server that others can replicate from, and follow by GTID."""
+    return (
+        "--log-bin=mysql-bin",
+        f"--server-id={server_id}",
+        "--binlog-format=ROW",
+        "--binlog-row-image=FULL",
+        "--binlog-checksum=CRC32",
+        "--log-slave-updates",
+    )
+
+
 class MariadbServer(ServerProcess):
     """One MariaDB whose port, password and data stay the same over restarts."""
 
@@ -39,7 +51,7 @@ class MariadbServer(ServerProcess):
     def __init__(
         self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
     ) -> None:
-        """`options` come last on its command line, so they overrule: `--log-bin=mysql-bin`."""
+        """`options` come last on its command line, so they overrule; see `binlog_options`."""
         self.home = home
         self.port = free_port()
         self.password = (
@@ -113,3 +125,28 @@ class MariadbServer(ServerProcess):
         return pymysql.connect(
             host=self.host, port=self.port, user=self.user, password=self.password, **options
         )
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own and return its rows."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    def run(self, *statements: str) -> None:
+        """Run statements on one connection."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        finally:
+            connection.close()
+
+    def end(self) -> tuple[str, int]:
+        """Return the newest binlog file and its size; only of a server that writes one."""
+        ((file, position, *_),) = self.query("SHOW MASTER STATUS")
+        return str(file), int(position)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -28,6 +28,18 @@ def free_port() -> int:
 def python_module(name: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of ours under this very interpreter."""
     return [sys.executable, "-m", name, *arguments]
+
+
+def flags(settings: dict[str, Any]) -> list[str]:
+    """Return settings as the flags of a node's command line."""
+    told = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            told.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            told += [f"--{flag}", str(value)]
+    return told
 
 
 class ServerProcess:

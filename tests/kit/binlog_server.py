@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.local.mariadb import program
+from deploy.local.mariadb import binlog_options, program
 from pumpclient.mysql.events.types import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.fix_mariadb import MariadbServer
@@ -20,11 +20,7 @@ class BinlogServer(MariadbServer):
 
     def __init__(self, home: Path, server_id: int = 1, *more: str) -> None:
         options = (
-            "--log-bin=mysql-bin",
-            f"--server-id={server_id}",
-            "--binlog-format=ROW",
-            "--binlog-checksum=CRC32",
-            "--log-slave-updates",
+            *binlog_options(server_id),
             "--max-allowed-packet=1G",
             "--innodb-flush-log-at-trx-commit=0",
             *more,
@@ -44,21 +40,6 @@ class BinlogServer(MariadbServer):
     def file(self, name: str) -> Path:
         """Where a file is."""
         return self.home / "data" / name
-
-    def end(self) -> tuple[str, int]:
-        """The newest file and its size."""
-        ((file, position, *_),) = self.query("SHOW MASTER STATUS")
-        return str(file), int(position)
-
-    def run(self, *statements: str) -> None:
-        """Run statements on one connection."""
-        connection = self.connect()
-        try:
-            with connection.cursor() as cursor:
-                for statement in statements:
-                    cursor.execute(statement)
-        finally:
-            connection.close()
 
     def insert(self, count: int, first: int = 0, table: str = "shop.t") -> None:
         """Commit `count` transactions of one row."""

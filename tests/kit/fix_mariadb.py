@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -30,16 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 class MariadbServer(local.MariadbServer):
     """The local server, with what tests ask of one."""
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own and return its rows."""
-        connection = self.connect()
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(sql)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
 
     def drop_user_databases(self) -> None:
         """Drop every database that a test may have made."""
@@ -70,10 +59,9 @@ def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mariadb
 @pytest.fixture(scope="session")
 def mariadb_binlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
     """A second MariaDB, which logs rows with full metadata: what a source reads."""
-    options = "--log-bin=mysql-bin", "--server-id=1", "--binlog-format=ROW"
     server = MariadbServer(
         tmp_path_factory.mktemp("mariadb-binlog"),
-        options=(*options, "--binlog-row-metadata=FULL"),
+        options=(*local.binlog_options(), "--binlog-row-metadata=FULL"),
     )
     server.install()
     server.start()

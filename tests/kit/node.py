@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from deploy.local.process import ServerProcess, python_module
+from deploy.local.process import ServerProcess, flags, python_module
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -69,15 +69,3 @@ class NodeProcess(ServerProcess):
     def channel(self) -> grpc.Channel:
         """Return a new connection; to be closed, or used in a `with`."""
         return grpc.insecure_channel(self.addr, options=CHANNEL_OPTIONS)
-
-
-def flags(settings: dict[str, Any]) -> list[str]:
-    """Return settings as the flags of a node's command line."""
-    told = []
-    for name, value in settings.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            told.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            told += [f"--{flag}", str(value)]
-    return told

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-from deploy.local.process import ServerProcess, free_port, python_module
+from deploy.local.mysql_source import MysqlSource
 from drainer.origins import Origins
 from penstock.codec import decode_prewrite_value
 from penstock.datum.rows import RowCodec
@@ -17,10 +15,8 @@ from penstock.failpoints import VARIABLE
 from penstock.history import History
 from penstock.model import Binlog, MutationType
 from penstock.registry import Registry
-from pumpclient.mysql.relay.layout import Location
 from tests.integration.test_pumpclient_origin import streamed
-from tests.kit.binlog_server import BinlogServer
-from tests.kit.node import flags
+from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
 LONG_S = 150
@@ -28,38 +24,15 @@ LONG_S = 150
 Row = tuple[Any, ...]
 
 
-class SourceProcess(ServerProcess):
-    """One source; its files are below `folder`, and stay over restarts."""
+class SourceProcess(MysqlSource):
+    """One source, with faults if there are to be any; it begins with the first binlog."""
 
     def __init__(
-        self, folder: Path, etcd_url: str, server: BinlogServer, config: str = "", **settings: Any
+        self, folder: Path, etcd_url: str, server: MariadbServer, config: str = "", **settings: Any
     ) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
-        settings = {
-            "source_id": "db-1",
-            "etcd_urls": etcd_url,
-            "data_dir": folder,
-            "status_addr": self.address,
-            "source_host": server.host,
-            "source_port": server.port,
-            "source_user": server.user,
-            "source_heartbeat_s": 5,
-            "lease_s": 2,
-            "relay_dir": folder / "relay",
-            "relay_purge_remain_space_bytes": 0,
-            "start": "mysql-bin.000001:4",
-            **settings,
-        }
-        folder.mkdir(exist_ok=True)
-        path = folder / "source.toml"
-        path.write_text(config)
-        secret = folder / "password"
-        secret.write_text(server.password + "\n")
-        settings["source_password_file"] = secret
-        self._command = python_module(
-            "pumpclient.mysql.source", "--config", str(path), *flags(settings)
-        )
-        super().__init__(self._command, log=folder / "log")
+        settings = {"source_id": "db-1", "start": "mysql-bin.000001:4", **settings}
+        super().__init__(folder, etcd_url, server, config, **settings)
+        self._command = self.command
 
     def start(self, failpoints: str = "") -> Self:
         """Start it, with faults if there are to be any."""
@@ -68,41 +41,12 @@ class SourceProcess(ServerProcess):
         super().start()
         return self
 
-    def status(self) -> dict[str, Any]:
-        """Return its page, empty while there is none."""
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/status", timeout=5) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except OSError:
-            return {}
-
-    def page(self, name: str) -> str:
-        """Return a page's text."""
-        with urllib.request.urlopen(f"http://{self.address}/{name}", timeout=5) as answer:
-            return str(answer.read().decode())
-
     def text(self) -> str:
         """Return its log."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def has(self, server: BinlogServer) -> bool:
-        """Tell whether all that the server has is committed."""
-        assert self.is_running, self.text()[-3000:]
-        status = self.status()
-        assert status.get("state") != "failed", status
-        if not status.get("committed"):
-            return False
-        done = Location.parse(status["committed"])
-        file, position = server.end()
-        if str(done.file) != file or done.position > position:
-            return False
-        # The server notes a checkpoint behind a rotation, when it gets to it: no transaction.
-        left = server.query(f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}")
-        return all(event[2] == "Binlog_checkpoint" for event in left)
-
-    def catch_up(self, server: BinlogServer) -> None:
-        """Wait until it has."""
+    def catch_up(self, server: MariadbServer) -> None:
+        """Wait until it has all that the server has."""
         eventually(lambda: self.has(server), LONG_S)
 
     def fails(self) -> dict[str, Any]:
@@ -189,6 +133,6 @@ def _altered(row: Row, before: Any, after: Any) -> Row:
     return tuple(given.get(column.name, column.default) for column in after.columns)
 
 
-def rows_of(server: BinlogServer, table: str) -> list[Row]:
+def rows_of(server: MariadbServer, table: str) -> list[Row]:
     """Return what the server has."""
     return sorted((tuple(row) for row in server.query(f"SELECT * FROM {table}")), key=repr)

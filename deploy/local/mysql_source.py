@@ -1,0 +1,83 @@
+"""A `mysql-source` as a child process: one server's changes go through it to the Pumps."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from deploy.local.mariadb import MariadbServer
+from deploy.local.process import ServerProcess, flags, free_port, python_module
+from penstock.errors import NeedsOperator, Retryable
+from pumpclient.mysql.relay.layout import Location
+
+ANSWER_S_MAX = 5.0
+
+
+class MysqlSource(ServerProcess):
+    """One source; its files are below `folder`, and stay over restarts."""
+
+    def __init__(
+        self, folder: Path, etcd_url: str, server: MariadbServer, config: str = "", **settings: Any
+    ) -> None:
+        """`config` is its TOML; `settings` are flags and overrule it: `mode="all"`."""
+        self.address = f"127.0.0.1:{free_port()}"
+        settings = {
+            "source_id": "mysql-1",
+            "etcd_urls": etcd_url,
+            "data_dir": folder,
+            "status_addr": self.address,
+            "source_host": server.host,
+            "source_port": server.port,
+            "source_user": server.user,
+            "source_heartbeat_s": 5,
+            "lease_s": 2,
+            "relay_dir": folder / "relay",
+            "relay_purge_remain_space_bytes": 0,
+            **settings,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "source.toml"
+        path.write_text(config)
+        secret = folder / "password"
+        secret.write_text(server.password + "\n")
+        settings["source_password_file"] = secret
+        super().__init__(
+            python_module("pumpclient.mysql.source", "--config", str(path), *flags(settings)),
+            log=folder / "log",
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return its page, empty while there is none."""
+        try:
+            return dict(json.loads(self.page("status")))
+        except (OSError, http.client.HTTPException):
+            return {}
+
+    def page(self, name: str) -> str:
+        """Return a page's text."""
+        url = f"http://{self.address}/{name}"
+        with urllib.request.urlopen(url, timeout=ANSWER_S_MAX) as answer:
+            return str(answer.read().decode())
+
+    def has(self, server: MariadbServer) -> bool:
+        """Tell whether all that the server has is committed.
+
+        Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for somebody.
+        """
+        if not self.is_running:
+            raise Retryable(f"mysql-source ended:\n{self.log_tail()}")
+        status = self.status()
+        if status.get("state") == "failed":
+            raise NeedsOperator(f"mysql-source: {status['problem']}", hint=status["hint"])
+        if not status.get("committed"):
+            return False
+        done = Location.parse(status["committed"])
+        file, position = server.end()
+        if str(done.file) != file or done.position > position:
+            return False
+        # The server notes a checkpoint behind a rotation, when it gets to it: no transaction.
+        left = server.query(f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}")
+        return all(event[2] == "Binlog_checkpoint" for event in left)

@@ -1,0 +1,90 @@
+"""Debian's `sysbench` against a server: its tables, and its transactions as a child process."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.mariadb import MariadbServer
+from deploy.local.process import ServerProcess
+from penstock.errors import NeedsOperator
+
+WORKLOAD = "oltp_read_write"
+_PREPARE_S_MAX = 600.0
+_TRIED_AGAIN = "1213,1205,1020,1412,1615"
+"""Deadlock, lock wait, record changed; and table changed by a DDL, for a snapshot or a statement.
+
+Of any other error a thread of sysbench ends, and with it open transaction and locks for ever: no
+DDL gets past them.
+"""
+_TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
+_IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
+
+
+def program() -> str:
+    """Return the path of sysbench; raise `NeedsOperator` when it is not installed."""
+    found = shutil.which("sysbench")
+    if found is None:
+        raise NeedsOperator("no sysbench here", hint="apt-get install sysbench")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sysbench:
+    """Tables `sbtest1` … of a server's schema, and what runs on them."""
+
+    server: MariadbServer
+    tables: int
+    rows: int
+    schema: str = "sbtest"
+    workload: str = WORKLOAD
+
+    def command(self, verb: str, *options: str) -> list[str]:
+        """Return the command line of `prepare`, `run` or `cleanup`, password included."""
+        server = self.server
+        return [
+            program(), self.workload, "--db-driver=mysql", f"--mysql-host={server.host}",
+            f"--mysql-port={server.port}", f"--mysql-user={server.user}",
+            f"--mysql-password={server.password}", f"--mysql-db={self.schema}",
+            f"--tables={self.tables}", f"--table-size={self.rows}",
+            f"--mysql-ignore-errors={_TRIED_AGAIN}", *options, verb,
+        ]  # fmt: skip
+
+    def prepare(self, threads: int = 1) -> None:
+        """Create the schema and the tables, with all rows and the index on `k`."""
+        self.server.run(f"CREATE DATABASE IF NOT EXISTS `{self.schema}`")
+        command = self.command("prepare", f"--threads={threads}")
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_PREPARE_S_MAX
+        )
+        if done.returncode != 0:
+            raise NeedsOperator(
+                f"sysbench prepare failed: {done.stdout}{done.stderr}", hint="see the lines above"
+            )
+
+    def running(self, log: Path, *options: str) -> SysbenchRun:
+        """Return a run that is still to be started: `--threads=4`, `--time=30`, `--rate=500`."""
+        return SysbenchRun(self.command("run", *options), log=log)
+
+
+class SysbenchRun(ServerProcess):
+    """One run; it ends by itself after its time or its events. Its report is its log."""
+
+    def ended(self, timeout_s: float) -> tuple[int, int]:
+        """Wait for its end; return its transactions, and how many more were tried again.
+
+        Raises `NeedsOperator` with its last lines when it failed.
+        """
+        try:
+            code = self.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = -1
+        report = self.log.read_text(errors="replace")
+        done, again = _TRANSACTIONS.search(report), _IGNORED.search(report)
+        if code != 0 or done is None or again is None:
+            raise NeedsOperator(f"sysbench failed: {self.log_tail()}", hint="see the lines above")
+        return int(done[1]), int(again[1])
