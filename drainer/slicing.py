@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from drainer.wire import LEN, VARINT, Source, fields, malformed, raw_fields, signed, tag, varint
+from drainer.wire import LEN, VARINT, Source, fields, malformed, raw_fields, signed, tag
 from penstock.codec import decode_origin
+from penstock.datum.values import encode_uvarint
 from penstock.model import MutationType, Origin
 
 _TP, _START_TS, _COMMIT_TS = tag(1, VARINT), tag(2, VARINT), tag(3, VARINT)
@@ -105,7 +106,7 @@ def slices(
     not be cut are passed on unread.
     """
     room_bytes = max(limits.bytes_max - _SPARE_BYTES, 1)
-    head = varint(_SCHEMA_VERSION) + varint(version & 0xFFFF_FFFF_FFFF_FFFF)
+    head = encode_uvarint(_SCHEMA_VERSION) + encode_uvarint(version & 0xFFFF_FFFF_FFFF_FFFF)
     gathered: list[bytes] = []
     size = 0
     for found, at, content, stop in fields(source, start, end):
@@ -119,7 +120,7 @@ def slices(
             size += stop - at
             continue
         for part in _cut(source, content, stop, room_bytes, limits.rows_max):
-            yield head + varint(_MUTATION) + varint(len(part)) + part
+            yield head + encode_uvarint(_MUTATION) + encode_uvarint(len(part)) + part
             del part
     if gathered:
         yield head + b"".join(gathered)
@@ -195,11 +196,11 @@ def _cut(source: Source, start: int, end: int, room_bytes: int, rows_max: int) -
         kind: raw_fields(source, lists.of[t].start, lists.of[t].end, t)
         for kind, t in _LISTS.items()
     }
-    head = varint(_TABLE_ID) + varint(lists.table_id & 0xFFFF_FFFF_FFFF_FFFF)
+    head = encode_uvarint(_TABLE_ID) + encode_uvarint(lists.table_id & 0xFFFF_FFFF_FFFF_FFFF)
     kinds, rows, size = bytearray(), list[bytes](), 0
 
     def part() -> bytes:
-        sequence = varint(_PACKED_SEQUENCE) + varint(len(kinds)) + kinds
+        sequence = encode_uvarint(_PACKED_SEQUENCE) + encode_uvarint(len(kinds)) + kinds
         return b"".join([head, *rows, sequence])
 
     told = dict.fromkeys(_LISTS, 0)

@@ -124,16 +124,6 @@ def _varint(buffer: bytes, index: int, at: int) -> tuple[int, int]:
             raise malformed(at, "a number of more than ten bytes")
 
 
-def varint(value: int) -> bytes:
-    """Return an unsigned number as a varint."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def signed(value: int) -> int:
     """Return what a varint means in an int64 field."""
     return value - (1 << 64) if value >> 63 else value

@@ -8,8 +8,8 @@ hand pays for large payloads only: below that, protobuf's C code is quicker than
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
+from penstock.datum.values import encode_uvarint
 from penstock.pb import binlog_pb2, penstock_pb2
 
 _BY_HAND_BYTES = 64 << 10
@@ -21,22 +21,12 @@ _INT64_END = 1 << 63
 _TP_MAX = 4
 
 
-@lru_cache(4096)
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _payloads(tag: bytes, payloads: Sequence[bytes]) -> list[bytes]:
     """Return the pieces of a repeated bytes field."""
     pieces: list[bytes] = []
     add = pieces.append
     for payload in payloads:
-        add(tag + _varint(len(payload)))
+        add(tag + encode_uvarint(len(payload)))
         add(payload)
     return pieces
 
@@ -64,14 +54,14 @@ def encode_pull_batch(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> by
 def encode_write_piece(cluster_id: int, start_ts: int, size_bytes: int, data: bytes) -> bytes:
     """Return the serialized `WritePiece`; the three numbers are zero in all but the first."""
     head = penstock_pb2.WritePiece(cluster_id=cluster_id, start_ts=start_ts, bytes=size_bytes)
-    return b"".join([head.SerializeToString(), b"\x22", _varint(len(data)), data])
+    return b"".join([head.SerializeToString(), b"\x22", encode_uvarint(len(data)), data])
 
 
 def encode_pull_piece(commit_ts: int, size_bytes: int, offset: int, data: bytes) -> bytes:
     """Return the serialized `PullBatch` that holds nothing but a `PullPiece`."""
     head = penstock_pb2.PullPiece(commit_ts=commit_ts, bytes=size_bytes, offset=offset)
-    parts = [head.SerializeToString(), b"\x22", _varint(len(data)), data]
-    return b"".join([b"\x1a", _varint(sum(map(len, parts))), *parts])
+    parts = [head.SerializeToString(), b"\x22", encode_uvarint(len(data)), data]
+    return b"".join([b"\x1a", encode_uvarint(sum(map(len, parts))), *parts])
 
 
 def peek_binlog(payload: bytes) -> tuple[int, int, int, int]:
@@ -82,7 +72,7 @@ def peek_binlog(payload: bytes) -> tuple[int, int, int, int]:
     return binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.ddl_job_id
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
     """Return the number at index `at` and the index behind it; `IndexError` at the end."""
     number = shift = 0
     while True:
@@ -102,7 +92,7 @@ def _walk_batch(data: bytes) -> tuple[int, int, Sequence[bytes]] | None:
     try:
         while at < end:
             tag = data[at]
-            number, at = _read_varint(data, at + 1)
+            number, at = read_varint(data, at + 1)
             if tag == 0x1A:
                 payloads.append(data[at : at + number])
                 at += number
@@ -126,7 +116,7 @@ def _walk_binlog(payload: bytes) -> tuple[int, int, int, int] | None:
     try:
         while at < end:
             tag = payload[at]
-            number, at = _read_varint(payload, at + 1)
+            number, at = read_varint(payload, at + 1)
             if tag in _BINLOG_FIELDS:
                 at += number
             elif tag in numbers and number < _INT64_END:

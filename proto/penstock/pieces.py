@@ -38,6 +38,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 from google_crc32c import value
 
+from penstock.batch import read_varint
+from penstock.datum.values import encode_uvarint
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2
 from penstock.segments import Position
@@ -165,7 +167,7 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
             f"a large binlog whose row changes do not begin within {HEAD_BYTES_MAX} bytes",
             hint="prewrite_value must be its last field, the fields before it in the first piece",
         )
-    length, begin = _varint(data, at + 1)
+    length, begin = read_varint(data, at + 1)
     if begin + length != size_bytes:
         raise Malformed(
             f"a large binlog of {size_bytes} bytes whose row changes are bytes {begin} to"
@@ -177,13 +179,7 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
 
 def before_rows(head: bytes, value_bytes: int) -> bytes:
     """Return the beginning of a large binlog: `head`, and tag and length of `prewrite_value`."""
-    out = bytearray(head)
-    out.append(_VALUE_TAG)
-    while value_bytes > 0x7F:
-        out.append(value_bytes & 0x7F | 0x80)
-        value_bytes >>= 7
-    out.append(value_bytes)
-    return bytes(out)
+    return head + bytes((_VALUE_TAG,)) + encode_uvarint(value_bytes)
 
 
 def parsed_head(head: bytes) -> binlog_pb2.Binlog:
@@ -201,21 +197,9 @@ def _value_at(data: bytes) -> int | None:
         while (tag := data[at]) != _VALUE_TAG:
             if tag not in _HEAD_TAGS:
                 return None
-            number, after = _varint(data, at + 1)
+            number, after = read_varint(data, at + 1)
             at = after + number if _HEAD_TAGS[tag] else after
-        _varint(data, at + 1)
+        read_varint(data, at + 1)
     except IndexError:
         return None
     return at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at index `at` and the index behind it; `IndexError` at the end."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7

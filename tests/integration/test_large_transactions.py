@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.batch import read_varint
 from penstock.codec import decode_prewrite_value, encode_binlog
 from penstock.datum.rows import RowCodec
 from penstock.errors import Malformed, NeedsOperator
@@ -118,12 +119,12 @@ def check_rows(parts: Iterator[bytes], start_ts: int, table: TableInfo, count: i
         buffer += part
         if not size:
             at = len(encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts)))
-            _, at = varint(buffer, at + 1)  # prewrite_value
-            _, at = varint(buffer, at + 1)  # schema_version
+            _, at = read_varint(buffer, at + 1)  # prewrite_value
+            _, at = read_varint(buffer, at + 1)  # schema_version
             del buffer[:at]
         size += len(part)
         while buffer[:1] == b"\x12" and len(buffer) > 10:
-            length, at = varint(buffer, 1)
+            length, at = read_varint(buffer, 1)
             if len(buffer) < at + length:
                 break
             value = decode_prewrite_value(bytes(buffer[: at + length]))
@@ -134,16 +135,6 @@ def check_rows(parts: Iterator[bytes], start_ts: int, table: TableInfo, count: i
     assert number == count
     assert bytes(buffer[:2]) == b"\x08\x01", "the Commit follows"
     return size
-
-
-def varint(data: bytearray, at: int) -> tuple[int, int]:
-    """Return the number at an index, and the index behind it."""
-    number = shift = 0
-    while True:
-        number |= (data[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-        if data[at - 1] < 0x80:
-            return number, at
 
 
 def cpu_s(pump: PumpProcess) -> float:

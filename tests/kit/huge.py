@@ -10,6 +10,7 @@ import grpc
 from drainer.schema import SchemaTracker
 from penstock.codec import encode_binlog
 from penstock.datum.rows import RowCodec
+from penstock.datum.values import encode_uvarint
 from penstock.etcd import EtcdClient
 from penstock.history import History
 from penstock.model import Binlog, BinlogType
@@ -35,13 +36,18 @@ class Huge:
         """Yield the length of the Prewrite as 8 bytes, then the Prewrite bit by bit."""
         codec = RowCodec(table)
         row_bytes = len(self._row(codec, 0))
-        head = _varint(1 << 3) + _varint(table.id)
-        field = _varint(2 << 3 | 2) + _varint(row_bytes)
-        sequence = _varint(7 << 3 | 2) + _varint(self.rows)
+        head = encode_uvarint(1 << 3) + encode_uvarint(table.id)
+        field = encode_uvarint(2 << 3 | 2) + encode_uvarint(row_bytes)
+        sequence = encode_uvarint(7 << 3 | 2) + encode_uvarint(self.rows)
         mutation = len(head) + self.rows * (len(field) + row_bytes) + len(sequence) + self.rows
-        value = _varint(1 << 3) + _varint(version) + _varint(2 << 3 | 2) + _varint(mutation)
+        value = (
+            encode_uvarint(1 << 3)
+            + encode_uvarint(version)
+            + encode_uvarint(2 << 3 | 2)
+            + encode_uvarint(mutation)
+        )
         binlog = encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
-        field_5 = _varint(5 << 3 | 2) + _varint(len(value) + mutation)
+        field_5 = encode_uvarint(5 << 3 | 2) + encode_uvarint(len(value) + mutation)
         begin = binlog + field_5 + value + head
         yield (len(begin) - len(head) + mutation).to_bytes(8, "little")
         yield begin
@@ -96,12 +102,3 @@ def _pieces(
     assert sent + len(gathered) == size
     if gathered:
         yield penstock_pb2.WritePiece(**first, data=bytes(gathered))
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

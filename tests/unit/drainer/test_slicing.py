@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from drainer import wire
 from drainer.slicing import Limits, outline, slices, survey
-from drainer.wire import LEN, VARINT, Source, fields, raw_fields, tag, varint
+from drainer.wire import LEN, VARINT, Source, fields, raw_fields, tag
 from penstock.codec import encode_binlog
+from penstock.datum.values import encode_uvarint
 from penstock.errors import Malformed
 from penstock.model import Binlog, BinlogType
 from penstock.pb import binlog_pb2 as pb
@@ -46,7 +47,7 @@ def sliced(data: bytes, bytes_max: int, rows_max: int = 10**9) -> list[bytes]:
 
 
 def a_field(number: int, content: bytes) -> bytes:
-    return varint(tag(number, LEN)) + varint(len(content)) + content
+    return encode_uvarint(tag(number, LEN)) + encode_uvarint(len(content)) + content
 
 
 _rows = st.binary(max_size=40)
@@ -59,18 +60,18 @@ _mutations = st.lists(
 def serialized(table_id: int, changes: list[tuple[int, bytes]], form: int) -> bytes:
     """Return a mutation as some writer may put it."""
     lists = {0: 2, 1: 3, 4: 6}
-    fields_of_id = varint(tag(1, VARINT)) + varint(table_id % 2**64)
+    fields_of_id = encode_uvarint(tag(1, VARINT)) + encode_uvarint(table_id % 2**64)
     rows = [a_field(lists[kind], row) for kind, row in changes]
     kinds = [bytes([kind]) for kind, _ in changes]
     if form == 0:  # As protobuf writes it.
         grouped = sorted(zip(changes, rows, strict=True), key=lambda pair: pair[0][0])
-        told = b"".join(varint(tag(7, VARINT)) + kind for kind in kinds)
+        told = b"".join(encode_uvarint(tag(7, VARINT)) + kind for kind in kinds)
         return fields_of_id + b"".join(row for _, row in grouped) + told
     if form == 1:  # Packed, in the order of the changes, an unknown field behind it.
         return fields_of_id + b"".join(rows) + a_field(7, b"".join(kinds)) + a_field(99, b"?")
     if form == 2:  # Rows and kinds in turn.
         turns = zip(kinds, rows, strict=True)
-        return fields_of_id + b"".join(varint(tag(7, VARINT)) + k + row for k, row in turns)
+        return fields_of_id + b"".join(encode_uvarint(tag(7, VARINT)) + k + row for k, row in turns)
     half = len(kinds) // 2  # The id last, the sequence first and in two parts.
     told = a_field(7, b"".join(kinds[:half])) + a_field(7, b"".join(kinds[half:]))
     return told + b"".join(rows) + fields_of_id
@@ -83,7 +84,7 @@ def test_slices_hold_the_same_changes_in_the_same_order(
 ) -> None:
     chunk_bytes, wire.CHUNK_BYTES = wire.CHUNK_BYTES, 64
     try:
-        told = varint(tag(1, VARINT)) + varint(version)
+        told = encode_uvarint(tag(1, VARINT)) + encode_uvarint(version)
         data = b"".join(a_field(2, serialized(*mutation)) for mutation in mutations) + told
         parts = sliced(data, bytes_max)
     finally:
