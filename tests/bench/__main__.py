@@ -31,6 +31,7 @@ from tests.bench import (
     lag,
     merge,
     mysql_decode,
+    mysql_e2e,
     mysql_load,
     mysql_relay,
     pump_matrix,
@@ -65,6 +66,7 @@ OTHERS: dict[str, Bench] = {
     "relay.write. mysql.relay.": mysql_relay.measure,
     "mysql.decode.": mysql_decode.measure,
     "mysql.load": mysql_load.measure,
+    "mysql.e2e.": mysql_e2e.measure,
 }
 
 LONG: dict[str, Bench] = {

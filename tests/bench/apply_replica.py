@@ -15,6 +15,7 @@ from typing import Any
 
 from pymysql.constants import CLIENT
 
+from deploy.local import mariadb as local
 from tests.bench.apply_cells import ROWS, ensure_equal
 from tests.bench.apply_sides import RowWriter, measured, parallel, snapshot, warm_up
 from tests.bench.figure import Figure
@@ -96,7 +97,10 @@ def position(primary: MariadbServer) -> tuple[str, int]:
 
 
 def fetch(
-    server: MariadbServer, primary: MariadbServer, start: tuple[str, int], end: tuple[str, int]
+    server: local.MariadbServer,
+    primary: local.MariadbServer,
+    start: tuple[str, int],
+    end: tuple[str, int],
 ) -> None:
     """Let the replica have the binlog from start to end on its own disk, and apply nothing."""
     server.query(
@@ -113,15 +117,17 @@ def fetch(
         time.sleep(0.05)
 
 
-def applied(server: MariadbServer, end: tuple[str, int]) -> None:
+def applied(
+    server: local.MariadbServer, end: tuple[str, int], timeout_s: float = FETCH_S_MAX
+) -> None:
     """Let the replica apply what it has; return once it is there."""
     server.query("START SLAVE SQL_THREAD")
-    waited = server.query(f"SELECT MASTER_POS_WAIT('{end[0]}', {end[1]}, {FETCH_S_MAX:.0f})")
+    waited = server.query(f"SELECT MASTER_POS_WAIT('{end[0]}', {end[1]}, {timeout_s:.0f})")
     has = status(server)
     assert waited[0][0] not in (None, -1), f"the replica does not apply: {has['Last_SQL_Error']}"
 
 
-def status(server: MariadbServer) -> dict[str, Any]:
+def status(server: local.MariadbServer) -> dict[str, Any]:
     """Return the replica's state by name."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW SLAVE STATUS")

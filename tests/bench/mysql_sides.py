@@ -1,0 +1,219 @@
+"""Two MariaDB servers with sysbench's tables, and what follows the one into the other.
+
+The upstream writes the binlog. The downstream is a cluster's, and has a copy of the tables as they
+were before the history, from which they are made anew for each side. Both servers are what a side
+finds: the replica's threads and Penstock's processes share one machine with them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.cluster import Cluster
+from deploy.local.mariadb import MariadbServer, binlog_options, program
+from deploy.local.mysql_source import MysqlSource
+from deploy.local.sysbench import Sysbench
+from penstock.errors import Retryable
+from pumpclient import PumpClient
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.relay.layout import FileName
+from pumpclient.mysql.source.tables import define_table
+from tests.bench.apply_replica import applied, fetch
+from tests.bench.lag import cpu_s, process_s, wait_until
+
+TABLES, ROWS = 4, 25_000
+THREADS = 4
+WAIT_S_MAX = 3600.0
+_UPSTREAM_ID = 101
+_OPTIONS = (*binlog_options(_UPSTREAM_ID), "--innodb-flush-log-at-trx-commit=0")
+_KEPT = "sbtest_before"
+_SOURCE_ID = "mysql-1"
+_LOOK_EVERY_S = 0.01
+
+Place = tuple[str, int]
+"""A binlog file and a position in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What a side took for so many transactions: the wall clock, and the CPU by process."""
+
+    transactions: int
+    seconds: float
+    cpu_s: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Transactions per second."""
+        return self.transactions / self.seconds
+
+    @property
+    def cpu_us(self) -> dict[str, float]:
+        """CPU microseconds per transaction, and the sum of them."""
+        found = {part: s / self.transactions * 1e6 for part, s in self.cpu_s.items()}
+        return {part: round(us, 1) for part, us in {**found, "all": sum(found.values())}.items()}
+
+
+class Sides:
+    """The servers and the cluster, as long as they run."""
+
+    def __init__(self, home: Path, upstream: MariadbServer, cluster: Cluster) -> None:
+        """Make the tables on both servers, and let Spark start."""
+        assert cluster.mariadb is not None
+        self._home = home
+        self.upstream, self.downstream, self.cluster = upstream, cluster.mariadb, cluster
+        self.sysbench = Sysbench(upstream, TABLES, ROWS)
+        self.tables = [f"sbtest{n}" for n in range(1, TABLES + 1)]
+        self.sysbench.prepare()
+        self._define()
+
+    def _define(self) -> None:
+        """Create the tables in the cluster, and through the Drainer: Spark takes a while to start.
+
+        A row that goes behind them tells when the downstream has them.
+        """
+        server = self.upstream
+        address = ServerAddress(server.host, server.port, server.user, server.password)
+        with PumpClient.connect(self.cluster.etcd.url) as client, address.session() as connection:
+            for name in self._names():
+                define_table(client, connection, name, lambda schema, table: (schema, table))
+            client.execute_ddl("CREATE DATABASE warm")
+            client.execute_ddl("CREATE TABLE warm.t (id INT PRIMARY KEY)")
+            with client.begin("warm") as first:
+                first.insert("t", {"id": 1})
+        wait_until(self.downstream, first.commit_ts or 0)
+
+    def copy(self) -> None:
+        """Bring the upstream's rows into the downstream, and keep them there."""
+        dump = [program("mariadb-dump", "mysqldump"), *_login(self.upstream)]
+        dump += ["--single-transaction", "--no-create-info", self.sysbench.schema]
+        load = [program("mariadb", "mysql"), *_login(self.downstream), self.sysbench.schema]
+        piped = f"{shlex.join(dump)} | {shlex.join(load)}"
+        subprocess.run(["bash", "-o", "pipefail", "-c", piped], check=True)
+        self.downstream.run(f"CREATE DATABASE {_KEPT}")
+        for schema, table in self._names():
+            kept = f"{_KEPT}.{table}"
+            self.downstream.run(
+                f"CREATE TABLE {kept} LIKE {schema}.{table}",
+                f"INSERT INTO {kept} SELECT * FROM {schema}.{table}",
+            )
+
+    def restore(self) -> None:
+        """Give the downstream the tables that were kept."""
+        for schema, table in self._names():
+            self.downstream.run(
+                f"TRUNCATE {schema}.{table}",
+                f"INSERT INTO {schema}.{table} SELECT * FROM {_KEPT}.{table}",
+            )
+
+    def ensure_equal(self) -> None:
+        """Raise when the downstream's tables are not the upstream's."""
+        for schema, table in self._names():
+            ours, theirs = (
+                server.query(f"CHECKSUM TABLE {schema}.{table}")[0][1]
+                for server in (self.upstream, self.downstream)
+            )
+            assert ours == theirs, f"{schema}.{table} differs"
+
+    def transactions(self) -> int:
+        """Return how many the upstream's binlog has by now."""
+        return int(self.upstream.query("SELECT @@gtid_binlog_pos")[0][0].split("-")[2])
+
+    def follow(self, start: Place) -> None:
+        """Let the downstream be a replica from a place on, which has fetched all there is."""
+        self.downstream.query("SET GLOBAL server_id = 2")
+        fetch(self.downstream, self.upstream, start, self.upstream.end())
+
+    def leave(self) -> None:
+        """Let the downstream be no replica any more."""
+        self.downstream.run("STOP SLAVE", "RESET SLAVE ALL")
+
+    def apply(self, transactions: int, threads: int) -> Spent:
+        """Let the replica apply what it has fetched."""
+        self.downstream.run(
+            f"SET GLOBAL slave_parallel_threads = {threads}",
+            "SET GLOBAL slave_parallel_mode = 'optimistic'",
+        )
+        end = self.upstream.end()
+        cpu = Cpu({"mariadb": self.downstream.pid})
+        begun_s = time.perf_counter()
+        applied(self.downstream, end, WAIT_S_MAX)
+        seconds = time.perf_counter() - begun_s
+        return Spent(transactions=transactions, seconds=seconds, cpu_s=cpu.spent_s())
+
+    @contextmanager
+    def source(self, start: Place) -> Iterator[MysqlSource]:
+        """Run a source that begins at a place."""
+        place = f"{start[0]}:{start[1]}"
+        source = MysqlSource(
+            self._home / "source", self.cluster.etcd.url, self.upstream,
+            start=place, source_id=_SOURCE_ID,
+        )  # fmt: skip
+        source.start()
+        try:
+            yield source
+        finally:
+            source.stop()
+
+    def cpu(self, source: MysqlSource) -> Cpu:
+        """Begin to count what Penstock's processes and the downstream use."""
+        return Cpu({"source": source.pid}, lambda: cpu_s(self.cluster))
+
+    def wait(self, end: Place, source: MysqlSource) -> None:
+        """Return once the downstream has what ends at a place."""
+        wanted = (FileName.parse(end[0]).number, end[1])
+        with self.downstream.connect() as connection, connection.cursor() as cursor:
+            while True:
+                cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
+                (text,) = cursor.fetchone() or ("{}",)
+                _, *place = json.loads(text).get("origins", {}).get(_SOURCE_ID, (0, 0, 0))
+                if tuple(place) >= wanted:
+                    return
+                for process in (source, self.cluster.drainer):
+                    if not process.is_running:
+                        raise Retryable(f"{process.log}:\n{process.log_tail()}")
+                time.sleep(_LOOK_EVERY_S)
+
+    def _names(self) -> list[tuple[str, str]]:
+        return [(self.sysbench.schema, table) for table in self.tables]
+
+
+class Cpu:
+    """The CPU seconds of processes and their children, from now on."""
+
+    def __init__(self, pids: dict[str, int], others: Callable[[], dict[str, float]] = dict) -> None:
+        """Count processes by their ids, and whatever `others` tells."""
+        self._pids, self._others = pids, others
+        self._before = self._now()
+
+    def _now(self) -> dict[str, float]:
+        return {**{part: process_s(pid) for part, pid in self._pids.items()}, **self._others()}
+
+    def spent_s(self) -> dict[str, float]:
+        """Return what was used since then."""
+        return {part: now - self._before[part] for part, now in self._now().items()}
+
+
+@contextmanager
+def running(home: Path) -> Iterator[Sides]:
+    """Run an upstream with sysbench's tables, and a cluster whose downstream is empty."""
+    upstream = MariadbServer(home / "upstream", options=_OPTIONS)
+    upstream.install()
+    upstream.start()
+    try:
+        with Cluster(home, sink="mysql") as cluster:
+            yield Sides(home, upstream, cluster)
+    finally:
+        upstream.stop()
+
+
+def _login(server: MariadbServer) -> list[str]:
+    return ["--no-defaults", f"--host={server.host}", f"--port={server.port}",
+            f"--user={server.user}", f"--password={server.password}"]  # fmt: skip
