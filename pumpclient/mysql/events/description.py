@@ -18,7 +18,6 @@ from typing import Self
 from penstock.errors import Malformed
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum
 from pumpclient.mysql.events.reader import BodyReader, pack_uint
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import Flavor
 
 _VERSION_SIZE = 50
@@ -77,13 +76,3 @@ class FormatDescription:
     def flavor(self) -> Flavor:
         """Which kind of server wrote the file."""
         return Flavor.of_version(self.server_version)
-
-    def post_header_length(self, type_: int) -> int | None:
-        """Return how long the fixed part of a type's body is; None for an unknown type."""
-        known = 1 <= type_ <= len(self.post_header_lengths)
-        return self.post_header_lengths[type_ - 1] if known else None
-
-    @property
-    def table_id_size(self) -> int:
-        """How many bytes a table's number has: 6, and 4 in files of very old servers."""
-        return 4 if self.post_header_length(EventType.TABLE_MAP) == 6 else 6

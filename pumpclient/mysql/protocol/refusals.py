@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 
-DUMP_FAILED = 1236
 PURGED_HINT = (
     "the server deleted what is still needed: begin again with an initial load, and let the server"
     " keep its binlogs for longer (binlog_expire_logs_seconds)"
@@ -89,6 +88,8 @@ REFUSALS = (
     _row(1236, "could not open log file|I/O error|errno|failed to read",
          "the server cannot read its own binlog file: look at its error log and disk"),
     _row(1236, "memory allocation|out of memory"),
+    # RESET MASTER under a dump: whoever asks anew finds out what there is now.
+    _row(1236, "could not find next log"),
     _row(1236, "start replication from earlier|encrypt|decrypt",
          "the server cannot decrypt its binlog: look at its error log and key management"),
     _row(1044, "", _GRANT),

@@ -17,7 +17,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -32,7 +32,7 @@ from pumpclient.mysql.protocol.packets import (
     register_replica,
 )
 from pumpclient.mysql.protocol.refusals import ServerIdTaken
-from pumpclient.mysql.protocol.server import ServerIdentity, identify, replica_ids
+from pumpclient.mysql.protocol.server import identify, replica_ids
 from pumpclient.mysql.protocol.server_id import draw_server_id
 from pumpclient.mysql.protocol.session import ReplicaSession, session_statements
 
@@ -40,28 +40,6 @@ logger = logging.getLogger(__name__)
 
 _RECEIVED_BYTES_MAX = 256 << 10
 _OK = 0x00
-
-
-class EventStream(Protocol):
-    """A server's events, header and checksum included."""
-
-    identity: ServerIdentity
-
-    @property
-    def ack_wanted(self) -> bool:
-        """True once the server waits for `ack`."""
-
-    def batches(self) -> Iterator[list[bytes]]:
-        """Yield events as they come together; an empty list when there were none for a while."""
-
-    def events(self) -> Iterator[bytes]:
-        """Yield the same one by one."""
-
-    def ack(self, file: str, position: int) -> None:
-        """Tell the server that everything up to here is on a disk."""
-
-    def close(self) -> None:
-        """End the stream, at the server too."""
 
 
 @dataclass(frozen=True, slots=True)

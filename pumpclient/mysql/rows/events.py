@@ -62,11 +62,6 @@ def bitmap_size(count: int) -> int:
     return (count + 7) // 8
 
 
-def full_bitmap(count: int) -> bytes:
-    """Return the bitmap that has every column."""
-    return ((1 << count) - 1).to_bytes(bitmap_size(count), "little")
-
-
 @dataclass(frozen=True, slots=True)
 class RowsEvent:
     """A rows event taken apart; `images` are not compressed.

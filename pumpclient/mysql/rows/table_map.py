@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.reader import BodyReader, pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.columns import (
@@ -103,16 +102,6 @@ class TableMap:
             for n, column in enumerate(self.columns)
         ]
         return replace(self, columns=tuple(columns))
-
-    def index_of(self, name: str) -> int:
-        """Return a column's index; raise `NeedsOperator` when the map has no such name."""
-        for index, column in enumerate(self.columns):
-            if column.name == name:
-                return index
-        raise NeedsOperator(
-            f"table {self.name}: the binlog names no column {name!r}",
-            hint="set the server's binlog_row_metadata to FULL",
-        )
 
 
 def _name(body: BodyReader) -> str:

@@ -123,16 +123,6 @@ def choice(size: int) -> Reading:
     return unsigned(size)
 
 
-def set_labels(number: int, labels: tuple[str, ...]) -> str:
-    """Return a SET's text, its labels in the column's order."""
-    return ",".join(label for n, label in enumerate(labels) if number >> n & 1)
-
-
-def enum_label(number: int, labels: tuple[str, ...]) -> str:
-    """Return an ENUM's text; 0 is the empty text that stands for a value that was refused."""
-    return labels[number - 1] if number else ""
-
-
 def uuid_text(raw: bytes) -> str:
     """Return MariaDB's UUID of 16 bytes."""
     return str(UUID(bytes=raw))
