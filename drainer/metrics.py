@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import (
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
     UnknownMetricFamily,
 )
@@ -19,13 +18,12 @@ from drainer.progress import Progress
 from drainer.pumps import Pumps
 from drainer.stall import Condition
 from penstock.distribution import Distribution
+from penstock.metric_families import Labels, histogram
 from penstock.model import MutationType
 from penstock.ts import physical_ms
 
 ORIGINAL = "binlog_drainer"
 OWN = "penstock_drainer"
-
-Labels = tuple[str, ...]
 
 _EVENTS = {
     MutationType.INSERT: "Insert",
@@ -72,16 +70,16 @@ def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
     about = "Row changes, DDL, saved checkpoints."
     yield _counts("event", about, _labelled(events), "type")
     about = "How far the checkpoint was behind the present when it was saved."
-    yield _histogram("checkpoint_delay_seconds", about, {(): figures.checkpoint_delay_s})
+    yield histogram(f"{ORIGINAL}_checkpoint_delay_seconds", about, {(): figures.checkpoint_delay_s})
     about = "What a batch or a DDL took downstream, with its commit."
-    yield _histogram("execute_duration_time", about, {(): figures.execute_s})
+    yield histogram(f"{ORIGINAL}_execute_duration_time", about, {(): figures.execute_s})
     about = "From the commit_ts to the arrival here."
     reach: dict[Labels, Distribution] = {(pump,): each for pump, each in figures.reach_s.items()}
-    yield _histogram("binlog_reach_duration_time", about, reach, "nodeID")
+    yield histogram(f"{ORIGINAL}_binlog_reach_duration_time", about, reach, "nodeID")
     sizes: dict[Labels, Distribution] = {
         (pump,): each for pump, each in figures.binlog_bytes.items()
     }
-    yield _histogram("read_binlog_size", "Bytes of a binlog.", sizes, "nodeID")
+    yield histogram(f"{ORIGINAL}_read_binlog_size", "Bytes of a binlog.", sizes, "nodeID")
     about = "Binlogs that wait for the merge."
     queue = GaugeMetricFamily(f"{ORIGINAL}_queue_size", about, labels=["name"])
     queue.add_metric(["syncer_input"], float(pumps.binlogs_waiting))
@@ -101,13 +99,4 @@ def _counts(name: str, about: str, values: Mapping[Labels, float], *labels: str)
     family = UnknownMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
     for told, value in values.items():
         family.add_metric(told, float(value))
-    return family
-
-
-def _histogram(
-    name: str, about: str, values: Mapping[Labels, Distribution], *labels: str
-) -> Metric:
-    family = HistogramMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
-    for told, distribution in values.items():
-        family.add_metric(told, distribution.labelled_buckets(), sum_value=distribution.sum)
     return family

@@ -20,12 +20,12 @@ from prometheus_client import (
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
     UnknownMetricFamily,
 )
 from prometheus_client.registry import Collector
 
+from penstock.metric_families import Labels, histogram
 from penstock.registry import NodeState
 from penstock.ts import physical_ms, seconds_between
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 ORIGINAL = "binlog_pump"
 OWN = "penstock_pump"
-
-Labels = tuple[str, ...]
 
 
 class PumpMetrics(Collector):
@@ -110,12 +108,12 @@ class PumpMetrics(Collector):
             "write_bytes": (figures.write_bytes, "Bytes of one write to a segment."),
         }
         for name, (distribution, about) in own.items():
-            yield _histogram(f"{OWN}_{name}", about, {(): distribution})
+            yield histogram(f"{OWN}_{name}", about, {(): distribution})
         yield from self._original_histograms()
 
     def _original_histograms(self) -> Iterator[Metric]:
         figures = self._observed.figures
-        yield _histogram(
+        yield histogram(
             f"{ORIGINAL}_rpc_duration_seconds",
             "Calls by method and outcome.",
             dict(figures.calls),
@@ -130,10 +128,10 @@ class PumpMetrics(Collector):
             ("rotate",): figures.rotate_s,
         }
         name = f"{ORIGINAL}_storage_write_binlog_duration_time"
-        yield _histogram(name, "Seconds of the steps of a write.", durations, "type")
+        yield histogram(name, "Seconds of the steps of a write.", durations, "type")
         sizes: dict[Labels, Distribution] = {("batch",): figures.write_bytes}
         name = f"{ORIGINAL}_storage_write_binlog_size"
-        yield _histogram(name, "Bytes of one write.", sizes, "type")
+        yield histogram(name, "Bytes of one write.", sizes, "type")
 
     def _storage(self) -> Iterator[Metric]:
         storage = self._observed.storage
@@ -214,13 +212,4 @@ def _original(
     family = kind(f"{ORIGINAL}_{name}", about, labels=labels)
     for told, value in values.items():
         family.add_metric(told, float(value))
-    return family
-
-
-def _histogram(
-    name: str, about: str, values: Mapping[Labels, Distribution], *labels: str
-) -> Metric:
-    family = HistogramMetricFamily(name, about, labels=labels)
-    for told, distribution in values.items():
-        family.add_metric(told, distribution.labelled_buckets(), sum_value=distribution.sum)
     return family
