@@ -24,7 +24,7 @@ class GroupJournal(Protocol):
 
 @dataclass(slots=True)
 class Pending:
-    """One transaction to be committed."""
+    """One transaction to be committed; it has an origin when a source passes it on."""
 
     changes: ChangeSet
-    origin: Origin
+    origin: Origin | None

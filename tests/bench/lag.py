@@ -26,10 +26,9 @@ from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 from tests.bench.steady_writers import Pace
 
-RATE_PER_THREAD = 32
 WARM_UP_S = 2.0
 SECONDS = 15.0
-LOOK_EVERY_S = 0.002
+LOOK_EVERY_S = 0.004
 
 
 def measure(name: str, rate: int, home: Path) -> Iterator[Figure]:
@@ -51,15 +50,19 @@ def measure(name: str, rate: int, home: Path) -> Iterator[Figure]:
             Pace(
                 etcd_url=cluster.etcd.url,
                 rate=rate,
-                threads=rate // RATE_PER_THREAD,
                 seconds=WARM_UP_S + SECONDS,
             )
         )
-        lags_ms = log.lags_ms(watch(cluster.mariadb, log))
+        seen = watch(cluster.mariadb, log)
+        lags_ms = log.lags_ms(seen)
+        whole_ms = log.lags_ms(seen, from_commit_ts=True)
         spent_s = cpu_s(cluster)
+        spent_s["writers"], before_s["writers"] = log.cpu_s, 0.0
     detail = {
         "transactions_per_s": round(log.rate),
         "asked_per_s": rate,
+        "from_commit_ts_ms": [round(percentile(whole_ms, share)) for share in (0.5, 0.99)],
+        "rows_per_batch": round(len(log.commits) / max(1, len(seen) - 1), 1),
         "rows": len(lags_ms),
         "cpu_us_per_transaction": {
             part: round((spent_s[part] - before_s[part]) / len(log.commits) * 1e6, 1)
@@ -98,37 +101,43 @@ def process_s(pid: int) -> float:
 
 
 class Acknowledged:
-    """What the writers committed: (commit_ts, when it was acknowledged)."""
+    """What the writers committed: (commit_ts, when it was known, when it was acknowledged)."""
 
     def __init__(self, pace: Pace) -> None:
         """Start them; they end by themselves."""
         command = [sys.executable, "-m", "tests.bench.steady_writers", json.dumps(asdict(pace))]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        self.commits: list[tuple[int, float]] = []
+        self.commits: list[tuple[int, float, float]] = []
+        self.cpu_s = 0.0
         self.done = threading.Event()
         threading.Thread(target=self._read).start()
 
     def _read(self) -> None:
         out, _ = self._process.communicate()
         if self._process.returncode == 0:
-            self.commits = sorted((ts, at) for ts, at in json.loads(out))
+            told = json.loads(out)
+            self.cpu_s = told["cpu_s"]
+            self.commits = sorted(map(tuple, told["commits"]))
         self.done.set()
 
     @property
     def rate(self) -> float:
         """The transactions per second that the writers kept to."""
-        moments = [at for _, at in self.commits]
+        moments = [at for _, _, at in self.commits]
         return len(moments) / (max(moments) - min(moments))
 
-    def lags_ms(self, seen: list[tuple[int, float]]) -> list[float]:
-        """Return the lags after the warm-up."""
+    def lags_ms(
+        self, seen: list[tuple[int, float]], *, from_commit_ts: bool = False
+    ) -> list[float]:
+        """Return the lags after the warm-up, from the acknowledgement if nothing else is said."""
         lags, position = [], 0
-        warm = min(at for _, at in self.commits) + WARM_UP_S
-        for commit_ts, at in self.commits:
+        warm = min(at for _, _, at in self.commits) + WARM_UP_S
+        for commit_ts, known, acknowledged in self.commits:
             while seen[position][0] < commit_ts:
                 position += 1
-            if at > warm:
-                lags.append(max(0.0, seen[position][1] - at) * 1000)
+            begin = known if from_commit_ts else acknowledged
+            if begin > warm:
+                lags.append(max(0.0, seen[position][1] - begin) * 1000)
         return lags
 
 
