@@ -1,8 +1,11 @@
 """DDL of tables that several sources bring into one: what runs, what is there already. Pure.
 
     CREATE                          the first one's runs
-    adds a column, an index         the first one's runs; it is there for the others
-    drops one                       nothing runs: others may have it; rows without it hold NULL
+    adds a column, an index         the first one's runs; the others' rows have its default until
+                                    they add it too; another type, or NULL that does not fit, is
+                                    refused
+    drops one                       nothing runs: others may have it; rows without it have its
+                                    default, or NULL; where it has neither, this is refused
     changes one, sets defaults      runs each time
     TRUNCATE, DROP, RENAME          would take the rows of the others too: refused
 
@@ -12,6 +15,7 @@ does: a column that all of them have dropped is dropped by hand.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
 
 from penstock.ddl.operations import (
@@ -38,8 +42,11 @@ from penstock.ddl.statements import (
     Statement,
     TruncateTable,
 )
+from penstock.ddl.syntax import ColumnDef
+from penstock.ddl.types import build_column
 from penstock.errors import NeedsOperator
-from penstock.schema import TableInfo
+from penstock.schema import ColumnInfo, TableInfo
+from pumpclient.mysql.translate.columns import stand_in
 
 _HINT = (
     "change the table by hand so that rows of all sources fit, then skip this statement, or replace"
@@ -74,13 +81,18 @@ def runs(name: str, statement: Statement, table: TableInfo | None) -> bool:
 
 
 def _votes(name: str, operation: Operation, table: TableInfo) -> set[_Vote]:
-    columns = {column.name.lower() for column in table.columns}
+    columns = {column.name.lower(): column for column in table.columns}
     match operation:
         case AddColumns():
-            return {_there(each.name.lower() in columns) for each in operation.columns}
+            return {_added(name, table, columns, each) for each in operation.columns}
         case AddKey():
             return {_there(_has_key(operation, table))}
-        case DropColumn() | DropKey() | DropPrimary():
+        case DropColumn():
+            column = columns.get(operation.name.lower())
+            if column is not None and not column.is_generated and stand_in(column) is None:
+                raise _refused(name, f"rows without {column.name!r} do not fit: it is NOT NULL")
+            return {_Vote.DONE}
+        case DropKey() | DropPrimary():
             return {_Vote.DONE}
         case RenameKey():
             names = {index.name.lower() for index in table.indexes}
@@ -91,6 +103,26 @@ def _votes(name: str, operation: Operation, table: TableInfo) -> set[_Vote]:
             raise _refused(name, "rows of the others do not fit behind it")
         case _:
             return {_Vote.RUN}
+
+
+def _added(
+    name: str, table: TableInfo, columns: Mapping[str, ColumnInfo], definition: ColumnDef
+) -> _Vote:
+    there = columns.get(definition.name.lower())
+    if there is None:
+        return _Vote.RUN
+    wanted = build_column(definition, there.id, (table.charset, table.collate))
+    if _kind(wanted) != _kind(there) or wanted.flen > there.flen:
+        raise _refused(name, f"column {there.name!r} is of another type there")
+    if there.is_not_null and not wanted.is_not_null:
+        raise _refused(name, f"column {there.name!r} is NOT NULL there")
+    return _Vote.DONE
+
+
+def _kind(column: ColumnInfo) -> tuple[object, ...]:
+    """Return what of a column must be alike so that its values fit; the length is apart."""
+    own = column.tp, column.is_unsigned, column.decimal, column.charset, column.elems
+    return *own, column.generated_expr
 
 
 def _there(is_there: bool) -> _Vote:

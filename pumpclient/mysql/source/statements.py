@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.ddl import plan_ddl
@@ -85,15 +85,25 @@ class Statements:
         last = self._client.last_ddl_origin(origin.source)
         if last is not None and origin.place <= last.place:
             return False
-        for statement in parse(piece.sql)[1]:
+        statements = parse(piece.sql)[1]
+        for statement in statements:
             if isinstance(statement, (CreateTable, CreateLike, CreateView)):
                 self._ensure_schema(statement.ref.schema)
-            if not self._is_wanted(piece, statement):
-                return False
+        if not self._are_wanted(piece, statements):
+            return False
         if not self._passes(piece):
             log.info("event rules leave out %s", piece.sql)
             return False
-        return bool(self._client.execute_ddl(piece.sql, origin=origin))
+        try:
+            return bool(self._client.execute_ddl(piece.sql, origin=origin))
+        except NeedsOperator:
+            # The source of another merged table may have been faster by a moment.
+            if self._are_wanted(piece, statements):
+                raise
+            return False
+
+    def _are_wanted(self, piece: Piece, statements: Sequence[Parsed]) -> bool:
+        return all(self._is_wanted(piece, statement) for statement in statements)
 
     def _ensure_schema(self, schema: str | None) -> None:
         if schema and self._client.session.schemas.catalog().schema(schema) is None:

@@ -16,18 +16,21 @@ What a server does not tell (signs, charsets) is taken from the table: the sourc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from penstock.datum.defaults import missing_datum
 from penstock.datum.fields import STRING_TYPES
 from penstock.datum.layout import Stored, stored_columns
-from penstock.errors import NeedsOperator
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.rows.charsets import charset_name
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.table_map import TableMap
 
+NULL = b"\x00"
+"""The datum of NULL."""
 _INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
 )
@@ -86,26 +89,37 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """All columns that rows hold, in the table's order; `missing` ones are not in the image."""
+    """All columns that rows hold, in the table's order.
+
+    `missing` ones are not in the image; with each the datum that stands in for its value.
+    """
 
     table_map: TableMap
     pairs: tuple[Pair, ...]
-    missing: tuple[Stored, ...] = ()
+    missing: tuple[tuple[Stored, bytes], ...] = ()
 
 
 def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> Pairing:
     """Return which columns meet; the map in it tells everything that reading takes.
 
-    With `may_lack`, for several tables merged into one, the image may lack columns that are
-    nullable. Raises `NeedsOperator` naming table and columns for everything else that differs.
+    With `may_lack`, for several tables merged into one, the image may lack columns that have
+    something to stand in. Raises `NeedsOperator` naming table and columns for what else differs.
     """
     positions = _positions(table_map, table)
     found = {position: index for index, position in positions.items()}
     stored = stored_columns(table)
-    missing = tuple(each for each in stored if each.position not in found)
+    lacking = [(each, stand_in(each.column)) for each in stored if each.position not in found]
+    missing = tuple((each, datum) for each, datum in lacking if datum is not None)
     absent = [c.name for p, c in enumerate(table.columns) if p not in found]
-    if absent and not (may_lack and all(each.omits_null for each in missing)):
+    if absent and not may_lack:
         raise _mismatch(table_map, f"the rows lack {_listed(absent)}")
+    if len(missing) < len(lacking):
+        names = _listed(each.column.name for each, datum in lacking if datum is None)
+        raise _mismatch(
+            table_map,
+            f"the rows lack {names}, NOT NULL and without a constant default",
+            "several tables are merged here: give it a default, or let it be NULL",
+        )
     declared = {
         index: _declared(table_map.columns[index], table.columns[position])
         for index, position in positions.items()
@@ -119,6 +133,19 @@ def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> 
     for pair in pairs:
         _check(whole, pair)
     return Pairing(whole, pairs, missing)
+
+
+def stand_in(column: ColumnInfo) -> bytes | None:
+    """Return the datum of a column in a row that was written without it: its default, or NULL.
+
+    None when it has neither, or a default that is no constant and refuses NULL.
+    """
+    if column.default is not None and not column.default_is_expr:
+        try:
+            return missing_datum(replace(column, origin_default=column.default))
+        except Malformed:
+            pass  # CURRENT_TIMESTAMP: nobody can tell which.
+    return None if column.is_not_null and not column.is_generated else NULL
 
 
 def _positions(table_map: TableMap, table: TableInfo) -> dict[int, int]:
@@ -182,8 +209,8 @@ def _check(table_map: TableMap, pair: Pair) -> None:
         )
 
 
-def _mismatch(table_map: TableMap, problem: str) -> NeedsOperator:
-    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint=_HINT)
+def _mismatch(table_map: TableMap, problem: str, hint: str = _HINT) -> NeedsOperator:
+    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint=hint)
 
 
 def _listed(names: Iterable[str]) -> str:

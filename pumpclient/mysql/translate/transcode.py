@@ -27,13 +27,12 @@ from pumpclient.mysql.rows.events import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.generator import read_rows
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 from pumpclient.mysql.rows.types import reading_of
-from pumpclient.mysql.translate.columns import Pair, paired
+from pumpclient.mysql.translate.columns import NULL, Pairing, paired
 from pumpclient.mysql.translate.datums import datum_reading
 
 Changes = tuple[MutationType, list[bytes]]
 """What a rows event does to its rows, and the bytes of each, as a binlog carries them."""
 
-_NULL = b"\x00"
 _Pieces = tuple[bytes | None, ...]
 _HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
 
@@ -64,8 +63,8 @@ class Transcoder:
             readings[pair.index] = datum_reading(pair)
         wanted = [pair.index for pair in pairing.pairs]
         self._read = read_rows(readings, wanted, self.table_map.name)
-        self._insert = _Inserts(table, pairing.pairs, rowid, self._codec)
-        self._nulls = [pair.stored.header + _NULL for pair in pairing.pairs]
+        self._insert = _Inserts(table, pairing, rowid, self._codec)
+        self._nulls = [pair.stored.header + NULL for pair in pairing.pairs]
         self._required = {
             n: pair.column.name
             for n, pair in enumerate(pairing.pairs)
@@ -73,7 +72,7 @@ class Transcoder:
         }
         has_row_id = handle_position(table) is None and not handle_parts(table)
         row_id = values.int_datum(ROW_ID) + values.int_datum(0) if has_row_id else b""
-        self._end = b"".join(each.header + _NULL for each in pairing.missing) + row_id
+        self._end = b"".join(each.header + datum for each, datum in pairing.missing) + row_id
         self._heads = _usual_heads(self._width)
 
     def changes(self, type_: int, body: bytes) -> Changes:
@@ -150,19 +149,27 @@ class _Inserts:
     def __init__(
         self,
         table: TableInfo,
-        pairs: Sequence[Pair],
+        pairing: Pairing,
         rowid: Callable[[], int],
         codec: RowCodec,
     ) -> None:
+        pairs = pairing.pairs
         self._rowid = rowid
         self._codec = codec
         self._pairs = pairs
+        told = [(s, d) for s, d in pairing.missing if d != NULL or not s.omits_null]
+        self._end = b"".join(stored.header + datum for stored, datum in told)
+        self._given = [
+            (stored.position, stored.field.decode(datum, 0)[0])
+            for stored, datum in pairing.missing
+            if datum != NULL
+        ]
         self._columns = len(table.columns)
         of_position = {pair.stored.position: n for n, pair in enumerate(pairs)}
         parts = handle_parts(table)
         handle = handle_position(table)
         self._nulls = [
-            b"" if pair.stored.omits_null else pair.stored.header + _NULL for pair in pairs
+            b"" if pair.stored.omits_null else pair.stored.header + NULL for pair in pairs
         ]
         self._required = {
             n: pair.column.name
@@ -205,7 +212,7 @@ class _Inserts:
             pieces = [piece for n, piece in enumerate(pieces) if n not in self._in_parts]
         else:
             handle = values.int_datum(self._rowid())
-        return handle + (b"".join(pieces) or EMPTY_ROW)
+        return handle + ((b"".join(pieces) + self._end) or EMPTY_ROW)
 
     def _by_values(self, image: _Pieces) -> bytes:
         row: list[object] = [None] * self._columns
@@ -213,6 +220,8 @@ class _Inserts:
             if piece is not None:
                 field = pair.stored.field
                 row[pair.stored.position] = field.decode(piece, len(pair.stored.header))[0]
+        for position, value in self._given:
+            row[position] = value
         return self._codec.encode_insert(row, rowid=self._rowid())
 
 

@@ -203,6 +203,22 @@ def test_merged_tables_may_lack_columns_that_take_null() -> None:
         Transcoder(TableMap(7, "db", "t", columns), strict, may_lack=True)
 
 
+@pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INT", "INT UNSIGNED PRIMARY KEY"])
+def test_columns_that_merged_tables_lack_have_their_default(key: str) -> None:
+    more = ["b INT NOT NULL DEFAULT 7", "c VARCHAR(9) DEFAULT 'x'", "d DECIMAL(5,2) DEFAULT 1.5"]
+    table = made([f"a {key}", *more, "e DATETIME DEFAULT CURRENT_TIMESTAMP", "f TEXT NOT NULL"])
+    column = Column(WireType.LONG, name="a", is_unsigned="UNSIGNED" in key)
+    last = Column(WireType.BLOB, 2, name="f", collation=UTF8)
+    transcoder = Transcoder(TableMap(7, "db", "t", (column, last)), table, may_lack=True)
+    codec = RowCodec(table)
+    image = make_image([reading_of(column), reading_of(last)], (5, "z"))
+    row = 5, 7, "x", Decimal("1.50"), None, "z"
+    inserted = transcoder.changes(WRITE, event(WRITE, 2, image))[1][0]
+    assert tuple(codec.decode_insert(inserted)) == row
+    deleted = transcoder.changes(DELETE, event(DELETE, 2, image))[1][0]
+    assert tuple(codec.decode_delete(deleted)) == row
+
+
 def test_images_that_lack_columns_are_refused() -> None:
     table = made(["a INT PRIMARY KEY", "b INT"])
     transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT)), table)

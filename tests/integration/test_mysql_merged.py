@@ -1,0 +1,155 @@
+"""Tables of two MariaDBs replicated into one of a third, whose DDL comes in different orders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient.mysql.source import command
+from tests.kit.binlog_server import BinlogServer
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.replica import Replica
+from tests.kit.sourcing import SourceProcess
+
+CONFIG = """
+    shard-mode = "optimistic"
+    [[filter.routes]]
+    schema-pattern = "shop_*"
+    target-schema = "shop"
+    [[filter.routes]]
+    schema-pattern = "shop_*"
+    table-pattern = "orders_*"
+    target-schema = "shop"
+    target-table = "orders"
+"""
+Rows = list[tuple[Any, ...]]
+
+
+class Shard:
+    """One server with one of the tables, and its source."""
+
+    def __init__(self, server: MariadbServer, number: int, folder: Path, etcd_url: str) -> None:
+        server.drop_user_databases()
+        server.run("RESET MASTER")
+        name = f"db-{number}"
+        self.server = server
+        self.table = f"shop_{number}.orders_{number}"
+        self.source = SourceProcess(folder / name, etcd_url, server, CONFIG, source_id=name)
+        server.run(
+            f"CREATE DATABASE shop_{number}",
+            f"CREATE TABLE {self.table} (id BIGINT PRIMARY KEY, item INT, note VARCHAR(20))",
+        )
+
+    def run(self, *statements: str) -> None:
+        """Run statements about the table `T`."""
+        self.server.run(*(re.sub(r"\bT\b", self.table, sql) for sql in statements))
+
+    def ask(self, *words: str) -> str:
+        """Ask the source by its command."""
+        return command.ask([*words, "--status-addr", self.source.address])
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    server = BinlogServer(tmp_path_factory.mktemp("shard"), 2, "--binlog-row-metadata=FULL")
+    server.install()
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    mariadb_binlog: MariadbServer,
+    second: BinlogServer,
+    mariadb: MariadbServer,
+    tmp_path: Path,
+) -> None:
+    pumps = [pump_factory(etcd_server.url)]
+    url = etcd_server.url
+    a, b = (Shard(s, n, tmp_path, url) for n, s in enumerate((mariadb_binlog, second)))
+    replica = Replica(etcd, url, pumps, mariadb, tmp_path / "drainer")
+
+    def orders(columns: str = "*") -> Rows:
+        for shard in (a, b):
+            shard.source.catch_up(shard.server)
+        replica.follow()
+        return replica.rows("shop.orders", columns)
+
+    with ExitStack() as stopping:
+        for shard in (a, b):
+            stopping.callback(shard.source.stop)
+            shard.source.start()  # Both create the table, at once.
+        a.run("INSERT INTO T VALUES (1, 10, 'a'), (3, 30, 'a')")
+        b.run("INSERT INTO T VALUES (2, 20, 'b'), (4, 40, 'b')", "DELETE FROM T WHERE id = 4")
+        assert orders() == [(1, 10, "a"), (2, 20, "b"), (3, 30, "a")]
+        added_later(a, b, orders)
+        dropped(a, b, orders)
+        assert replica.columns("shop.orders") == ["id", "item", "note", "price", "who"]
+        conflicting(a, b, orders)
+        assert replica.tables("shop") == {"orders"}
+
+
+def added_later(a: Shard, b: Shard, orders: Any) -> None:
+    """One adds columns, the other does so later: meanwhile its rows have their defaults."""
+    more = "ADD COLUMN price DECIMAL(5,2) NOT NULL DEFAULT 1.5", "ADD COLUMN who VARCHAR(9)"
+    a.run(f"ALTER TABLE T {', '.join(more)}")
+    a.run("INSERT INTO T VALUES (5, 50, 'a', 2.25, 'me')", "UPDATE T SET price = 9 WHERE id = 1")
+    b.source.kill()  # What it left comes again under the altered table.
+    b.run("INSERT INTO T VALUES (6, 60, 'b')", "UPDATE T SET item = 21 WHERE id = 2")
+    b.source.start()
+    given = [(r[0], r[1], str(r[3]), r[4]) for r in orders()]
+    assert given == [
+        (1, 10, "9.00", None),
+        (2, 21, "1.50", None),
+        (3, 30, "1.50", None),
+        (5, 50, "2.25", "me"),
+        (6, 60, "1.50", None),
+    ]
+    b.run(f"ALTER TABLE T {more[0]}", "INSERT INTO T VALUES (8, 80, 'b', 3)")
+    b.run(f"ALTER TABLE T {more[1]}", "INSERT INTO T VALUES (10, 100, 'b', 4, 'you')")
+    b.run("UPDATE T SET price = price + 1")
+    given = [(r[0], str(r[1]), r[2]) for r in orders("id, price, who") if r[0] % 2 == 0]
+    assert given == [(10, "5.00", "you"), (2, "2.50", None), (6, "2.50", None), (8, "4.00", None)]
+
+
+def dropped(a: Shard, b: Shard, orders: Any) -> None:
+    """One drops a column: it stays for the other's rows, and for those that nobody changes."""
+    a.run("ALTER TABLE T DROP COLUMN note", "INSERT INTO T (id, item) VALUES (7, 70)")
+    a.run("UPDATE T SET item = 11 WHERE id = 1", "DELETE FROM T WHERE id = 5")
+    b.run("UPDATE T SET note = 'still' WHERE id = 2")
+    found = {row[0]: row[1:] for row in orders("id, item, note")}
+    assert {n: found[n] for n in (1, 2, 3, 7)} == {
+        1: (11, None), 2: (21, "still"), 3: (30, "a"), 7: (70, None),
+    }  # fmt: skip
+    assert 5 not in found
+    b.run("ALTER TABLE T DROP COLUMN note", "INSERT INTO T (id, item) VALUES (12, 120)")
+    assert (12, 120) in orders("id, item")
+
+
+def conflicting(a: Shard, b: Shard, orders: Any) -> None:
+    """What cannot be merged stops its source with a hint, and goes on as somebody decides."""
+    a.run("ALTER TABLE T ADD COLUMN size INT", "INSERT INTO T (id, size) VALUES (9, 900)")
+    a.source.catch_up(a.server)
+    b.run("ALTER TABLE T ADD COLUMN size VARCHAR(9) DEFAULT '1'")
+    status = b.source.fails()
+    assert "'size'" in status["problem"]
+    assert "skip this statement" in status["hint"]
+    b.run("ALTER TABLE T MODIFY size INT", "INSERT INTO T (id, size) VALUES (14, 1400)")
+    b.ask("skip", "--at", status["statement"])
+    assert [row for row in orders("id, size") if row[1]] == [(14, 1400), (9, 900)]
+    b.run("TRUNCATE TABLE T")
+    status = b.source.fails()
+    assert "rows of the others too" in status["problem"]
+    b.ask("replace", "ALTER TABLE shop.orders ADD COLUMN emptied INT")
+    b.run("INSERT INTO T (id, item) VALUES (16, 160)")
+    assert (16, 160, None) in orders("id, item, emptied")
+    assert b.source.status()["lives"] > 1

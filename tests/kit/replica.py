@@ -1,0 +1,74 @@
+"""A downstream MariaDB fed from real Pumps by a Drainer's pipeline in this process, without Spark.
+
+Each `follow` is one life of it: from the checkpoint downstream up to a timestamp of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from penstock.codec import encode_binlog
+from penstock.history import History
+from penstock.model import Binlog, BinlogType
+from penstock.registry import Registry
+from penstock.schema import DdlJob
+from pumpclient import PumpClient
+from tests.integration.test_pumpclient_origin import streamed
+from tests.kit.bank import Bank
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.local_drainer import Way, live
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What the Pumps have, merged, for `local_drainer`."""
+
+    binlogs: list[tuple[int, bytes]]
+    jobs: list[DdlJob]
+    last_ts: int
+
+
+class Replica:
+    """The downstream and its way there."""
+
+    def __init__(
+        self, etcd: Any, url: str, pumps: list[Any], server: MariadbServer, folder: Path
+    ) -> None:
+        self.server = server
+        self._etcd = etcd
+        self._url = url
+        self._pumps = pumps
+        self._way = Way(url=server.url, folder=folder)
+
+    def follow(self) -> None:
+        """Bring everything downstream that is committed by now."""
+        with PumpClient.connect(self._url) as client:
+            until_ts = client.session.oracle.get_ts()
+        asyncio.run(live(cast(Bank, self._streams(until_ts)), self._way))
+
+    def _streams(self, until_ts: int) -> Streams:
+        cluster_id = Registry(self._etcd).cluster_id()
+        found = [b for pump in self._pumps for b in streamed(pump, cluster_id, until_ts)]
+        found.sort(key=lambda binlog: binlog.commit_ts)
+        end = Binlog(tp=BinlogType.ROLLBACK, start_ts=until_ts, commit_ts=until_ts)
+        return Streams(
+            [(binlog.commit_ts, encode_binlog(binlog)) for binlog in (*found, end)],
+            [job for job in History(self._etcd).jobs() if job.finished_ts <= until_ts],
+            until_ts,
+        )
+
+    def rows(self, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
+        """Return a table's rows in order."""
+        found = self.server.query(f"SELECT {columns} FROM {table}")
+        return sorted((tuple(row) for row in found), key=repr)
+
+    def columns(self, table: str) -> list[str]:
+        """Return a table's columns."""
+        return [str(row[0]) for row in self.server.query(f"SHOW COLUMNS FROM {table}")]
+
+    def tables(self, schema: str) -> set[str]:
+        """Return the tables of a schema."""
+        return {str(row[0]) for row in self.server.query(f"SHOW TABLES FROM {schema}")}
