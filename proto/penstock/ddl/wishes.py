@@ -97,8 +97,9 @@ def _sort_in_key(draft: Draft, wishes: Wishes, operation: Operation) -> list[str
             wishes.keys_dropped.add(_known_key(draft, name))
             return [f"index {name.lower()}"]
         case RenameKey(old, new):
-            wishes.keys_renamed[_known_key(draft, old)] = new
-            return [f"index {old.lower()}"]
+            name = _known_key(draft, old)
+            wishes.keys_renamed[name] = new
+            return ["the primary key" if name == "primary" else f"index {name}"]
     return []
 
 
