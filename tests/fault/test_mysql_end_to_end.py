@@ -1,0 +1,115 @@
+"""A MariaDB through a source, Pumps and a Drainer into another one, killed at every turn."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from drainer.origins import Origins
+from penstock.registry import Registry
+from pumpclient import PumpClient
+from tests.integration.test_pumpclient_origin import streamed
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.selling import TABLES, Seller, selling
+from tests.kit.sourcing import LONG_S, SourceProcess, rows_of
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.fault
+
+# The last one leaves all since the last checkpoint to be sent again.
+SHORT = ("source.within_commits=kill@9", "source.after_commits=kill@4")
+LONG = (
+    "source.after_ddl=kill@1",
+    "source.before_prewrites=kill@3",
+    "source.after_prewrites=kill@3",
+    "source.before_commits=kill@3",
+    "source.before_ddl=kill@1",
+    "source.before_checkpoint=kill@2",
+    *SHORT,
+)
+
+
+def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
+    """Let the source live up to each of the points."""
+    for point in points:
+        source.start(failpoints=point)
+        eventually(lambda: not source.is_running, LONG_S)
+        assert source.wait() == -9, f"{point}:\n{source.log_tail()}"
+
+
+def killed_at_random(source: SourceProcess, drainer: DrainerProcess, chance: random.Random) -> None:
+    """Kill both, each a while after it has begun to bring something; the Drainer comes back."""
+    source.start()
+    eventually(lambda: source.status().get("transactions", 0) > 0, LONG_S)
+    seen = drainer.checkpoint_ts()
+    eventually(lambda: drainer.checkpoint_ts() > seen, LONG_S)
+    time.sleep(chance.random() / 2)
+    drainer.kill()
+    time.sleep(chance.random() / 2)
+    source.kill()
+    drainer.start()
+
+
+def repeated(drainer: DrainerProcess) -> int:
+    """Return how many transactions its present life has left out as known by their origins."""
+    return int(drainer.status().details["repeated_transactions"])
+
+
+def all_arrived(etcd: Any, url: str, pumps: list[Any], drainer: DrainerProcess) -> int:
+    """Wait until all is downstream; return how much of the Pumps' streams repeats earlier parts."""
+    with PumpClient.connect(url) as client:
+        until_ts = client.session.oracle.get_ts()
+    drainer.wait_until(until_ts)
+    cluster_id, seen = Registry(etcd).cluster_id(), Origins({})
+    binlogs = [binlog for pump in pumps for binlog in streamed(pump, cluster_id, until_ts)]
+    for binlog in sorted(binlogs, key=lambda binlog: binlog.commit_ts):
+        if not seen.is_repeated(binlog.commit_ts, binlog.origin):
+            seen.note(binlog.origin)
+    return seen.repeated
+
+
+@pytest.mark.parametrize(
+    ("points", "kills"), [(SHORT, 1), pytest.param(LONG, 6, marks=pytest.mark.slow)]
+)
+def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
+    points: tuple[str, ...],
+    kills: int,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+    mariadb_binlog: MariadbServer,
+    tmp_path: Path,
+) -> None:
+    chance, server = random.Random(len(points)), mariadb_binlog
+    server.drop_user_databases()
+    server.run("RESET MASTER")
+    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
+    drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, batch_rows_max=40)
+    drainer.spawn()
+    often = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
+    source = SourceProcess(tmp_path / "source", etcd_server.url, server, **often)
+    sellers: list[Seller]
+    try:
+        with selling(server, 2, seed=len(points)) as sellers:
+            killed_at(points[:-1], source)
+            drainer.wait_for("serves at")
+            for _ in range(kills):
+                killed_at_random(source, drainer, chance)
+            killed_at(points[-1:], source)
+        source.start()
+        source.catch_up(server)
+        in_streams = all_arrived(etcd, etcd_server.url, pumps, drainer)
+        assert sum(seller.transactions for seller in sellers) > 100
+        for table in TABLES:
+            assert rows_of(mariadb, table) == rows_of(server, table)
+        assert 0 < repeated(drainer) <= in_streams
+    finally:
+        source.stop()
