@@ -1,5 +1,6 @@
 # Every target sets up what it needs by itself; the first run takes a few minutes.
-SINK ?= sqlite
+SOURCE ?= flights
+SINK ?= $(if $(filter mysql,$(SOURCE)),mysql,sqlite)
 ONLY ?=
 BIN := .venv/bin
 
@@ -11,20 +12,21 @@ help:  ## List these targets
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	@deploy/setup.sh
 
-demo: setup  ## The whole main job on real data; SINK=mysql applies into a MariaDB
+demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too
 	@[ "$(SINK)" != mysql ] || deploy/setup.sh mariadb
-	@$(BIN)/python -m deploy.demo --sink $(SINK)
+	@[ "$(SOURCE)" != mysql ] || deploy/setup.sh sysbench
+	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark and MariaDB
 	@deploy/setup.sh tests
 	$(BIN)/python -m pytest
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
-	@deploy/setup.sh tests
+	@deploy/setup.sh tests sysbench
 	$(BIN)/python -m pytest -m slow
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
-	@deploy/setup.sh mariadb
+	@deploy/setup.sh mariadb sysbench
 	@$(BIN)/python -m tests.bench $(ONLY)
 
 check: setup proto-check  ## Style, types and import rules

@@ -3,6 +3,7 @@
 #
 #   deploy/setup.sh            the virtual environment .venv: packages, etcd, and a JRE if there is no Java 17+
 #   deploy/setup.sh mariadb    also a MariaDB server binary (Debian package, needs root)
+#   deploy/setup.sh sysbench   also sysbench, which changes the rows of a MariaDB (Debian package, needs root)
 #   deploy/setup.sh tests      also what the fault tests need: a C compiler, for a disk that fails on demand
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -73,8 +74,14 @@ mariadb() { debian mariadbd mariadb-server-core "the server's program; nothing i
 
 compiler() { debian cc "gcc libc6-dev" "the tests build a library through which a disk fails on demand"; }
 
+sysbench() { debian sysbench sysbench "the load of make demo SOURCE=mysql and of make bench ONLY=mysql"; }
+
 venv
-case ${1:-} in
-  mariadb) mariadb ;;
-  tests) mariadb; compiler ;;
-esac
+for wanted; do
+  case $wanted in
+    mariadb) mariadb ;;
+    sysbench) sysbench ;;
+    tests) mariadb; compiler ;;
+    *) die "no $wanted to set up: mariadb, sysbench or tests" ;;
+  esac
+done

@@ -1,6 +1,7 @@
 """Runs the main job on real data and compares the downstream with what was committed.
 
     python -m deploy.demo [--sink sqlite|mysql] [--transactions 6000] [--rows N] [--keep]
+    python -m deploy.demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -14,14 +15,15 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 
 from deploy.demo import comparison, dataset
 from deploy.demo.ddl import CHANGES
-from deploy.demo.display import Display, Progress
+from deploy.demo.display import Display
+from deploy.demo.mysql import run as from_mysql
 from deploy.demo.store import Store
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
@@ -62,14 +64,17 @@ class Demo:
         """Hang up on the Drainer."""
         self._channel.close()
 
-    def look(self) -> Progress:
-        """Return the state for the display, and note the nodes' memory."""
+    def look(self) -> str:
+        """Return the line for the display, and note the nodes' memory."""
         for name, node in self.cluster.nodes.items():
             if node.is_running:
                 self.rss_max[name] = max(self.rss_max.get(name, 0), node.rss_bytes())
         behind_s = lag_s(self.store.ledger.last_commit_ts, self.applied_ts())
         counters = self.workload.counters
-        return Progress(self.stage, counters.rows, counters.transactions, behind_s)
+        return (
+            f"{self.stage}: {counters.rows:,} rows in {counters.transactions:,} transactions,"
+            f" downstream {behind_s:.1f} s behind"
+        )
 
     def applied_ts(self) -> int:
         """Return the Drainer's checkpoint; the last known one while it does not answer."""
@@ -165,14 +170,28 @@ def run(home: Path, sink: str, size: Size) -> bool:
 def main() -> int:
     """Run the demo as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="deploy.demo", description=__doc__.split("\n")[0])
-    parser.add_argument("--sink", choices=("sqlite", "mysql"), default="sqlite")
+    parser.add_argument(
+        "--source", choices=("flights", "mysql"), default="flights",
+        help="flights: a program with the data set; mysql: a MariaDB under sysbench's load",
+    )  # fmt: skip
+    parser.add_argument("--sink", choices=("sqlite", "mysql"), help="sqlite, for flights")
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
     parser.add_argument("--rows", type=int, help="load only so many rows of each table")
+    parser.add_argument("--seconds", type=int, default=30, help="how long sysbench runs")
+    parser.add_argument("--rate", type=int, default=300, help="sysbench's transactions a second")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
     options = parser.parse_args()
+    if options.source == "mysql" and options.sink == "sqlite":
+        parser.error("--source mysql is compared by CHECKSUM TABLE: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
-        identical = run(home, options.sink, Size(options.transactions, options.rows))
+        if options.source == "mysql":
+            size = from_mysql.Size(options.seconds, options.rate)
+            size = replace(size, rows=options.rows) if options.rows else size
+            identical = from_mysql.run(home, size)
+        else:
+            sink = options.sink or "sqlite"
+            identical = run(home, sink, Size(options.transactions, options.rows))
     except PenstockError as error:
         print(f"the demo failed: {error}", file=sys.stderr)
         return 1

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Console
@@ -16,20 +15,10 @@ from rich.text import Text
 LINE_EVERY_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the display shows at one moment."""
-
-    stage: str
-    rows: int
-    transactions: int
-    lag_s: float
-
-
 class Display:
-    """Shows `look()` until it is left; `say` writes a line of its own."""
+    """Shows the line of `look()` until it is left; `say` writes a line of its own."""
 
-    def __init__(self, look: Callable[[], Progress]) -> None:
+    def __init__(self, look: Callable[[], str]) -> None:
         self._look = look
         self._console = Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False) if self._is_live else None
@@ -68,14 +57,8 @@ class Display:
     def _run(self) -> None:
         pause_s = 0.2 if self._live else LINE_EVERY_S
         while not self._done.wait(pause_s):
-            line = self._line(self._look())
+            line = self._look()
             if self._live:
                 self._live.update(Text(line), refresh=True)
             else:
                 self.say(line)
-
-    def _line(self, progress: Progress) -> str:
-        return (
-            f"{progress.stage}: {progress.rows:,} rows in {progress.transactions:,} transactions,"
-            f" downstream {progress.lag_s:.1f} s behind"
-        )

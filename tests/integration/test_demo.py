@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 NODE_MIB_END = 300
-"""No Pump, and no Drainer without its JVM, may reach this."""
+"""No Pump, no source, and no Drainer without its JVM, may reach this."""
+RUN_S_MAX = 300
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,25 +22,49 @@ pytestmark = [pytest.mark.etcd, pytest.mark.spark]
 
 @pytest.mark.parametrize("sink", ["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
 def test_the_demo_ends_identical_and_leaves_no_process(sink: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "deploy.demo", "--sink", sink]
-    command += ["--rows", "12000", "--transactions", "800"]
+    told = demo(tmp_path, "--sink", sink, "--rows", "12000", "--transactions", "800")
+    assert "killed pump-1 with -9" in told
+    assert "ALTER TABLE flights ADD COLUMN" in told
+    assert_memory(told, nodes=4)
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.mariadb
+@pytest.mark.slow
+def test_the_demo_from_a_mariadb_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
+    told = demo(tmp_path, "--source", "mysql", "--rows", "1000", "--seconds", "10", "--rate", "50")
+    assert "killed mysql-source with -9" in told
+    assert "RENAME TABLE picked TO chosen" in told
+    assert len(re.findall(r"^(?:chosen|sbtest\d) .* equal$", told, re.MULTILINE)) == 5, told
+    assert re.search(r"^5 tables, .*: equal$", told, re.MULTILINE), told
+    assert_memory(told, nodes=4)
+    assert_nothing_left(tmp_path)
+
+
+def demo(home: Path, *options: str) -> str:
+    """Run it with its files below `home`; return what it printed."""
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "deploy.demo", *options],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(home)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=RUN_S_MAX,
         check=False,
     )
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert done.stdout.splitlines()[-1] == "identical"
-    assert "killed pump-1 with -9" in told
-    assert "ALTER TABLE flights ADD COLUMN" in told
-    memory = re.findall(r"(pump-\d|drainer-1) (\d+) MiB", done.stdout)
-    assert len(memory) == 4, told
+    return told
+
+
+def assert_memory(told: str, *, nodes: int) -> None:
+    memory = re.findall(r"(pump-\d|drainer-1|mysql-source) (\d+) MiB", told)
+    assert len(memory) == nodes, told
     assert all(int(mib) < NODE_MIB_END for _, mib in memory), memory
+
+
+def assert_nothing_left(home: Path) -> None:
     left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
-    assert not [line for line in left if line and str(tmp_path) in " ".join(line)]
-    assert not list(tmp_path.iterdir())
+    assert not [line for line in left if line and str(home) in " ".join(line)]
+    assert not list(home.iterdir())
