@@ -122,6 +122,9 @@ class DrainerConfig:
         default=Path("data.drainer"), metadata={"help": "directory of the lock, the node id, Spark"}
     )
     node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
+    source_id: str = setting(
+        "", "what routes with extract-source call this upstream; nobody else reads it"
+    )
     sink: str = setting(
         DEFAULT_SINK,
         "downstream: sqlite:///file.db or mysql://user:password@host:port/",

@@ -66,6 +66,7 @@ def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
         filters=syncer.added_to(config.filter),
         lists=[syncer.lists()],
         protected=frozenset(protected_schemas(config)),
+        source_id=config.source_id,
         channel_id=syncer.channel_id if syncer.loopback_control else None,
         pem=pem,
     )

@@ -8,7 +8,8 @@ the checkpoint like anything else. Several tables that are replicated into one:
 
     rows   of one shape, which is the rule, are gathered as one table's, in the order of their
            commits: the last change of a key counts, whichever source made it. While shapes
-           differ, a batch ends where the source changes.
+           differ, a batch ends where the source changes. Rows that a route marks with their
+           source are kept apart: a statement touches only rows of its own source.
     DDL    `penstock.filters.merging`
 """
 
@@ -25,6 +26,7 @@ from drainer.schema import Gone, SchemaTracker
 from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.filters.extraction import Constants
 from penstock.filters.merging import check_newcomer, routed_table, runs_alter, united
 from penstock.schema import DdlType, TableInfo
 
@@ -50,6 +52,7 @@ def compiled(config: DrainerConfig) -> Rules:
         config.syncer.added_to(config.filter),
         lists=[config.syncer.lists()],
         protected=protected_schemas(config),
+        source_id=config.source_id,
     )
 
 
@@ -115,7 +118,8 @@ class Selection:
         target = (schema, table)
         if not router.is_empty:
             new_schema, name = router.target(schema, table.name)
-            target = (new_schema, routed_table(new_schema, name, table))
+            constants = self._constants(schema, table)
+            target = (new_schema, routed_table(new_schema, name, table, constants))
         known = self._known.get(target[1].id)
         if known != target:
             known = self._known[target[1].id] = target
@@ -173,15 +177,16 @@ class Selection:
             self._check_drop_schema(name, change)
             runs.add(True)
         for schema, table in () if change.schemas_dropped else change.dropped:
-            others = self._others(schema, table)
-            if others:
+            if self._others(schema, table) or self._constants(schema, table):
                 raise _shared(self._place(schema, table), change)
             runs.add(True)
         for schema, table in change.created:
             others = self._others(schema, table)
             if others:
                 check_newcomer(self._place(schema, table), table, others)
-            runs.add(not others)
+            self._placed(schema, table)
+            # Whose rows get columns that tell their source goes into a table that is there.
+            runs.add(not others and not self._constants(schema, table))
         for schema, before, after in change.altered:
             others = self._others(schema, after)
             place = self._place(schema, after)
@@ -192,6 +197,8 @@ class Selection:
 
     def _is_moved(self, change: SchemaChange, old: Place, new: Place) -> bool:
         same = self._place(*old).lower() == self._place(*new).lower()
+        if self._constants(*old) != self._constants(*new) or (self._constants(*old) and not same):
+            raise _shared(self._place(*new), change)
         if same and old[1].columns == new[1].columns and old[1].indexes == new[1].indexes:
             return False
         if same or self._others(*old) or self._others(*new):
@@ -208,7 +215,8 @@ class Selection:
             for s, t in self._schemas.catalog.tables()
             if self._rules.is_replicated(s, t.name)
         }
-        if self._other_schemas(name) or target in living or homes - {target}:
+        marked = any(self._constants(*each) for each in change.dropped)
+        if marked or self._other_schemas(name) or target in living or homes - {target}:
             raise _shared(target, change)
 
     def _other_schemas(self, name: str) -> list[str]:
@@ -231,6 +239,10 @@ class Selection:
             and self._rules.is_replicated(name, other.name)
             and self._place(name, other).lower() == wanted
         ]
+
+    def _constants(self, schema: str, table: TableInfo) -> Constants:
+        is_table = table.kind == "TABLE"
+        return self._rules.router.extracted(schema, table.name) if is_table else ()
 
     def _place(self, schema: str, table: TableInfo) -> str:
         return ".".join(self._rules.target(schema, table.name))
@@ -268,7 +280,7 @@ class Selection:
     def _placed(self, schema: str, table: TableInfo) -> Place:
         new_schema, name = self._rules.target(schema, table.name)
         if self._rules.router.is_routed(schema, table.name):
-            return new_schema, routed_table(new_schema, name, table)
+            return new_schema, routed_table(new_schema, name, table, self._constants(schema, table))
         return new_schema, table.renamed(name)
 
 

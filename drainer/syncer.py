@@ -108,19 +108,26 @@ class SyncerConfig:
                 )
             used |= set(rule.binlog_filter_rule)
             named = [self.binlog_filter_rule[name] for name in rule.binlog_filter_rule]
-            source = {"schema_pattern": rule.source.schema, "table_pattern": rule.source.table}
+            schema, table = rule.source.schema, rule.source.table
             if named:
                 events.append(
                     EventRule(
                         events=tuple(event for each in named for event in each.ignore_event),
                         sql_pattern=tuple(sql for each in named for sql in each.ignore_sql),
                         action="Ignore",
-                        **source,
+                        schema_pattern=schema,
+                        table_pattern=table,
                     )
                 )
             if rule.target != TableName():
-                target = {"target_schema": rule.target.schema, "target_table": rule.target.table}
-                routes.append(RouteRule(**source, **target))
+                routes.append(
+                    RouteRule(
+                        schema_pattern=schema,
+                        table_pattern=table,
+                        target_schema=rule.target.schema,
+                        target_table=rule.target.table,
+                    )
+                )
         unused = sorted(self.binlog_filter_rule.keys() - used)
         if unused:
             raise NeedsOperator(

@@ -63,6 +63,7 @@ class FetchSettings:
     filters: FilterConfig
     lists: Sequence[TableFilter] = ()
     protected: frozenset[str] = frozenset()
+    source_id: str = ""
     channel_id: int | None = None
     pem: tuple[str, str, str] | None = None
 

@@ -62,7 +62,12 @@ class Fetcher:
     def __init__(self, settings: FetchSettings) -> None:
         """Compile the filters; the first unit connects to the Pumps."""
         self._settings = settings
-        self._rules = Rules(settings.filters, lists=settings.lists, protected=settings.protected)
+        self._rules = Rules(
+            settings.filters,
+            lists=settings.lists,
+            protected=settings.protected,
+            source_id=settings.source_id,
+        )
         self._tls: Tls | None = None
         if settings.pem is not None:
             ca, cert, key = map(Path, settings.pem)

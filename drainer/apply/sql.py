@@ -11,7 +11,8 @@
 An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
 removes another row. A slice of a huge transaction needs just that, wherever another row can be in
 the way: there an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's
-tables do not have them.
+tables do not have them. A table's constants (`penstock.filters.extraction`) are written into every
+row, and no delete or update touches a row that has others.
 """
 
 # ruff: noqa: S608  -- values come from `literals` and names from `quote`, that is the whole job.
@@ -29,12 +30,13 @@ import pyarrow.compute as pc
 from drainer.apply.keys import apply_key, can_meet_others, is_written
 from drainer.apply.literals import MYSQL, SQLITE, Family, family, literal, literal_column
 from penstock.errors import NeedsOperator
-from penstock.schema import IndexInfo, MysqlType, TableInfo
+from penstock.schema import ColumnInfo, IndexInfo, MysqlType, TableInfo
 
 ROWS_MAX = 500
 STATEMENT_BYTES_MAX = 1 << 20
 
 _TEXT = pa.large_string()
+_CONSTANT = ColumnInfo(id=0, name="", offset=0, tp=MysqlType.VARCHAR, charset="utf8mb4")
 
 
 def quote(name: str) -> str:
@@ -70,7 +72,12 @@ class TableSql:
         self._literals: list[Callable[[Any], str] | None] = [
             literal(dialect, c) if is_written(c) else None for c in table.columns
         ]
-        self._insert_head = f"INSERT INTO {self._target} ({self._names(self.written)}) VALUES "
+        write = literal(dialect, _CONSTANT)
+        self._constants = [(quote(name), write(text)) for name, text in table.constants]
+        self._row_end = "".join(f",{text}" for _, text in self._constants) + ")"
+        self._only_ours = "".join(f" AND {name}={text}" for name, text in self._constants)
+        names = ",".join([*map(self._name, self.written), *(name for name, _ in self._constants)])
+        self._insert_head = f"INSERT INTO {self._target} ({names}) VALUES "
         self._upsert_head, self._upsert_tail = self._insert_head, ""
         if self.key:
             self._build_keyed(key)
@@ -88,22 +95,21 @@ class TableSql:
         assert key is not None
         names = self._names(self.key)
         if len(self.key) == 1:
-            self._delete_head, self._delete_tail = (
-                f"DELETE FROM {self._target} WHERE {names} IN (",
-                ")",
-            )
+            self._delete_head = f"DELETE FROM {self._target} WHERE {names} IN ("
         else:
             values = "VALUES " if self.dialect == SQLITE else ""
             self._delete_head = f"DELETE FROM {self._target} WHERE ({names}) IN ({values}"
-            self._delete_tail = ")"
-        others = [p for p in self.written if p not in self.key]
+        self._delete_tail = f"){self._only_ours}"
+        others = [self._name(p) for p in self.written if p not in self.key]
+        others += [name for name, _ in self._constants]
         if self.dialect == MYSQL:
-            sets = ",".join(f"{n}=VALUES({n})" for n in map(self._name, others or self.key))
+            sets = ",".join(f"{n}=VALUES({n})" for n in others or map(self._name, self.key))
             self._upsert_tail = f" ON DUPLICATE KEY UPDATE {sets}"
             return
         # A prefix key is an index on an expression in SQLite, which no conflict target can name.
-        whole = all(part.length == -1 for part in key.columns)
-        sets = ",".join(f"{n}=excluded.{n}" for n in map(self._name, others))
+        # Where rows of several sources meet, the key there may have more columns than ours.
+        whole = all(part.length == -1 for part in key.columns) and not self._constants
+        sets = ",".join(f"{n}=excluded.{n}" for n in others)
         action = f"DO UPDATE SET {sets}" if others else "DO NOTHING"
         self._upsert_tail = f" ON CONFLICT{f' ({names})' if whole else ''} {action}"
 
@@ -119,7 +125,7 @@ class TableSql:
 
     def row_text(self, row: Sequence[Any]) -> str:
         """Return a row's written values in parentheses."""
-        return "(" + ",".join([self.value(p, row[p]) for p in self.written]) + ")"
+        return "(" + ",".join([self.value(p, row[p]) for p in self.written]) + self._row_end
 
     def key_text(self, row: Sequence[Any]) -> str:
         """Return a row's key as the delete statement lists it."""
@@ -128,7 +134,7 @@ class TableSql:
 
     def rows_column(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return `(..),` for every row; `columns` are the written ones in storage form."""
-        return self._joined(self.written, columns, "(", "),")
+        return self._joined(self.written, columns, "(", self._row_end + ",")
 
     def keys_column(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Return every row's key with a comma behind it, as the delete statement lists it."""
@@ -160,7 +166,7 @@ class TableSql:
 
     def deletes(self, keys: pa.Array) -> list[bytes]:
         """Return multi-row deletes of `keys_column` texts."""
-        return list(_cut(keys, self._delete_head, ")"))
+        return list(_cut(keys, self._delete_head, self._delete_tail))
 
     def upserts(self, rows: pa.Array) -> list[bytes]:
         """Return multi-row upserts of `rows_column` texts."""
@@ -191,8 +197,9 @@ class TableSql:
 
     def _only(self, row: Sequence[Any]) -> str:
         if self.key:
-            return " AND ".join(f"{self._name(p)}={self.value(p, row[p])}" for p in self.key)
-        where = " AND ".join(self._equals(p, row[p]) for p in self.written)
+            keys = [f"{self._name(p)}={self.value(p, row[p])}" for p in self.key]
+            return " AND ".join(keys) + self._only_ours
+        where = " AND ".join(self._equals(p, row[p]) for p in self.written) + self._only_ours
         if self.dialect == MYSQL:
             return f"{where} LIMIT 1"
         taken = {c.name.lower() for c in self.table.columns}

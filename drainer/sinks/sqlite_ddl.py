@@ -227,6 +227,11 @@ def _added(before: TableInfo, after: TableInfo) -> list[str] | None:
 
 
 def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
+    if after.constants:
+        raise NeedsOperator(
+            f"SQLite would build {name} anew, and its columns for the source of a row are not ours",
+            hint="change the SQLite file by hand, then set ignore-txn-commit-ts for this DDL",
+        )
     old = {c.id: c for c in _columns(before)}
     sources = []
     for column in _columns(after):

@@ -138,6 +138,7 @@ class TableInfo:
 
     `pk_is_handle`: the primary key is one integer column and is the row's handle.
     `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
+    `constants` are columns that no row bytes have and every row gets: name and text.
     """
 
     id: int
@@ -153,6 +154,7 @@ class TableInfo:
     comment: str = ""
     is_view: bool = False
     is_sequence: bool = False
+    constants: tuple[tuple[str, str], ...] = ()
 
     @property
     def kind(self) -> str:

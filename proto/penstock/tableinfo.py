@@ -8,18 +8,28 @@
 
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
 decimal number to us and base64 of its bytes in the JSON. `origin` is ours, and `table_schemas`,
-beside the job's fields: schema names of the `MultipleTableInfos`, which TiDB keeps elsewhere.
+beside the job's fields: schema names of the `MultipleTableInfos`, which TiDB keeps elsewhere. So
+are a table's `constants`, which only a task is told of.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import Malformed
+from penstock.json_fields import (
+    Json,
+    flag,
+    name_from_json,
+    name_to_json,
+    number,
+    strings,
+    text,
+)
 from penstock.origin_json import origin_from_json, origin_to_json
 from penstock.schema import (
     PUBLIC,
@@ -34,8 +44,6 @@ from penstock.schema import (
     TableInfo,
 )
 
-Json = dict[str, Any]
-
 _NOTHING_LEFT = {
     DdlType.DROP_SCHEMA, DdlType.DROP_TABLE, DdlType.DROP_COLUMN, DdlType.DROP_INDEX,
     DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE, DdlType.DROP_PRIMARY_KEY,
@@ -44,9 +52,9 @@ _NOTHING_LEFT = {
 
 def table_to_json(table: TableInfo) -> Json:
     """Return a table in the shape of TiDB's `TableInfo`."""
-    return {
+    written: Json = {
         "id": table.id,
-        "name": _name(table.name),
+        "name": name_to_json(table.name),
         "charset": table.charset,
         "collate": table.collate,
         "cols": [_column_to_json(column) for column in table.columns],
@@ -60,6 +68,7 @@ def table_to_json(table: TableInfo) -> Json:
         "view": {"view_select": ""} if table.is_view else None,
         "sequence": {} if table.is_sequence else None,
     }
+    return written | ({"constants": table.constants} if table.constants else {})
 
 
 def table_from_json(fields: Mapping[str, Any]) -> TableInfo:
@@ -97,20 +106,20 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
     """Read a job that `job_to_json` or TiDB wrote; Malformed when it is not one."""
     with _reading("a DDL job"):
         binlog = fields.get("binlog") or {}
-        schema_name = _text(fields, "schema_name")
+        schema_name = text(fields, "schema_name")
         tables = [_table(each) for each in binlog.get("MultipleTableInfos") or ()]
         schemas = fields.get("table_schemas") or [schema_name] * len(tables)
         return DdlJob(
             id=int(fields["id"]),
             type=int(fields["type"]),
-            schema_id=_number(fields, "schema_id"),
+            schema_id=number(fields, "schema_id"),
             schema_name=schema_name,
-            query=_text(fields, "query"),
-            schema_version=_number(binlog, "SchemaVersion"),
-            table_id=_number(fields, "table_id"),
-            table_name=_text(fields, "table_name"),
-            finished_ts=_number(binlog, "FinishedTS"),
-            state=_number(fields, "state"),
+            query=text(fields, "query"),
+            schema_version=number(binlog, "SchemaVersion"),
+            table_id=number(fields, "table_id"),
+            table_name=text(fields, "table_name"),
+            finished_ts=number(binlog, "FinishedTS"),
+            state=number(fields, "state"),
             schema=schema_from_json(binlog["DBInfo"]) if binlog.get("DBInfo") else None,
             table=_table(binlog["TableInfo"]) if binlog.get("TableInfo") else None,
             tables=tuple(zip(schemas, tables, strict=True)),
@@ -133,7 +142,7 @@ def _reading(what: str) -> Iterator[None]:
 def _column_to_json(column: ColumnInfo) -> Json:
     return {
         "id": column.id,
-        "name": _name(column.name),
+        "name": name_to_json(column.name),
         "offset": column.offset,
         "origin_default": column.origin_default,
         "origin_default_bit": _bit_bytes(column, column.origin_default),
@@ -161,31 +170,31 @@ def _column(fields: Mapping[str, Any]) -> ColumnInfo:
     tp = MysqlType(kind["Tp"])
     return ColumnInfo(
         id=int(fields["id"]),
-        name=_read_name(fields["name"]),
+        name=name_from_json(fields["name"]),
         offset=int(fields["offset"]),
         tp=tp,
-        flag=ColumnFlag(_number(kind, "Flag")),
-        flen=_number(kind, "Flen", -1),
-        decimal=_number(kind, "Decimal", -1),
-        charset=_text(kind, "Charset"),
-        collate=_text(kind, "Collate"),
-        elems=_strings(kind.get("Elems")),
+        flag=ColumnFlag(number(kind, "Flag")),
+        flen=number(kind, "Flen", -1),
+        decimal=number(kind, "Decimal", -1),
+        charset=text(kind, "Charset"),
+        collate=text(kind, "Collate"),
+        elems=strings(kind.get("Elems")),
         origin_default=_default(tp, fields, "origin_default"),
         default=_default(tp, fields, "default"),
-        default_is_expr=_flag(fields, "default_is_expr"),
-        generated_expr=_text(fields, "generated_expr_string"),
-        generated_stored=_flag(fields, "generated_stored"),
-        comment=_text(fields, "comment"),
-        state=_number(fields, "state", PUBLIC),
+        default_is_expr=flag(fields, "default_is_expr"),
+        generated_expr=text(fields, "generated_expr_string"),
+        generated_stored=flag(fields, "generated_stored"),
+        comment=text(fields, "comment"),
+        state=number(fields, "state", PUBLIC),
     )
 
 
 def _index_to_json(index: IndexInfo) -> Json:
     return {
         "id": index.id,
-        "idx_name": _name(index.name),
+        "idx_name": name_to_json(index.name),
         "idx_cols": [
-            {"name": _name(part.name), "offset": part.offset, "length": part.length}
+            {"name": name_to_json(part.name), "offset": part.offset, "length": part.length}
             for part in index.columns
         ],
         "is_unique": index.unique,
@@ -197,19 +206,19 @@ def _index_to_json(index: IndexInfo) -> Json:
 def _index(fields: Mapping[str, Any]) -> IndexInfo:
     parts = (
         IndexColumn(
-            name=_read_name(part["name"]),
+            name=name_from_json(part["name"]),
             offset=int(part["offset"]),
-            length=_number(part, "length", -1),
+            length=number(part, "length", -1),
         )
         for part in fields["idx_cols"]
     )
     return IndexInfo(
         id=int(fields["id"]),
-        name=_read_name(fields["idx_name"]),
+        name=name_from_json(fields["idx_name"]),
         columns=tuple(parts),
-        unique=_flag(fields, "is_unique"),
-        primary=_flag(fields, "is_primary"),
-        state=_number(fields, "state", PUBLIC),
+        unique=flag(fields, "is_unique"),
+        primary=flag(fields, "is_primary"),
+        state=number(fields, "state", PUBLIC),
     )
 
 
@@ -218,18 +227,19 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
     indexes = tuple(map(_index, fields.get("index_info") or ()))
     return TableInfo(
         id=int(fields["id"]),
-        name=_read_name(fields["name"]),
+        name=name_from_json(fields["name"]),
         columns=columns,
         indexes=indexes,
-        charset=_text(fields, "charset"),
-        collate=_text(fields, "collate"),
-        pk_is_handle=_flag(fields, "pk_is_handle"),
-        is_common_handle=_flag(fields, "is_common_handle"),
-        max_column_id=_number(fields, "max_col_id", max((c.id for c in columns), default=0)),
-        max_index_id=_number(fields, "max_idx_id", max((i.id for i in indexes), default=0)),
-        comment=_text(fields, "comment"),
+        charset=text(fields, "charset"),
+        collate=text(fields, "collate"),
+        pk_is_handle=flag(fields, "pk_is_handle"),
+        is_common_handle=flag(fields, "is_common_handle"),
+        max_column_id=number(fields, "max_col_id", max((c.id for c in columns), default=0)),
+        max_index_id=number(fields, "max_idx_id", max((i.id for i in indexes), default=0)),
+        comment=text(fields, "comment"),
         is_view=fields.get("view") is not None,
         is_sequence=fields.get("sequence") is not None,
+        constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
     )
 
 
@@ -237,7 +247,7 @@ def schema_to_json(schema: SchemaInfo) -> Json:
     """Return a database in the shape of TiDB's `DBInfo`."""
     return {
         "id": schema.id,
-        "db_name": _name(schema.name),
+        "db_name": name_to_json(schema.name),
         "charset": schema.charset,
         "collate": schema.collate,
         "state": PUBLIC,
@@ -248,18 +258,10 @@ def schema_from_json(fields: Mapping[str, Any]) -> SchemaInfo:
     """Read what `schema_to_json` or TiDB wrote."""
     return SchemaInfo(
         id=int(fields["id"]),
-        name=_read_name(fields["db_name"]),
-        charset=_text(fields, "charset"),
-        collate=_text(fields, "collate"),
+        name=name_from_json(fields["db_name"]),
+        charset=text(fields, "charset"),
+        collate=text(fields, "collate"),
     )
-
-
-def _name(name: str) -> Json:
-    return {"O": name, "L": name.lower()}
-
-
-def _read_name(written: Mapping[str, Any]) -> str:
-    return _text(written, "O")
 
 
 def _bit_bytes(column: ColumnInfo, default: str | None) -> str | None:
@@ -275,25 +277,3 @@ def _default(tp: MysqlType, fields: Mapping[str, Any], name: str) -> str | None:
         return str(int.from_bytes(base64.b64decode(bits, validate=True), "big"))
     value = fields.get(name)
     return value if value is None or isinstance(value, str) else str(value)
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name) or ""
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r} and not a string")
-    return value
-
-
-def _number(fields: Mapping[str, Any], name: str, absent: int = 0) -> int:
-    value = fields.get(name, absent)
-    if not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r} and not a whole number")
-    return value
-
-
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    return bool(fields.get(name, False))
-
-
-def _strings(values: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(values or ())

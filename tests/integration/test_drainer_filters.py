@@ -16,6 +16,7 @@ from tests.kit.fix_drainer import DrainerFactory
 from tests.kit.fix_mariadb import MariadbServer
 
 SETTINGS = """
+source-id = "north"
 [filter]
 ignore-dbs = ["hidden*"]
 [[filter.events]]
@@ -28,6 +29,13 @@ schema-pattern = "s_?"
 table-pattern = "orders_*"
 target-schema = "all_shops"
 target-table = "orders"
+[[filter.routes]]
+schema-pattern = "s_?"
+table-pattern = "log_*"
+target-schema = "all_shops"
+target-table = "log"
+extract-schema = { schema-regexp = "s_(.*)", target-column = "shop" }
+extract-source = { source-regexp = "(.*)", target-column = "region" }
 [[filter.expressions]]
 schema = "shop"
 table = "item"
@@ -52,6 +60,7 @@ def prepare(client: PumpClient) -> None:
             f"CREATE TABLE s_{number}.orders_{number}"
             " (id INT PRIMARY KEY, item INT, KEY of_item (item))"
         )
+        client.execute_ddl(f"CREATE TABLE s_{number}.log_{number} (id INT PRIMARY KEY, n INT)")
 
 
 def add(client: PumpClient, schema: str, table: str, *rows: dict[str, Any]) -> int:
@@ -97,15 +106,24 @@ def trade(client: PumpClient) -> None:
     add(client, "s_2", "orders_2", {"id": 4, "item": 40})
     client.execute_ddl("ALTER TABLE s_2.orders_2 ADD COLUMN note VARCHAR(20)")
     add(client, "s_2", "orders_2", {"id": 5, "item": 50, "note": "two"})
+    for number in (1, 2):
+        add(client, f"s_{number}", f"log_{number}", {"id": 1, "n": number}, {"id": 2, "n": 0})
+    remove(client, "s_1", "log_1", {"id": 2, "n": 0})
     client.execute_ddl("DROP INDEX of_item ON s_1.orders_1")
     client.execute_ddl("DROP INDEX of_item ON s_2.orders_2")
 
 
 @pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "mariadb"])
 def downstream(request: Any, tmp_path: Path) -> tuple[str, Query]:
-    """Return the URL of a downstream, and how to ask it for the rows of a table."""
+    """Return the URL of a downstream, and how to ask it for the rows of a table.
+
+    One table is there already: the one that tells where its rows came from.
+    """
+    columns = "(id INT, n INT, shop VARCHAR(9), region VARCHAR(9), PRIMARY KEY (id, shop))"
     if request.param == "sqlite":
         path = tmp_path / "down.db"
+        with closing(sqlite3.connect(path)) as made:
+            made.execute(f'CREATE TABLE "all_shops.log" {columns}')
 
         def from_sqlite(schema: str, table: str, columns: str) -> list[tuple[Any, ...]]:
             with closing(sqlite3.connect(path)) as connection:
@@ -114,6 +132,8 @@ def downstream(request: Any, tmp_path: Path) -> tuple[str, Query]:
 
         return f"sqlite:///{path}", from_sqlite
     server: MariadbServer = request.getfixturevalue("mariadb")
+    server.query("CREATE DATABASE all_shops")
+    server.query(f"CREATE TABLE all_shops.log {columns}")
 
     def from_mariadb(schema: str, table: str, columns: str) -> list[tuple[Any, ...]]:
         return server.query(f"SELECT {columns} FROM {schema}.{table} ORDER BY id")
@@ -144,6 +164,8 @@ def test_what_passes_arrives_under_its_name_and_the_checkpoint_passes_what_does_
         assert rows("shop", "journal", "id, line") == [(1, "kept"), (2, "kept too")]
         orders = [(1, 10, None), (2, 20, None), (3, 30, "one"), (4, 40, None), (5, 50, "two")]
         assert rows("all_shops", "orders", "*") == [*orders, (7, 71, None)]
+        log = rows("all_shops", "log", "id, shop, n, region")
+        assert sorted(log) == [(1, "1", 1, "north"), (1, "2", 2, "north"), (2, "2", 0, "north")]
         for schema, table in (("hidden_1", "item"), ("scratch", "item"), ("s_1", "orders_1")):
             with pytest.raises(Exception, match=r"no such table|doesn't exist|Unknown database"):
                 rows(schema, table, "*")

@@ -22,6 +22,7 @@ from hashlib import blake2b
 from typing import Any
 
 from penstock.errors import NeedsOperator
+from penstock.filters.extraction import Constants
 from penstock.schema import (
     PUBLIC,
     ColumnFlag,
@@ -49,16 +50,24 @@ def stable_id(*names: str) -> int:
     return int.from_bytes(blake2b(joined.encode(), digest_size=7).digest(), "big") | 1 << 56
 
 
-def routed_table(schema: str, name: str, table: TableInfo) -> TableInfo:
+def routed_table(schema: str, name: str, table: TableInfo, constants: Constants = ()) -> TableInfo:
     """Return a table as it is known downstream: ids of table and indexes follow from the names.
 
-    Columns keep their ids, because rows carry them.
+    Columns keep their ids, because rows carry them. Sources whose rows get other `constants` are
+    other tables to us, and one downstream. Raises `NeedsOperator` when a source has such a column.
     """
+    for column, _ in constants:
+        if table.column(column) is not None:
+            raise NeedsOperator(
+                f"a route adds the column {column!r} to rows of {table.name!r}, which has one",
+                hint="extract into a column of another name",
+            )
     indexes = tuple(replace(i, id=stable_id("index", i.name)) for i in table.indexes)
     return replace(
         table,
-        id=stable_id(schema, name),
+        id=stable_id(schema, name, *(f"={text}" for _, text in constants)),
         name=name,
+        constants=constants,
         indexes=indexes,
         max_column_id=0,
         max_index_id=0,

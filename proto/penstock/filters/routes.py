@@ -4,6 +4,8 @@ Rules with a `table-pattern` go before rules without one. Two that match the sam
 are a conflict, and an error that names them. No match leaves the name as it is, and so does an
 empty `target-table` for the table's part of it. A statement about a schema alone is routed by the
 rules without a `table-pattern`.
+
+A route may also add columns that tell where a row came from (`extraction`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import NeedsOperator
+from penstock.filters.extraction import Constants, Extraction, extractions
 from penstock.filters.patterns import Matches, either
 from penstock.filters.settings import RouteRule
 
@@ -23,6 +26,7 @@ class _Route:
     table: Matches | None
     target_schema: str
     target_table: str
+    extractions: tuple[Extraction, ...]
 
 
 class Router:
@@ -34,13 +38,15 @@ class Router:
         *,
         case_sensitive: bool = False,
         protected: Iterable[str] = (),
+        source_id: str = "",
     ) -> None:
         """Compile; raise `NeedsOperator` for a rule that cannot be, or into a protected schema."""
+        self._source_id = source_id
         kept = {name.lower() for name in protected}
         seen: dict[tuple[str, str], str] = {}
         self._routes = []
         for number, rule in enumerate(rules, 1):
-            route = _compiled(rule, number, case_sensitive)
+            route = _compiled(rule, number, case_sensitive, source_id)
             if rule.target_schema.lower() in kept:
                 raise NeedsOperator(
                     f"{route.label} leads into {rule.target_schema!r}",
@@ -75,6 +81,14 @@ class Router:
         """Tell whether a rule matches, even one that leads to the same name."""
         return self._matching(schema, table) is not None
 
+    def extracted(self, schema: str, table: str) -> Constants:
+        """Return the columns that every row of a table gets besides, with their text."""
+        route = self._matching(schema, table)
+        if route is None or not route.extractions:
+            return ()
+        names = {"table": table, "schema": schema, "source": self._source_id}
+        return tuple((each.column, each.value(names)) for each in route.extractions)
+
     def _found(self, schema: str, table: str) -> tuple[str, str]:
         route = self._matching(schema, table)
         if route is None:
@@ -94,14 +108,8 @@ class Router:
         return level[0] if level else None
 
 
-def _compiled(rule: RouteRule, number: int, case_sensitive: bool) -> _Route:
+def _compiled(rule: RouteRule, number: int, case_sensitive: bool, source_id: str) -> _Route:
     label = f"route {number} ({rule.schema_pattern!r}, {rule.table_pattern!r})"
-    for key in ("extract_table", "extract_schema", "extract_source"):
-        if getattr(rule, key) is not None:
-            raise NeedsOperator(
-                f"{label}: {key.replace('_', '-')} is not supported",
-                hint="add a column that names its source to the tables upstream",
-            )
     if not rule.schema_pattern or not rule.target_schema:
         raise NeedsOperator(
             f"{label} needs a schema-pattern and a target-schema", hint="set them both"
@@ -117,5 +125,6 @@ def _compiled(rule: RouteRule, number: int, case_sensitive: bool) -> _Route:
 
     table = compiled(rule.table_pattern) if rule.table_pattern else None
     return _Route(
-        label, compiled(rule.schema_pattern), table, rule.target_schema, rule.target_table
-    )
+        label, compiled(rule.schema_pattern), table, rule.target_schema, rule.target_table,
+        extractions(rule, label, source_id),
+    )  # fmt: skip

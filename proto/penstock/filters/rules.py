@@ -62,15 +62,24 @@ class Rules:
         *,
         lists: Sequence[TableFilter] = (),
         protected: Iterable[str] = (),
+        source_id: str = "",
     ) -> None:
-        """Compile; `lists` must agree as well, `protected` schemas stay untouched downstream."""
+        """Compile; `lists` must agree as well, `protected` schemas stay untouched downstream.
+
+        `source_id` is what routes with extract-source tell about every row.
+        """
         config = config or FilterConfig()
         own = SYSTEM_SCHEMAS | {name.lower() for name in protected}
         self._protected = own
         self._lists: list[TableFilter] = [BlockAllowList(config), *lists]
         self._events = EventFilter(config.events, case_sensitive=config.case_sensitive)
         self._rows = RowFilter(config.expressions)
-        self.router = Router(config.routes, case_sensitive=config.case_sensitive, protected=own)
+        self.router = Router(
+            config.routes,
+            case_sensitive=config.case_sensitive,
+            protected=own,
+            source_id=source_id,
+        )
 
     def is_replicated(self, schema: str, table: str) -> bool:
         """Tell whether anything of a table, or of a schema for an empty table, is replicated."""

@@ -18,7 +18,6 @@ They stand in a node's TOML file; what they mean is in `tables`, `events`, `rout
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.settings import setting
 
@@ -43,6 +42,30 @@ class EventRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractTable:
+    """A column that every row gets from its source table's name."""
+
+    table_regexp: str = setting("", "regular expression; its groups are the value")
+    target_column: str = setting("", "the column downstream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractSchema:
+    """A column that every row gets from its source schema's name."""
+
+    schema_regexp: str = setting("", "regular expression; its groups are the value")
+    target_column: str = setting("", "the column downstream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractSource:
+    """A column that every row gets from its upstream's name."""
+
+    source_regexp: str = setting("", "regular expression; its groups are the value")
+    target_column: str = setting("", "the column downstream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteRule:
     """Under which name tables of a pattern are replicated."""
 
@@ -50,9 +73,21 @@ class RouteRule:
     table_pattern: str = setting("", "the same for the table; empty: every table of the schema")
     target_schema: str = setting("", "schema downstream")
     target_table: str = setting("", "table downstream; empty: the same name")
-    extract_table: Any = field(default=None, metadata={"help": "not supported"})
-    extract_schema: Any = field(default=None, metadata={"help": "not supported"})
-    extract_source: Any = field(default=None, metadata={"help": "not supported"})
+    extract_table: ExtractTable = field(
+        default=ExtractTable(), metadata={"help": "a column for the source table's name"}
+    )
+    extract_schema: ExtractSchema = field(
+        default=ExtractSchema(), metadata={"help": "a column for the source schema's name"}
+    )
+    extract_source: ExtractSource = field(
+        default=ExtractSource(), metadata={"help": "a column for the source-id"}
+    )
+
+    @property
+    def extracts(self) -> bool:
+        """True when rows get columns that they do not have upstream."""
+        plain = (ExtractTable(), ExtractSchema(), ExtractSource())
+        return (self.extract_table, self.extract_schema, self.extract_source) != plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

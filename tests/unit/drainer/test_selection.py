@@ -16,8 +16,9 @@ from penstock.datum.rows import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, ExpressionRule, FilterConfig, RouteRule, Rules
+from penstock.filters.settings import ExtractTable
 from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.schema import TableInfo
+from penstock.schema import DdlJob, TableInfo
 
 INSERT, UPDATE, DELETE = MutationType
 SHARDS = (RouteRule(schema_pattern="s_?", table_pattern="t*", target_schema="all",
@@ -32,9 +33,12 @@ class Upstream:
         self.selection = Selection(Rules(config), self.tracker)
         self._ids = count(1)
 
-    def ddl(self, sql: str) -> SchemaChange | None:
+    def planned(self, sql: str) -> DdlJob:
         (job,) = plan_ddl(sql, None, self.tracker.catalog, lambda: next(self._ids))
-        return self.selection.route(self.tracker.follow(job))
+        return job
+
+    def ddl(self, sql: str) -> SchemaChange | None:
+        return self.selection.route(self.tracker.follow(self.planned(sql)))
 
     def table(self, schema: str, name: str) -> TableInfo:
         found = self.tracker.catalog.table(schema, name)
@@ -236,3 +240,56 @@ def test_schemas_that_become_one_are_created_once_and_not_dropped() -> None:
     assert up.ddl("CREATE DATABASE s_2") is None
     with pytest.raises(NeedsOperator, match="other tables are routed too"):
         up.ddl("DROP DATABASE s_1")
+
+
+MARKED = (
+    RouteRule(
+        schema_pattern="s_?",
+        table_pattern="t*",
+        target_schema="all",
+        target_table="t",
+        extract_table=ExtractTable(table_regexp="t(.*)", target_column="c"),
+    ),
+)
+
+
+def marked() -> Upstream:
+    up = Upstream(FilterConfig(routes=MARKED))
+    up.ddl("CREATE DATABASE s_1")
+    for name in ("t1", "t2"):
+        assert up.ddl(f"CREATE TABLE s_1.{name} (id INT PRIMARY KEY)") is None
+    return up
+
+
+def test_rows_that_tell_their_source_are_collected_apart_in_one_batch() -> None:
+    up = marked()
+    value = up.value(up.inserts("s_1", "t1", (1,)), up.inserts("s_1", "t2", (1,)))
+    changes, _ = read_changes(value, up.selection.lookup)
+    collector = Collector()
+    assert collector.fits(changes)
+    collector.add(changes, 1)
+    tables = collector.tables()
+    assert [(each.schema, each.table.name) for each in tables] == [("all", "t")] * 2
+    assert [each.table.constants for each in tables] == [(("c", "1"),), (("c", "2"),)]
+
+
+def test_the_table_that_tells_sources_is_the_operator_s_and_only_altered() -> None:
+    up = marked()
+    change = up.ddl("ALTER TABLE s_1.t1 ADD COLUMN n INT")
+    assert change is not None
+    assert change.job.query == "ALTER TABLE `all`.`t` ADD COLUMN n INT"
+    assert up.ddl("ALTER TABLE s_1.t2 ADD COLUMN n INT") is None
+    refused = ("TRUNCATE TABLE s_1.t1", "DROP TABLE s_1.t2", "DROP DATABASE s_1",
+               "RENAME TABLE s_1.t1 TO s_1.t3", "RENAME TABLE s_1.t1 TO s_1.x")  # fmt: skip
+    for sql in refused:
+        with pytest.raises(NeedsOperator, match="other tables are routed too"):
+            up.selection.route(up.tracker.catalog.copy().apply(up.planned(sql)))
+
+
+def test_a_source_has_no_column_of_the_name_that_tells_it() -> None:
+    up = Upstream(FilterConfig(routes=MARKED))
+    up.ddl("CREATE DATABASE s_1")
+    with pytest.raises(NeedsOperator, match="adds the column 'c' to rows of 't3'"):
+        up.ddl("CREATE TABLE s_1.t3 (id INT PRIMARY KEY, C INT)")
+    with pytest.raises(NeedsOperator, match="adds the column 'c' to rows of 't3'"):
+        up.selection.lookup(up.table("s_1", "t3").id, up.tracker.version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from penstock.filters import EventRule, FilterConfig, RouteRule, Rules, TablePat
 from penstock.filters.events import DDL, DML, INCOMPATIBLE, Decision, EventFilter, events_named
 from penstock.filters.patterns import plain_regex, wildcard
 from penstock.filters.routes import Router
+from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
 from penstock.filters.tables import BlockAllowList, DrainerList
 
 
@@ -238,6 +240,22 @@ def test_two_routes_that_claim_one_table_are_named() -> None:
         router.target("s_1", "t_1")
 
 
+def extracting(**columns: Any) -> RouteRule:
+    return RouteRule(schema_pattern="s_*", table_pattern="t_*", target_schema="all",
+                     target_table="t", **columns)  # fmt: skip
+
+
+def test_a_route_tells_of_every_row_where_it_came_from() -> None:
+    rule = extracting(
+        extract_table=ExtractTable(table_regexp="t_(.)-(.*)", target_column="c_table"),
+        extract_source=ExtractSource(source_regexp="^(.*)$", target_column="c_source"),
+    )
+    router = Router([rule], source_id="north")
+    assert router.extracted("s_1", "t_a-12") == (("c_table", "a12"), ("c_source", "north"))
+    assert router.extracted("s_1", "t_?") == (("c_table", ""), ("c_source", "north"))
+    assert router.extracted("x", "t_a-1") == ()
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -245,8 +263,17 @@ def test_two_routes_that_claim_one_table_are_named() -> None:
         ([route("a", "", "b", "t")], "a target-table and no table-pattern"),
         ([route("a", "t", "tidb_binlog")], "leads into 'tidb_binlog'"),
         ([route("a", "t", "b"), route("A", "t", "c")], "have the same patterns"),
-        ([RouteRule(schema_pattern="a", target_schema="b", extract_table={"x": 1})],
-         "extract-table is not supported"),
+        ([extracting(extract_table=ExtractTable(table_regexp="(.)"))],
+         "extract-table needs a table-regexp and a target-column"),
+        ([extracting(extract_table=ExtractTable(table_regexp="x", target_column="c"))],
+         "has no group"),
+        ([extracting(extract_schema=ExtractSchema(schema_regexp="(", target_column="c"))],
+         "is no regular expression"),
+        ([extracting(extract_table=ExtractTable(table_regexp="(.)", target_column="c"),
+                     extract_schema=ExtractSchema(schema_regexp="(.)", target_column="C"))],
+         "'C' is extracted twice"),
+        ([extracting(extract_source=ExtractSource(source_regexp="(.)", target_column="c"))],
+         "this upstream has no name"),
     ],
 )  # fmt: skip
 def test_a_route_that_cannot_be_is_refused(wrong: list[RouteRule], told: str) -> None:

@@ -1,0 +1,136 @@
+"""One batch of several tables through every strategy, each into a schema of its own on a server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.apply import compaction, generate, partition, sql
+from drainer.apply.compaction import plan_units
+from drainer.apply.keys import apply_key, can_meet_others
+from drainer.apply.literals import MYSQL
+from drainer.apply.row_statements import RowStatements
+from drainer.apply.task import answer
+from drainer.apply.work import ROWS_SCHEMA, Batch, Op, Statements, TableRows, WorkUnit, in_order
+from drainer.sinks import Checkpoint, open_sink
+from drainer.sinks.mysql import MysqlSink
+from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread
+from drainer.strategies.parallel import arranged
+from penstock.model import MutationType
+from penstock.schema import TableInfo
+from tests.kit.fix_mariadb import MariadbServer
+
+WAYS = ("snapshot", "parallel", "statements")
+_START = Checkpoint(0, 0)
+
+
+class Told(NamedTuple):
+    """One row change as the stream tells it; changes of one transaction have one number."""
+
+    table: TableInfo
+    transaction: int
+    kind: MutationType
+    row: bytes
+
+
+@contextmanager
+def _small_pieces() -> Iterator[None]:
+    """Let a few rows be columns, and enough for several units with several statements each."""
+    before = sql.ROWS_MAX, partition.SHARE_ROWS_MIN, compaction.ROWWISE_MAX, generate.ROWWISE_MAX
+    sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
+    compaction.ROWWISE_MAX = generate.ROWWISE_MAX = 0
+    try:
+        yield
+    finally:
+        sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before[:2]
+        compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before[2:]
+
+
+class Ways:
+    """The Drainer's ways to one downstream, side by side; close it."""
+
+    def __init__(self, server: MariadbServer) -> None:
+        self._clock = itertools.count(1)
+        self._sinks: dict[str, MysqlSink] = {}
+        for number, way in enumerate(WAYS, 11):
+            sink = open_sink(server.url, cluster_id=number)
+            assert isinstance(sink, MysqlSink)
+            self._sinks[way] = sink
+            sink.save_checkpoint(sink.load_checkpoint() or _START)
+
+    def close(self) -> None:
+        for sink in self._sinks.values():
+            sink.close()
+
+    def apply(self, told: Sequence[Told], *, lanes: int = 3, safe: bool = False) -> None:
+        """Apply one batch in every way."""
+        if not told:
+            return
+        with _small_pieces():
+            for way in WAYS:
+                batch = Batch(1, _tables(way, told))
+                getattr(self, f"_{way}")(batch, lanes, safe)
+
+    def _point(self) -> Checkpoint:
+        return Checkpoint(next(self._clock), 1)
+
+    def _snapshot(self, batch: Batch, lanes: int, safe: bool) -> None:
+        made = [statements for _, statements in _generated(batch)]
+        self._sinks["snapshot"].apply(in_order(made), self._point())
+
+    def _parallel(self, batch: Batch, lanes: int, safe: bool) -> None:
+        work = arranged(_generated(batch), connections=lanes, bytes_min=1)
+        self._sinks["parallel"].apply_partitions(work, self._point(), _START)
+
+    def _statements(self, batch: Batch, lanes: int, safe: bool) -> None:
+        sink = self._sinks["statements"]
+        numbers = [np.asarray(each.transactions, np.int32) for each in batch.tables]
+        keys = sink.foreign_keys()
+        units = [
+            _each(rows, links_of(rows.schema, rows.table, keys), safe) for rows in batch.tables
+        ]
+        changes = in_commit_order(units, numbers)
+        if not safe and is_crossing(changes):
+            self._statements(batch, lanes, safe=True)
+            return
+        work = spread(changes, lanes=lanes, statements_max=2, safe=safe)
+        missed = sink.apply_split(work, self._point(), _START)
+        assert not missed.count, missed
+
+
+def _tables(schema: str, told: Sequence[Told]) -> list[TableRows]:
+    tables = dict.fromkeys(each.table for each in told)
+    made = []
+    for table in tables:
+        mine = [each for each in told if each.table is table or each.table == table]
+        kinds = bytes(int(each.kind) for each in mine)
+        rows = pa.array([each.row for each in mine], pa.binary())
+        numbers = np.array([each.transaction for each in mine], np.int32)
+        made.append(TableRows(schema, table, kinds, rows, numbers))
+    return made
+
+
+def _generated(batch: Batch) -> list[tuple[bool, Statements]]:
+    made = []
+    for unit in plan_units(batch, 3, MYSQL):
+        meets = apply_key(unit.table) is not None and can_meet_others(unit.table)
+        made.append((meets, generate.generate(WorkUnit.decode(unit.encode()))))
+    return made
+
+
+def _each(rows: TableRows, links: Any, safe: bool) -> RowStatements:
+    count = len(rows.rows)
+    columns = [
+        pa.array([int(Op.SAFE if safe else Op.EACH)] * count, pa.uint8()),
+        pa.array(rows.kind_array()),
+        rows.rows.cast(pa.large_binary()),
+    ]
+    record = pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
+    table = rows.table
+    unit = WorkUnit(1, 0, MYSQL, rows.schema, table.name, table, record, links=links)
+    return RowStatements.decode(answer(unit.encode()))
