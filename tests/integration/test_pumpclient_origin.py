@@ -39,6 +39,7 @@ def streamed(pump: PumpProcess, cluster_id: int, until_ts: int) -> list[Binlog]:
                 pieces += batch.piece.data
                 if len(pieces) == batch.piece.bytes:
                     found.append(decode_binlog(pieces))
+                    pieces = b""
             found += map(decode_binlog, batch.payloads)
             if batch.commit_ts and batch.commit_ts[-1] >= until_ts:
                 call.cancel()

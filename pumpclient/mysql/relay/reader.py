@@ -186,6 +186,10 @@ class RelayReader:
         found = [each.uuid for each in self._sub_dirs() if each.suffix == self.location.suffix]
         return found[0] if found else ""
 
+    def damaged(self, place: Location) -> Corrupt:
+        """Return the error for an event, in the file of `location`, that is not what was sent."""
+        return Corrupt(str(self._path()), place.position, "an event's checksum does not hold")
+
     def _path(self) -> Path:
         for sub_dir in self._sub_dirs():
             if sub_dir.suffix == self.location.suffix:

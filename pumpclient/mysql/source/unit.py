@@ -2,7 +2,7 @@
 
 starting ── checks, ownership, what an earlier life left open, the first checkpoint
 syncing  ── a life of the syncer; what may pass is tried again, ever later
-failed   ── somebody must act: a ruling about the statement, or resume
+failed   ── somebody must act: a ruling about the statement, or resume; the relay log may have ended
 paused   ── as asked; the relay log goes on
 """
 
@@ -14,17 +14,17 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from penstock import etcd
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.security import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.origin import Start
 from pumpclient.mysql.relay.purge import Purger
 from pumpclient.mysql.relay.reader import RelayReader
-from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.unit import RelayUnit
 from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
 from pumpclient.mysql.source.conditions import checked, loaded, owned
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
@@ -33,6 +33,7 @@ from pumpclient.mysql.source.loading import floors_of, load_tables
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.progress import Progress
 from pumpclient.mysql.source.recovery import settle
+from pumpclient.mysql.source.relay_log import RelayLog
 from pumpclient.mysql.source.start import first_checkpoint, without_relay
 from pumpclient.mysql.source.statements import Statements
 from pumpclient.mysql.source.syncer import Syncer
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_S_MIN, _RETRY_S_MAX = 0.2, 30.0
 _WAIT_S = 0.5
+_DAMAGED_HINT = "stop the source, move its relay-dir away, start it: the log is fetched again"
 
 
 class SourceUnit:
@@ -56,14 +58,24 @@ class SourceUnit:
         self._rules = Rules(config.filter)
         self._online = config.online_ddl.rules()
         self.progress = Progress()
-        self.relay: RelayUnit | None = None
-        self.purger: Purger | None = None
+        self._relay_log = RelayLog(
+            config.relay, self._address, self._stream, self._needed, self._interrupt
+        )
         self._store: SourceStore | None = None
         self._syncer: Syncer | None = None
         self._stopped = threading.Event()
         self._paused = False
         self._news = threading.Condition()
-        self._relay_failure: Exception | None = None
+
+    @property
+    def relay(self) -> RelayUnit | None:
+        """What writes the relay log, None before it begins."""
+        return self._relay_log.unit
+
+    @property
+    def purger(self) -> Purger | None:
+        """What purges the relay log, None before it begins."""
+        return self._relay_log.purger if self.relay else None
 
     # What others ask for, from any thread.
 
@@ -173,7 +185,7 @@ class SourceUnit:
             log.info("source %s has loaded its tables, and ends", config.source_id)
             self._stopped.set()
             return parts, checkpoint
-        self._start_relay(opened, checkpoint)
+        opened.callback(self._relay_log.close)
         return parts, checkpoint
 
     def _checkpoint(self, store: SourceStore, tables: Tables, client: PumpClient) -> Checkpoint:
@@ -199,41 +211,16 @@ class SourceUnit:
         log.info("source %s goes on behind %s", self._config.source_id, found.done)
         return found
 
-    def _start_relay(self, opened: ExitStack, checkpoint: Checkpoint) -> None:
-        config = self._config.relay
-        place = _begin(checkpoint)
-        options = RelayOptions(
-            stream=self._stream,
-            start=Start(file=str(place.file)),
-            sync_interval_s=config.sync_interval_s,
-        )
-        relay = self.relay = RelayUnit(config.dir, self._address, options)
-        thread = start_thread(relay, self._relay_failed)
-        opened.callback(thread.join)
-        opened.callback(relay.stop)
-        purger = self.purger = Purger(
-            config.dir,
-            self._needed,
-            interval_s=config.purge_interval_s,
-            expires_s=config.purge_expires_s,
-            remain_space_bytes=config.purge_remain_space_bytes,
-        )
-        purger.start()
-        opened.callback(purger.close)
-
     def _needed(self) -> Location | None:
         """Return the earliest place that is still to be read, for whoever purges."""
         checkpoint = self.progress.checkpoint
         return None if checkpoint is None else _begin(checkpoint)
 
-    def _relay_failed(self, error: Exception) -> None:
-        self._relay_failure = error
-        self._interrupt()
-
     def _live(self, parts: Parts, checkpoint: Checkpoint) -> None:
         settle(parts.client.session, parts.journal)
-        assert self.relay is not None
-        reader = RelayReader(self._config.relay.dir, _begin(checkpoint), self.relay.growth)
+        place = _begin(checkpoint)
+        relay = self._relay_log.begin(place)
+        reader = RelayReader(self._config.relay.dir, place, relay.growth)
         sync = self._config.sync
         options = SyncOptions(
             group_count_max=sync.group_count_max,
@@ -243,12 +230,14 @@ class SourceUnit:
         self._syncer = Syncer(parts, reader, checkpoint, options)
         self.progress.state, self.progress.lives = "syncing", self.progress.lives + 1
         self.progress.statement_place = ""
-        if self._stopped.is_set() or self._paused:
+        if self._stopped.is_set() or self._paused or self._relay_log.failure is not None:
             self._syncer.stop()
         try:
             self._syncer.run()
         finally:
             self._syncer = None
+        if self._relay_log.failure is not None and not self._paused:
+            raise self._relay_log.failure
 
     def _check_ours(self, store: SourceStore, error: Retryable) -> None:
         if store.is_lost():
@@ -270,6 +259,8 @@ class SourceUnit:
         progress = self.progress
         progress.state, progress.problem = "failed", getattr(error, "problem", str(error))
         progress.hint = getattr(error, "hint", "")
+        if isinstance(error, Corrupt) and Path(error.path).is_relative_to(self._relay_log.dir):
+            progress.hint = _DAMAGED_HINT
         log.error("source %s waits for somebody to act: %s", self._config.source_id, error)
 
     def _wait_until_wanted(self, store: SourceStore) -> Checkpoint | None:
@@ -277,7 +268,7 @@ class SourceUnit:
 
         def is_wanted() -> bool:
             is_idle = self._paused or (self.progress.state == "failed" and self.progress.problem)
-            return self._stopped.is_set() or self._relay_failure is not None or not is_idle
+            return self._stopped.is_set() or not is_idle
 
         while True:
             if self._paused and self.progress.state != "failed":
@@ -286,8 +277,6 @@ class SourceUnit:
                 self._news.wait_for(is_wanted, _WAIT_S)
             if store.is_lost():
                 raise Retryable("another process has this source now")
-            if self._relay_failure is not None:
-                raise self._relay_failure
             if is_wanted():
                 break
         return None if self._stopped.is_set() else loaded(store, self._stopped)

@@ -128,6 +128,8 @@ def test_semi_sync_asks_for_an_acknowledgement_and_numbers_packets_anew() -> Non
          " GTID_MODE = OFF instead of ON.", NeedsOperator, "gtid_mode"),
         (1236, "could not open log file", NeedsOperator, "disk"),
         (1236, "memory allocation failed reading log event", Retryable, ""),
+        (1236, "could not find next log; the first event '.' at 4, the last event read from"
+         " 'mysql-bin.000002' at 1883", Retryable, ""),
         (1236, "Failed to decrypt the binlog", NeedsOperator, "key"),
         (1236, "a text that nobody has seen", NeedsOperator, "documentation"),
         (1044, "Access denied for user to database", NeedsOperator, "GRANT"),

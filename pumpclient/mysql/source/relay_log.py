@@ -1,0 +1,91 @@
+"""A source's relay log: its writer, which may fail and begin again, and its purger."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.errors import NeedsOperator, PenstockError
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.stream import StreamOptions
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.relay.origin import Start
+from pumpclient.mysql.relay.purge import Needed, Purger
+from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.source.config import RelayConfig
+
+_OPENED_HINT = (
+    "look at the disk and the rights there, or move the folder away and start the source again"
+)
+
+
+class RelayLog:
+    """One relay log; `close` ends what `begin` starts."""
+
+    def __init__(
+        self,
+        config: RelayConfig,
+        address: ServerAddress,
+        stream: StreamOptions,
+        needed: Needed,
+        ended: Callable[[], None],
+    ) -> None:
+        """Nothing runs yet; `ended` is told, from another thread, when the writer has failed."""
+        self._config = config
+        self._address = address
+        self._stream = stream
+        self._ended = ended
+        self._thread: threading.Thread | None = None
+        self._unit: RelayUnit | None = None
+        self.failure: PenstockError | None = None
+        """Why the writer ended by itself."""
+        self.purger = Purger(
+            config.dir,
+            needed,
+            interval_s=config.purge_interval_s,
+            expires_s=config.purge_expires_s,
+            remain_space_bytes=config.purge_remain_space_bytes,
+        )
+
+    @property
+    def dir(self) -> Path:
+        """Where it is."""
+        return self._config.dir
+
+    @property
+    def unit(self) -> RelayUnit | None:
+        """The writer: the newest one, None before the first."""
+        return self._unit
+
+    def begin(self, place: Location) -> RelayUnit:
+        """Return a writer that runs; where there is no relay log yet, it begins with that file."""
+        if self._unit is not None and self.failure is None:
+            return self._unit
+        if self._thread is None:
+            self.purger.start()
+        else:
+            self._thread.join()
+        self.failure = None
+        options = RelayOptions(
+            stream=self._stream,
+            start=Start(file=str(place.file)),
+            sync_interval_s=self._config.sync_interval_s,
+        )
+        self._unit = RelayUnit(self.dir, self._address, options)
+        self._thread = start_thread(self._unit, self._failed)
+        return self._unit
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, PenstockError):
+            error = NeedsOperator(f"the relay log in {self.dir}: {error}", hint=_OPENED_HINT)
+        self.failure = error
+        self._ended()
+
+    def close(self) -> None:
+        """Stop the writer, everything synced, and the purger."""
+        if self._thread is None or self._unit is None:
+            return
+        self.purger.close()
+        self._unit.stop()
+        self._thread.join()

@@ -1,0 +1,252 @@
+"""What befalls the server that a source reads, through the source to the Pumps: rows come once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from pumpclient.mysql.source import command
+from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.slow_proxy import SlowProxy
+from tests.kit.source_rig import SourceRig, bulk, cleared
+from tests.kit.sourcing import LONG_S
+from tests.kit.wait import eventually
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.fault]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    home = tmp_path_factory.mktemp("faulty-source-server")
+    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: BinlogServer) -> BinlogServer:
+    return cleared(shared)
+
+
+@pytest.fixture
+def rig(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
+) -> Iterator[SourceRig]:
+    made = SourceRig(etcd, etcd_server.url, pump_factory, tmp_path / "source")
+    yield made
+    made.close()
+
+
+def wait_for_epoch(rig: SourceRig, epoch: int) -> None:
+    """Wait until the source is in another history; fail with what keeps it from that."""
+
+    def is_there() -> bool:
+        status = rig.source.status()
+        assert rig.source.is_running, rig.source.log_tail()
+        assert status.get("state") != "failed", status
+        return status.get("epoch") == epoch
+
+    eventually(is_there, LONG_S)
+
+
+def port_of(proxy: SlowProxy) -> int:
+    return int(proxy.url.rpartition(":")[2])
+
+
+def kill_dumps(server: BinlogServer) -> None:
+    for thread in server.dump_threads():
+        # It may have ended by itself, as it does when its connection is cut.
+        server.run(f"BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END;"
+                   f" KILL {thread}; END")  # fmt: skip
+
+
+def test_a_connection_that_is_cut_twenty_times_within_transactions_brings_each_once(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    rng = random.Random(20)
+    with SlowProxy(f"127.0.0.1:{server.port}") as proxy:
+        source = rig.begin(server, source_port=port_of(proxy))
+        source.catch_up(server)
+        for round_ in range(20):
+            bulk(server, 500, round_ * 1000, 1000)
+            server.insert(3, first=round_ * 1000 + 600)
+            server.run(f"UPDATE shop.t SET v = 'u' WHERE id % {round_ + 3} = 0")
+            if round_ % 2:
+                kill_dumps(server)
+            else:
+                time.sleep(rng.random() * 0.02)
+                proxy.reset()
+        source.catch_up(server)
+        assert source.status()["relay"]["reconnects"] > 0
+        assert source.stop() == 0
+    assert rig.check(server).repeated == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_restarts_and_is_killed_under_a_source_is_followed(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    source = rig.begin(server)
+    for round_ in range(4):
+        server.insert(20, first=round_ * 100)
+        source.catch_up(server)
+        server.insert(20, first=round_ * 100 + 50)
+        if round_ % 2:
+            server.restart()
+        else:
+            server.stop()
+            server.start()
+    source.catch_up(server)
+    rig.check(server)
+
+
+def replicate(replica: BinlogServer, server: BinlogServer) -> None:
+    replica.run(
+        f"CHANGE MASTER TO master_host='127.0.0.1', master_port={server.port},"
+        f" master_user='{server.user}', master_password='{server.password}',"
+        " master_use_gtid=slave_pos",
+        "START SLAVE",
+    )
+
+
+def promote(replica: BinlogServer, server: BinlogServer) -> None:
+    """Let the replica have all that the server has, and lead from now on."""
+    ((wanted,),) = server.query("SELECT @@gtid_binlog_pos")
+    ((waited,),) = replica.query(f"SELECT MASTER_GTID_WAIT('{wanted}', {LONG_S})")
+    assert waited == 0
+    replica.run("STOP SLAVE", "RESET SLAVE ALL")
+
+
+@pytest.fixture
+def replica(tmp_path: Path, server: BinlogServer) -> Iterator[BinlogServer]:
+    made = BinlogServer(tmp_path / "replica", 2, "--binlog-row-metadata=FULL")
+    made.password = server.password  # One address leads to both.
+    made.install()
+    made.start()
+    try:
+        made.run("RESET MASTER")
+        replicate(made, server)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_promoted_replica_goes_on_where_its_master_was_and_a_reset_begins_anew(
+    dies: bool, server: BinlogServer, replica: BinlogServer, rig: SourceRig
+) -> None:
+    with SlowProxy(f"127.0.0.1:{server.port}") as proxy:
+        source = rig.begin(server, source_port=port_of(proxy))
+        server.insert(30)
+        server.run("ALTER TABLE shop.t ADD COLUMN n INT", "FLUSH BINARY LOGS")
+        server.run("UPDATE shop.t SET n = id WHERE id % 3 = 0")
+        source.catch_up(server)
+        # These are only read, perhaps, before the other one answers.
+        server.run("INSERT INTO shop.t VALUES (100, 'x', 1)", "DELETE FROM shop.t WHERE id = 4")
+        if dies:
+            source.kill()
+        promote(replica, server)
+        proxy._port = replica.port
+        proxy.reset()
+        if dies:
+            source.start()
+        replica.run("INSERT INTO shop.t VALUES (101, 'y', 2)", "FLUSH BINARY LOGS")
+        replica.run("ALTER TABLE shop.t ADD COLUMN m INT", "UPDATE shop.t SET m = 5")
+        wait_for_epoch(rig, 2)
+        source.catch_up(replica)
+        rig.check(replica)
+        if dies:
+            source.kill()
+        replica.run("RESET MASTER", "INSERT INTO shop.t VALUES (102, 'z', 3, 4)")
+        proxy.reset()
+        if dies:
+            source.start()
+        wait_for_epoch(rig, 3)
+        source.catch_up(replica)
+        source.kill()
+        source.start()
+        replica.run("DELETE FROM shop.t WHERE id % 5 = 0")
+        source.catch_up(replica)
+        assert source.stop() == 0
+    rig.check(replica)
+
+
+def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_killed(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    source = rig.begin(server)
+    for name, number in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+        server.run(
+            f"XA START '{name}'", f"INSERT INTO shop.t VALUES ({number}, '{name}')",
+            f"UPDATE shop.t SET v = 'xa' WHERE id = {number}",
+            f"XA END '{name}'", f"XA PREPARE '{name}'",
+        )  # fmt: skip
+        server.insert(3, first=number * 100)
+    source.catch_up(server)
+    source.kill()
+    server.run("FLUSH BINARY LOGS", "CREATE TABLE shop.later (id INT PRIMARY KEY)")
+    server.run("INSERT INTO shop.later VALUES (1)", "XA COMMIT 'a'")
+    source.start()
+    server.run("XA ROLLBACK 'b'")
+    source.catch_up(server)
+    source.kill()
+    source.start()
+    source.catch_up(server)
+    server.run("INSERT INTO shop.later VALUES (2)")
+    source.catch_up(server)
+    source.kill()
+    server.run("XA ROLLBACK 'd'", "XA COMMIT 'c'")
+    source.start()
+    source.catch_up(server)
+    assert source.stop() == 0
+    rig.check(server, "shop.t", "shop.later")
+
+
+def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    source = rig.begin(server)
+    server.insert(3)
+    source.catch_up(server)
+    source.kill()
+    server.run("FLUSH BINARY LOGS")
+    server.insert(3, first=10)
+    server.run("FLUSH BINARY LOGS")
+    server.run(f"PURGE BINARY LOGS TO '{server.logs[-1]}'")
+    source.start()
+    status = source.fails()
+    assert "1236" in status["problem"]
+    assert "initial load" in status["hint"]
+    assert "1236" in command.ask(["status", "--status-addr", source.address])
+    command.ask(["resume", "--status-addr", source.address])
+    assert "1236" in source.fails()["problem"]
+    assert source.stop() == 0
+
+
+def test_rows_that_lack_columns_stop_a_source_whoever_made_them(
+    server: BinlogServer, rig: SourceRig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.insert(3)
+    source = rig.begin(server)
+    source.catch_up(server)
+    server.run("SET SESSION binlog_row_image = MINIMAL", "UPDATE shop.t SET v = 'm' WHERE id = 1")
+    status = source.fails()
+    assert "shop.t" in status["problem"]
+    assert "binlog_row_image" in status["problem"] + status["hint"]
+    assert source.stop() == 0
+    server.run("SET GLOBAL binlog_row_image = MINIMAL")
+    try:
+        arguments = source.command[source.command.index("--config") :]
+        assert command.main(["check", *arguments]) == 2
+        assert "FAILED   binlog_row_image: MINIMAL" in capfd.readouterr().out
+        source.start()
+        eventually(lambda: not source.is_running, LONG_S)
+        assert source.wait() == 2
+        assert "binlog_row_image is MINIMAL" in source.log_tail()
+    finally:
+        server.run("SET GLOBAL binlog_row_image = FULL")

@@ -1,0 +1,73 @@
+"""What tests of a source's faults share: a server, a source, one Pump, and what comes out there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pumpclient import PumpClient
+from tests.kit.binlog_server import BinlogServer
+from tests.kit.sourcing import Downstream, SourceProcess, rows_of
+
+
+def cleared(server: BinlogServer) -> BinlogServer:
+    """Return the server with one file and nothing that an earlier test made but `shop.t`."""
+    for _, size, _, name in server.query("XA RECOVER"):
+        server.run(f"XA ROLLBACK '{name[:size]}'")  # It would hold its tables for ever.
+    server.drop_user_databases()
+    server.run(
+        "RESET MASTER",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)",
+    )
+    return server
+
+
+def bulk(server: BinlogServer, rows: int, first: int, value_bytes: int) -> None:
+    """Commit one transaction of many rows of `shop.t`."""
+    server.run(
+        f"INSERT INTO shop.t SELECT seq + {first}, REPEAT('x', {value_bytes})"
+        f" FROM shop.seq_1_to_{rows}"
+    )
+
+
+class SourceRig:
+    """One source from a server to a Pump of its own; `close` stops it."""
+
+    def __init__(
+        self, etcd: Any, etcd_url: str, pump_factory: Callable[..., Any], folder: Path
+    ) -> None:
+        """Start the Pump."""
+        self.etcd_url = etcd_url
+        self.folder = folder
+        self.source: SourceProcess
+        self._etcd = etcd
+        self._pumps = [pump_factory(etcd_url)]
+        self._sources: list[SourceProcess] = []
+
+    def begin(self, server: BinlogServer, **settings: Any) -> SourceProcess:
+        """Start the source."""
+        self.source = SourceProcess(self.folder, self.etcd_url, server, **settings).start()
+        self._sources.append(self.source)
+        return self.source
+
+    def close(self) -> None:
+        """Stop what runs."""
+        for source in self._sources:
+            source.stop()
+
+    def downstream(self) -> Downstream:
+        """Return what came out; each transaction came once, in the server's order."""
+        with PumpClient.connect(self.etcd_url) as client:
+            until_ts = client.session.oracle.get_ts()
+        found = Downstream(self._etcd, self._pumps, until_ts)
+        assert found.origins == sorted(set(found.origins))
+        return found
+
+    def check(self, server: BinlogServer, *tables: str) -> Downstream:
+        """Return what came out: it is what the server's tables hold."""
+        found = self.downstream()
+        for table in tables or ("shop.t",):
+            assert found.rows(table) == rows_of(server, table)
+        return found
