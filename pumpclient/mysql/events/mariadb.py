@@ -27,6 +27,8 @@ from pumpclient.mysql.events.transactions import XaId
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 
 _GTID_HEAD = struct.Struct("<QIB")
+_GTID_EVENT = struct.Struct("<5xI10xQIB")  # The header's server before it.
+GTID_EVENT_SIZE_MIN = _GTID_EVENT.size
 _GTID_SIZE = 19
 _COUNT_BITS = 28
 
@@ -99,6 +101,12 @@ class MariadbGtidEvent(NamedTuple):
     def is_standalone(self) -> bool:
         """Tell whether the next event is the whole transaction."""
         return bool(self.flags & _STANDALONE)
+
+
+def read_begin(event: bytes) -> tuple[str, int]:
+    """Return a whole MARIADB_GTID's id as text, and its flags: what most readers want of it."""
+    server, sequence, domain, flags = _GTID_EVENT.unpack_from(event)
+    return f"{domain}-{server}-{sequence}", flags
 
 
 def begin_mariadb(gtid: MariadbGtid, flags: GtidFlag = GtidFlag.TRANSACTIONAL) -> MariadbGtidEvent:

@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
@@ -48,7 +49,7 @@ class Checkpoint:
     @property
     def place(self) -> Location:
         """Up to where everything is committed."""
-        return Location.parse(self.done)
+        return _place(self.done)
 
     def epoch_of(self, location: Location) -> int:
         """Return the epoch of a place in the relay log."""
@@ -74,6 +75,12 @@ class Checkpoint:
         except (ValueError, TypeError) as error:
             raise Malformed(f"{key} in etcd cannot be read: {error}", hint=_HINT) from error
         return found
+
+
+@lru_cache(maxsize=64)
+def _place(text: str) -> Location:
+    """Parse a place; each transaction asks for the one of the checkpoint before it."""
+    return Location.parse(text)
 
 
 class SourceStore:

@@ -9,28 +9,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from zlib import crc32
 
 from penstock import failpoints
 from penstock.errors import Retryable
-from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum
-from pumpclient.mysql.events.gtids import PreviousGtids
-from pumpclient.mysql.events.mariadb import GtidList
+from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, checksum_holds
 from pumpclient.mysql.events.types import EventType
-from pumpclient.mysql.gtid import (
-    GtidSet,
-    MariadbGtid,
-    MariadbGtidSet,
-    parse_gtid_set,
-)
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
+from pumpclient.mysql.relay.transform import CRC_OF_WHOLE
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.source.checkpoint import Checkpoint
 from pumpclient.mysql.source.grouping import Gatherer
+from pumpclient.mysql.source.gtids import LISTS, SeenGtids
 from pumpclient.mysql.source.known import KnownTransactions
 from pumpclient.mysql.source.loading import CatchUp
 from pumpclient.mysql.source.parts import Parts, SyncOptions
@@ -43,8 +38,8 @@ from pumpclient.pipelined import GroupWriter
 log = logging.getLogger(__name__)
 
 _TYPE_AT = 4
-_LISTS = frozenset({EventType.GTID_LIST, EventType.PREVIOUS_GTIDS})
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
+_OF_FILES = (_DESCRIPTION, *LISTS)
 _before_ddl = failpoints.point("source.before_ddl")
 _after_ddl = failpoints.point("source.after_ddl")
 _before_checkpoint = failpoints.point("source.before_checkpoint")
@@ -66,8 +61,10 @@ class Syncer:
         self._saved = checkpoint
         self._saved_s = time.monotonic()
         self._stopped = threading.Event()
-        self._gtids: GtidSet = parse_gtid_set(checkpoint.gtids, parts.flavor)
-        self._suffix = checkpoint.place.suffix
+        self._gtids = SeenGtids(checkpoint.gtids, parts.flavor)
+        self._end = checkpoint.place
+        self._restart: Location | None = None  # As of `_end`, once that is beyond the checkpoint.
+        self._suffix = self._end.suffix
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
         self._catch_up = CatchUp(parts.floors, checkpoint)
@@ -108,21 +105,39 @@ class Syncer:
         begin = chunk.begin
         if begin.suffix != self._suffix:
             self._switched(begin)
-        for event in chunk.events:
-            end = begin.at(begin.position + len(event))
-            self._event(begin, end, event)
-            begin = end
-        self._parts.progress.read(begin, sum(map(len, chunk.events)))
+        size = sum(map(len, chunk.events))
+        if self._is_plain(chunk.events):
+            for output in self._assembler.take_run(begin, chunk.events):
+                self._output(output)
+        else:
+            end = begin
+            for event in chunk.events:
+                here, end = end, end.at(end.position + len(event))
+                self._event(here, end, event)
+        self._parts.progress.read(begin.at(begin.position + size), size)
         self._save_when_due()
+
+    def _is_plain(self, events: Sequence[bytes]) -> bool:
+        """Tell whether events are whole, and nobody but the assembler has to look at each."""
+        if self._known.is_needed or self._catch_up.is_active:
+            return False
+        types = bytes([event[_TYPE_AT] for event in events])
+        if any(type_ in types for type_ in _OF_FILES):
+            return False
+        return not self._checksum or all(crc32(event) == CRC_OF_WHOLE for event in events)
 
     def _event(self, begin: Location, end: Location, event: bytes) -> None:
         type_ = event[_TYPE_AT]
         if type_ == _DESCRIPTION:
             self._checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
+            if self._checksum and not checksum_holds(event):
+                raise self._reader.damaged(begin)
             # No transaction spans files: what is open was torn by a crash of the server.
             self._gatherer.drop_open()
-        elif type_ in _LISTS:
-            self._add_list(type_, event)
+        elif self._checksum and crc32(event) != CRC_OF_WHOLE:
+            raise self._reader.damaged(begin)
+        elif type_ in LISTS:
+            self._gtids.add_list(type_, event, self._checksum)
         if self._known.is_needed and self._known.is_left_out(event, self._checksum):
             return
         self._catch_up.at = end
@@ -184,14 +199,8 @@ class Syncer:
     def _advance(self, end: Location, gtid: str) -> None:
         """Note, for the group that is being made, where it ends."""
         if gtid:
-            self._add_gtid(gtid)
-        restart = self._assembler.restart
-        self._checkpoint = replace(
-            self._checkpoint,
-            epoch=self._checkpoint.epoch_of(end),
-            done=str(end),
-            restart="" if restart is None or restart >= end else str(restart),
-        )
+            self._gtids.add(gtid)
+        self._end, self._restart = end, self._assembler.restart
 
     def _idle(self) -> None:
         """Send what there is, then wait for more."""
@@ -212,6 +221,15 @@ class Syncer:
 
     def _noted(self) -> Checkpoint:
         """Return the checkpoint as it is to be stored, once all before it is committed."""
+        end, restart = self._end, self._restart
+        if str(end) != self._checkpoint.done:
+            self._checkpoint = replace(
+                self._checkpoint,
+                epoch=self._checkpoint.epoch_of(end),
+                done=str(end),
+                since_s=0,
+                restart="" if restart is None or restart >= end else str(restart),
+            )
         if self._checkpoint.done == self._committed.done:
             return self._checkpoint
         gtids = str(self._gtids)
@@ -252,10 +270,10 @@ class Syncer:
         server = self._reader.server()
         is_reset = server == self._checkpoint.server
         if is_reset:
-            self._gtids = parse_gtid_set("", self._parts.flavor)
+            self._gtids.clear()
         epoch = self._checkpoint.epoch_of(begin)
         log.info("on in %s of %s, epoch %d", begin, server, epoch)
-        self._suffix = begin.suffix
+        self._suffix, self._end, self._restart = begin.suffix, begin, None
         self._checkpoint = replace(
             self._checkpoint,
             epoch=epoch,
@@ -274,18 +292,3 @@ class Syncer:
         return KnownTransactions(
             self._gtids.copy() if checkpoint.skips_known else None, checkpoint.since_s
         )
-
-    def _add_gtid(self, text: str) -> None:
-        if isinstance(self._gtids, MariadbGtidSet):
-            self._gtids.add(MariadbGtid.parse(text))
-        else:
-            self._gtids = self._gtids.union(type(self._gtids).parse(text))
-
-    def _add_list(self, type_: int, event: bytes) -> None:
-        """Note what all earlier files have; everything there was brought in or left out."""
-        body = body_of(event, self._checksum)
-        if isinstance(self._gtids, MariadbGtidSet):
-            if type_ == EventType.GTID_LIST:
-                self._gtids = self._gtids.union(GtidList.decode(body).gtids)
-        elif type_ == EventType.PREVIOUS_GTIDS:
-            self._gtids = self._gtids.union(PreviousGtids.decode(body).gtids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.relay.layout import Location
@@ -10,16 +10,14 @@ from pumpclient.mysql.translate.sql import Dialect
 from pumpclient.mysql.translate.transcode import Changes, Transcoder
 
 
-@dataclass(frozen=True, slots=True)
-class TableChanges:
+class TableChanges(NamedTuple):
     """The rows of one event, of the transaction that is open."""
 
     transcoder: Transcoder
     changes: Changes
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """All rows since the last one of these are a transaction; none were: only time moves."""
 
     begin: Location
@@ -28,8 +26,7 @@ class Finished:
     timestamp_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A QUERY that is more than a frame: DDL, or what should be none."""
 
     query: Query

@@ -14,34 +14,35 @@ Transactions that ended at or before `done` then come again too; none of their r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events import Event, Rows, StatementPart, decode_event
+from pumpclient.mysql.events import decode_event
 from pumpclient.mysql.events.compressed import TransactionPayload
 from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.frame import Checksum, read_header
+from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, read_header
 from pumpclient.mysql.events.gtids import Gtid
-from pumpclient.mysql.events.mariadb import GtidFlag, MariadbGtidEvent
-from pumpclient.mysql.events.notes import Incident
+from pumpclient.mysql.events.mariadb import GTID_EVENT_SIZE_MIN, GtidFlag, read_begin
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.transactions import XaPrepare, Xid
+from pumpclient.mysql.events.transactions import XaPrepare
 from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.rows.events import STMT_END
-from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.events import LAYOUTS
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
+from pumpclient.mysql.translate.losses import refuse_losses
+from pumpclient.mysql.translate.mapped import Choose, MappedTables
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
 from pumpclient.mysql.translate.sql import dialect_of
-from pumpclient.mysql.translate.transcode import Transcoder
 from pumpclient.mysql.translate.xa import Prepared, PreparedRows, read_statement
 
-_KEPT_MAX = 4096
 _WORD_BYTES = 64
 _PREPARED_XA = int(GtidFlag.PREPARED_XA)  # A plain number: this is asked for each transaction.
-
-Choose = Callable[[TableMap], Transcoder | None]
-"""A table's transcoder as of now, None for one whose rows nobody wants; asked once for each map."""
+_STANDALONE = int(GtidFlag.STANDALONE)
+_TYPE_AT = 4
+_TABLE_MAP, _XID = int(EventType.TABLE_MAP), int(EventType.XID)
+_MARIADB_GTID, _ANNOTATE_ROWS = int(EventType.MARIADB_GTID), int(EventType.ANNOTATE_ROWS)
+_XID_SIZE = 8
 
 
 @dataclass(slots=True)
@@ -50,7 +51,6 @@ class _Open:
 
     begin: Location
     gtid: str = ""
-    is_standalone: bool = False
     has_begun: bool = False
     prepared: Prepared | None = None
     """Where rows wait, from XA START on."""
@@ -73,20 +73,18 @@ class Assembler:
         id_size: int = TABLE_ID_SIZE,
     ) -> None:
         """Begin outside of a transaction; what ended at or before `done` is not done again."""
-        self._choose = choose
+        self._tables = MappedTables(choose, id_size)
         self._done = done
-        self._id_size = id_size
-        self._checksum = Checksum.NONE
+        self._read_with(Checksum.NONE)
         self._dialect = dialect_of("")
         self._open: _Open | None = None
         self._prepared = PreparedRows(prepared_bytes_max)
-        self._kept: dict[bytes, Transcoder | None] = {}
-        self._of_id: dict[bytes, Transcoder | None] = {}
-        self._statement_is_over()
 
     @property
     def restart(self) -> Location | None:
         """From where events must come again after a restart now; None: from the last end."""
+        if self._open is None and not self._prepared:
+            return None
         begins = self._prepared.begins
         if self._open is not None:
             begins.append(self._open.begin)
@@ -94,30 +92,62 @@ class Assembler:
 
     def forget_tables(self) -> None:
         """Ask for all transcoders anew."""
-        self._kept.clear()
-        self._statement_is_over()
+        self._tables.forget()
 
     def take(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
         """Yield what an event between two places leads to.
 
         Raises `Malformed` for a damaged one, and `NeedsOperator` for what cannot be followed.
         """
+        return self._taken(begin, end, (event,))
+
+    def take_run(self, begin: Location, events: Sequence[bytes]) -> Iterator[Output]:
+        """Yield what events lead to that stand behind each other in a file, the first at `begin`.
+
+        Raises as `take` does. `forget_tables` may be called between two that are yielded.
+        """
+        return self._taken(begin, None, events)
+
+    def _taken(
+        self, begin: Location, end: Location | None, events: Sequence[bytes]
+    ) -> Iterator[Output]:
+        """Take events that end at `end`, or each behind the one before.
+
+        What most events are is looked at here, without decoding them whole or making places that
+        nobody asks for: a transaction of four rows has fourteen events.
+        """
+        at = begin.position
+        for event in events:
+            here, at = at, at + len(event)
+            type_ = event[_TYPE_AT] if len(event) >= HEADER_SIZE else 0
+            if type_ == _ANNOTATE_ROWS:
+                continue  # A statement's text, for people.
+            if type_ == _TABLE_MAP:
+                self._table_map(event, begin, here)
+            elif type_ in LAYOUTS:
+                made = self._rows(type_, event, begin, here)
+                if made is not None:
+                    yield made
+            elif type_ == _XID and len(event) == self._xid_size:
+                timestamp_s = int.from_bytes(event[:_TYPE_AT], "little")
+                yield from self._ended(begin.at(here), end or begin.at(at), timestamp_s)
+            elif type_ == _MARIADB_GTID and len(event) >= GTID_EVENT_SIZE_MIN:
+                self._mariadb_gtid(event, begin.at(here))
+            else:
+                yield from self._decoded(begin.at(here), end or begin.at(at), event)
+
+    def _mariadb_gtid(self, event: bytes, begin: Location) -> None:
+        gtid, flags = read_begin(event)
+        prepared = Prepared(begin) if flags & _PREPARED_XA else None
+        is_standalone = bool(flags & _STANDALONE)
+        self._open = _Open(begin, gtid, not is_standalone, prepared)
+
+    def _decoded(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
+        """Take an event of a type that is not looked at elsewhere."""
         header = read_header(event)
         decoded = decode_event(event, self._checksum, header)
-        if isinstance(decoded, Rows):
-            yield from self._rows(decoded, begin)
-        elif isinstance(decoded, Xid):
-            yield from self._ended(begin, end, header.timestamp_s)
-        elif isinstance(decoded, Query):
+        if isinstance(decoded, Query):
             yield from self._query(decoded, begin, end, header.timestamp_s)
-        elif isinstance(decoded, MariadbGtidEvent):
-            self._open = _Open(
-                begin,
-                str(decoded.gtid(header.server_id)),
-                is_standalone=decoded.is_standalone,
-                has_begun=not decoded.is_standalone,
-                prepared=Prepared(begin) if decoded.flags & _PREPARED_XA else None,
-            )
         elif isinstance(decoded, Gtid):
             self._open = _Open(begin, str(decoded.gtid or ""))
         elif isinstance(decoded, TransactionPayload):
@@ -125,74 +155,66 @@ class Assembler:
         elif isinstance(decoded, XaPrepare):
             yield from self._xa_prepare(decoded, begin, end, header.timestamp_s)
         elif isinstance(decoded, FormatDescription):
-            self._checksum = decoded.checksum
+            self._read_with(decoded.checksum)
             self._dialect = dialect_of(decoded.server_version)
-            self._statement_is_over()
+            self._tables.statement_is_over()
         else:
-            _refuse_losses(decoded, begin)
+            refuse_losses(decoded, begin)
+
+    def _read_with(self, checksum: Checksum) -> None:
+        """Note whether events have a checksum behind them from here on."""
+        self._checksum = checksum
+        self._tables.read_with(checksum)
+        self._xid_size = HEADER_SIZE + _XID_SIZE + (CHECKSUM_SIZE if checksum else 0)
 
     def _payload(
         self, payload: TransactionPayload, begin: Location, end: Location
     ) -> Iterator[Output]:
         """Take the events within one; they have no checksums and no places of their own."""
-        checksum, self._checksum = self._checksum, Checksum.NONE
+        checksum = self._checksum
+        self._read_with(Checksum.NONE)
         try:
             for inner in payload.events():
                 yield from self.take(begin, end, inner)
         finally:
-            self._checksum = checksum
+            self._read_with(checksum)
 
-    def _rows(self, event: Rows, begin: Location) -> Iterator[Output]:
+    def _table_map(self, event: bytes, begin: Location, at: int) -> None:
         if self._open is None:
-            self._open = _Open(begin, has_begun=True)
-        body, number = event.body, event.body[: self._id_size]
-        if event.type is EventType.TABLE_MAP:
-            self._of_id[number] = None if self._is_done() else self._transcoder(body)
-            return
+            self._open = _Open(begin.at(at), has_begun=True)
+        is_wanted = self._done is None or not self._is_done()
+        self._tables.take_map(event, self._dialect.flavor, is_wanted=is_wanted)
+
+    def _rows(self, type_: int, event: bytes, begin: Location, at: int) -> TableChanges | None:
+        """Return an event's rows, None when nobody wants them, or none before XA COMMIT."""
+        if self._open is None:
+            self._open = _Open(begin.at(at), has_begun=True)
         try:
-            transcoder = self._of_id[number]
+            made = self._tables.rows(type_, event)
         except KeyError:
             raise Malformed(
-                f"rows at {begin} of a table that no TABLE_MAP told",
+                f"rows at {begin.at(at)} of a table that no TABLE_MAP told",
                 hint="begin at the start of a transaction",
             ) from None
-        if body[self._id_size] & STMT_END:
-            self._statement_is_over()
-        if transcoder is None:
-            return
-        made = TableChanges(transcoder, transcoder.changes(event.type, body))
+        if made is None:
+            return None
         self._open.has_rows = True
         if self._open.prepared is None:
-            yield made
-        else:
-            self._prepared.add(self._open.prepared, made)
+            return made
+        self._prepared.add(self._open.prepared, made)
+        return None
 
     def _is_done(self) -> bool:
         """Tell whether the open transaction was brought in before; XA's wait all the same."""
         is_open = self._open is not None and self._open.prepared is None
         return bool(is_open and self._done and self._open and self._open.begin < self._done)
 
-    def _transcoder(self, body: bytes) -> Transcoder | None:
-        rest = body[self._id_size :]
-        try:
-            return self._kept[rest]
-        except KeyError:
-            flavor = self._dialect.flavor
-            made = self._choose(TableMap.decode(body, flavor, id_size=self._id_size))
-            if len(self._kept) >= _KEPT_MAX:
-                self._kept.clear()
-            self._kept[rest] = made
-            return made
-
-    def _statement_is_over(self) -> None:
-        """Forget which table a number means; transcoders are kept."""
-        self._of_id = {NO_TABLE.to_bytes(self._id_size, "little"): None}
-
     def _ended(self, begin: Location, end: Location, timestamp_s: int) -> Iterator[Output]:
         ended = self._open or _Open(begin)
         self._open = None
-        self._statement_is_over()
+        self._tables.statement_is_over()
         if self._done is None or end > self._done:
+            self._done = None  # Nothing behind this was done.
             yield Finished(ended.begin, end, ended.gtid, timestamp_s)
 
     def _query(
@@ -233,7 +255,7 @@ class Assembler:
             yield Statement(query, self._dialect, told.begin, end, told.gtid, timestamp_s)
         if not told.has_begun:
             self._open = None
-            self._statement_is_over()
+            self._tables.statement_is_over()
 
     def _xa(
         self, query: Query, begin: Location, end: Location, timestamp_s: int
@@ -276,17 +298,3 @@ class Assembler:
         else:
             self._prepared.keep(event.xid, prepared)
         yield from self._ended(begin, end, timestamp_s)
-
-
-def _refuse_losses(event: Event, place: Location) -> None:
-    """Raise `NeedsOperator` for events that say that changes are not in rows here."""
-    if isinstance(event, Incident):
-        raise NeedsOperator(
-            f"the server says at {place} that its binlog lacks changes: {event}",
-            hint="compare the tables, load them anew, and begin behind this place",
-        )
-    if isinstance(event, StatementPart):
-        raise NeedsOperator(
-            f"{event.type.name} at {place}: LOAD DATA in statement format",
-            hint="set the server's binlog_format to ROW and reconnect its clients",
-        )

@@ -30,6 +30,10 @@ class PreparedRows:
         self._bytes_max = bytes_max
         self._waiting: dict[bytes, Prepared] = {}
 
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
     @property
     def begins(self) -> list[Location]:
         """Where those that wait began."""
