@@ -36,6 +36,8 @@ class SparkConfig:
         """Raise `NeedsOperator` for a value out of range."""
         if self.payloads not in PAYLOADS:
             raise out_of_range("spark.payloads", self.payloads, f"use {', '.join(PAYLOADS)}")
+        if self.tasks < 0:
+            raise out_of_range("spark.tasks", self.tasks, "use 0 for the default")
 
 
 STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}
@@ -143,6 +145,9 @@ class DrainerConfig:
     buffer_bytes: int = setting(16 << 20, "how much of all Pumps may wait for the merge")
     checkpoint_interval_s: float = setting(3.0, "how often an idle Drainer saves its checkpoint")
     heartbeat_interval_s: float = setting(1.0, "how often status and list of Pumps are renewed")
+    synced_check_time: int = setting(
+        5, "minutes without a change for the downstream after which /status says Synced"
+    )
     stop_timeout_s: float = setting(10.0, "how long a stop waits for batches under way")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
     log_file: str = setting("", "log to this file instead of stderr")
@@ -175,13 +180,13 @@ class DrainerConfig:
         for text in self.ignore_txn_commit_ts:
             if not text.isdecimal():
                 raise out_of_range("ignore_txn_commit_ts", text, "give commit_ts, comma-separated")
-        if self.initial_commit_ts < -1:
-            raise out_of_range(
-                "initial_commit_ts", self.initial_commit_ts, "use -1, 0 or a commit_ts"
-            )
+        for name, least, hint in (
+            ("initial_commit_ts", -1, "use -1, 0 or a commit_ts"),
+            ("synced_check_time", 0, "use 0 for at once"),
+        ):
+            if getattr(self, name) < least:
+                raise out_of_range(name, getattr(self, name), hint)
         if self.heartbeat_interval_s > 3:
             raise out_of_range("heartbeat_interval_s", self.heartbeat_interval_s, "3 s is the most")
-        if self.spark.tasks < 0:
-            raise out_of_range("spark.tasks", self.spark.tasks, "use 0 for the default")
         check_advertised(self.advertise_addr or self.addr)
         downstream_url(self.sink, self.syncer)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
+from penstock.config import duration_s
 from penstock.errors import NeedsOperator
 from penstock.settings import out_of_range, setting
 
@@ -56,6 +57,14 @@ class ToConfig:
     password: str = setting("", "its password; default: MYSQL_PSWD. Better not in a file like this")
     password_file: str = setting("", "file that holds the password and nothing else")
     params: tuple[str, ...] = setting((), "session variables, name=value, comma-separated")
+    read_timeout: float = field(
+        default=0.0,
+        metadata={
+            "help": "how long a statement other than DDL may be without an answer before it is "
+            "tried again on another connection; 0: for as long as the server lives",
+            "parse": lambda value: duration_s(str(value)),
+        },
+    )
     checkpoint: ToCheckpoint = field(default_factory=ToCheckpoint)
     security: ToSecurity = field(default_factory=ToSecurity)
 
@@ -120,6 +129,7 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
         "checkpoint-table": to.checkpoint.table,
         "password-file": to.password_file,
         "params": ",".join(to.params),
+        "read-timeout": f"{to.read_timeout:g}" if to.read_timeout else "",
         "ssl-ca": to.security.ssl_ca,
         "ssl-cert": to.security.ssl_cert,
         "ssl-key": to.security.ssl_key,

@@ -149,14 +149,14 @@ class _Node:
         )
 
     def _add_pages(self) -> None:
-        pages = Pages(
+        Pages(
             status=self._status,
             progress=lambda: self._pipeline.progress,
             pumps=self._pumps,
             lag_s=self._membership.lag_s,
+            synced_check_s=60.0 * self._config.synced_check_time,
             end=self._end,
-        )
-        pages.add_to(self._http)
+        ).add_to(self._http)
         figures, lag_s = self._pumps.figures, self._membership.lag_s
         self._pipeline.progress.on_commit = lambda step, s: figures.committed(step, s, lag_s())
 

@@ -33,9 +33,11 @@ _ORDER = "changes of one row always keep their order; for whole transactions in 
 _ORDER += " apply.dispatch = false"
 
 KEYS: dict[str, Answer] = {
-    "detect-interval": Met("Pumps announce themselves, and are listed every heartbeat-interval-s"),
+    "detect-interval": Met(
+        "Pumps announce themselves, and are listed every heartbeat-interval-s, 3 s at most: the"
+        " order of the merge relies on it"
+    ),
     "pd-urls": Renamed("etcd-urls"),
-    "synced-check-time": Met("/status says Synced as soon as all up to the present is downstream"),
     "compressor": Refused("streams are not compressed; put Drainer and Pumps near to each other"),
     "sql-mode": Renamed("syncer.sql-mode"),
     "cache-binlog-count": Refused("what waits is bounded in bytes: buffer-bytes"),
@@ -59,10 +61,10 @@ KEYS: dict[str, Answer] = {
     "syncer.to.encrypted_password": Refused(_SECRET),
     "syncer.to.encrypted-password": Refused(_SECRET),
     "syncer.to.sync-mode": Refused(
-        "every column must be there: add those that the downstream lacks (more of them are fine)",
+        "columns that the downstream has besides are fine in any case; those that it lacks must be"
+        " added there (ALTER TABLE … ADD COLUMN), and a strict mode is left with sql-mode",
         (0, 1),
     ),
-    "syncer.to.read-timeout": Met("a dead downstream is noticed; a statement may take hours"),
     "syncer.to.merge": Renamed(
         "apply.strategy", lambda value: "merge" if is_true(value) else "statements"
     ),

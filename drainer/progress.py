@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ class Progress:
     last_rows: int = 0
     generate_s: float = 0.0
     commit_s: float = 0.0
+    changed_s: float = field(default_factory=time.monotonic)
+    """When the downstream was changed last, or the Drainer began."""
     missed_rows: int = 0
     """Updated and deleted rows that were not there, where the strategy looks."""
     repeated: int = 0
@@ -56,6 +59,8 @@ class Progress:
         self.checkpoint = checkpoint
         self.steps += 1
         self.on_commit(step, commit_s)
+        if not isinstance(step, RowsStep) or step.rows:
+            self.changed_s = time.monotonic()
         if isinstance(step, LargeStep):
             self.transactions += 1
             self.commit_s = commit_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ class Pages:
     progress: Callable[[], Progress]
     pumps: Pumps
     lag_s: Callable[[], float]
+    synced_check_s: float
     end: Callable[[str, NodeState], None]
 
     def add_to(self, server: HttpStatus) -> None:
@@ -65,12 +67,17 @@ class Pages:
         details = {"nodeId": own.node_id, "state": own.state, **dict(sorted(own.details.items()))}
         page = {
             "PumpPos": dict(self.pumps.positions()),
-            "Synced": self.lag_s() < _SYNCED_BELOW_S,
+            "Synced": self._is_synced(),
             "LastTS": own.max_commit_ts,
             "TsMap": "",
             "self": details,
         }
         return _json(page)
+
+    def _is_synced(self) -> bool:
+        """Tell whether the downstream has everything, and has had nothing to do for a while."""
+        quiet_s = time.monotonic() - self.progress().changed_s
+        return quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S
 
     async def commit_ts(self, names: Mapping[str, str]) -> Answer:
         """Answer with the checkpoint alone."""

@@ -35,6 +35,7 @@ from drainer.sinks.mysql_session import (
     rows_sql_mode,
     run,
     set_variable,
+    unhurried,
 )
 from drainer.sinks.mysql_url import Target, parse_url
 from drainer.sinks.partitions import Partitions
@@ -282,7 +283,8 @@ class MysqlSink:
         set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
         # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
         connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
-        connection.query(job.query)
+        with unhurried(connection):
+            connection.query(job.query)
         connection.query("SET TIMESTAMP = DEFAULT")
         set_variable(connection, "sql_mode", rows_sql_mode(self._target))
 

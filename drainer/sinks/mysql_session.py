@@ -20,7 +20,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pymysql
@@ -229,6 +230,15 @@ def _keep_alive(connection: Connection) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+@contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """Wait for answers without a limit, as for a DDL, which may rewrite a whole table."""
+    limit_s = connection._read_timeout
+    connection._read_timeout = None
+    yield  # After an error the connection is not used any more.
+    connection._read_timeout = limit_s
 
 
 def code_of(error: BaseException) -> int:

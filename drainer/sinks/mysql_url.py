@@ -4,7 +4,8 @@
 
 Special characters in user and password are percent-encoded; `password-file` names a file instead.
 `params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
-`loopback-channel` the mark that transactions leave (`drainer.loopback`).
+`loopback-channel` the mark that transactions leave (`drainer.loopback`), `read-timeout` how many
+seconds a statement may be without an answer, where that is bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CONNECT_TIMEOUT_S = 10
 _TLS = {"ssl-ca": "ssl_ca", "ssl-cert": "ssl_cert", "ssl-key": "ssl_key"}
 _KNOWN = {
     "checkpoint-schema", "checkpoint-table", "loopback-channel", "params", "password-file",
-    "sql-mode", "unix-socket", *_TLS,
+    "read-timeout", "sql-mode", "unix-socket", *_TLS,
 }  # fmt: skip
 _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*", re.DOTALL)
 _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
@@ -50,6 +51,7 @@ def parse_url(url: str) -> Target:
         host, port = parts.hostname or "127.0.0.1", parts.port or 3306
         asked = dict(parse_qsl(parts.query, True, bool(parts.query)))
         channel_id = int(asked["loopback-channel"]) if "loopback-channel" in asked else None
+        read_timeout_s = float(asked.get("read-timeout", 0))
     except ValueError as error:
         # The URL itself holds a password and is not repeated.
         raise NeedsOperator(
@@ -71,6 +73,8 @@ def parse_url(url: str) -> Target:
         "connect_timeout": _CONNECT_TIMEOUT_S,
     }
     options |= {ours: asked[theirs] for theirs, ours in _TLS.items() if theirs in asked}
+    if read_timeout_s > 0:
+        options["read_timeout"] = read_timeout_s
     if "unix-socket" in asked:
         options["unix_socket"] = asked["unix-socket"]
     return Target(

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,9 +24,10 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.model import MutationType
 from penstock.ts import compose
-from tests.kit.changes import Upstream, batch_of, table_of
+from tests.kit.changes import Upstream, batch_of, catalog_of, table_of
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sliced import sql_of
+from tests.kit.wait import eventually
 
 START = Checkpoint(7, 0)
 
@@ -214,3 +216,34 @@ def test_a_ddl_fills_in_moments_as_the_upstream_does_whatever_the_servers_zone(
     with closing(zoned.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT UNIX_TIMESTAMP(told), UNIX_TIMESTAMP(now) FROM s.t")
         assert cursor.fetchone() == (1_635_640_200, 1_635_640_200)
+
+
+def test_a_statement_without_an_answer_is_tried_again_and_a_ddl_is_waited_for(
+    mariadb: MariadbServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = catalog_of("CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY)")
+    mariadb.query("CREATE DATABASE shop")
+    mariadb.query("CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    with (
+        closing(open_sink(f"{mariadb.url}?read-timeout=1", cluster_id=1)) as sink,
+        closing(mariadb.connect(autocommit=False)) as other,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        sink.load_checkpoint()
+        other.query("INSERT INTO shop.t VALUES (1)")
+        applied = thread.submit(sink.apply, [b"REPLACE INTO shop.t VALUES (1)"], Checkpoint(8, 1))
+        eventually(lambda: bool(sink.waits_for()), 60)
+        other.rollback()
+        applied.result(120)
+        assert mariadb.query("SELECT id FROM shop.t") == [(1,)]
+
+        caplog.clear()
+        other.query("SELECT * FROM shop.t")
+        (job,) = plan_ddl("ALTER TABLE t ADD COLUMN v INT", "shop", catalog, lambda: 99)
+        change = catalog.apply(job)
+        altered = thread.submit(sink.run_ddl, change, Checkpoint(9, 2), maybe_done=False)
+        time.sleep(2.5)  # Longer than a statement may take.
+        other.rollback()
+        altered.result(120)
+        assert "trying again" not in caplog.text
+    assert mariadb.query("SELECT * FROM shop.t") == [(1, None)]

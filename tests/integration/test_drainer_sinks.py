@@ -98,7 +98,9 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
 ) -> None:
     path = tmp_path / "down.db"
     pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", checkpoint_interval_s=0.5)
+    drainer = drainer_factory(
+        etcd_server.url, f"sqlite:///{path}", checkpoint_interval_s=0.5, synced_check_time=0
+    )
     _until(lambda: drainer.checkpoint_ts() > 0)
     seen = drainer.checkpoint_ts()
     _until(lambda: seconds_between(seen, drainer.checkpoint_ts()) > 1)

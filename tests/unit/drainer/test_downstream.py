@@ -28,6 +28,7 @@ def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
     (tmp_path / "password").write_text(secret + "\n")
     told = {
         "host": "h", "port": 4000, "user": "u@x",
+        "read_timeout": 60.0,
         "params": ("tidb_txn_mode=optimistic", "lock_wait_timeout=7"),
         "checkpoint": ToCheckpoint(schema="s`", table="t"),
         "security": ToSecurity(ssl_ca="/a b", ssl_cert="/c", ssl_key="/k"),
@@ -38,7 +39,8 @@ def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
         assert url.startswith("tidb://")
         target = parse_url(url)
         assert target.options["password"] == secret
-        wanted = {"host": "h", "port": 4000, "user": "u@x", "ssl_ca": "/a b", "ssl_cert": "/c"}
+        wanted = {"host": "h", "port": 4000, "user": "u@x", "ssl_ca": "/a b", "ssl_cert": "/c",
+                  "read_timeout": 60.0}  # fmt: skip
         assert wanted.items() <= target.options.items()
         assert (target.checkpoint_schema, target.checkpoint_table) == ("s``", "t")
         assert target.params == (("tidb_txn_mode", "optimistic"), ("lock_wait_timeout", "7"))

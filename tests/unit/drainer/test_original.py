@@ -16,7 +16,7 @@ from penstock.settings_text import differing, without_password
 TOP = [
     ("node-id", '"n"'), ("addr", '"127.0.0.1:1"'), ("advertise-addr", '"h:1"'), ("data-dir", '"d"'),
     ("detect-interval", "10"), ("pd-urls", '"http://127.0.0.1:2379"'), ("log-level", '"debug"'),
-    ("log-file", '"f"'), ("initial-commit-ts", "5"), ("synced-check-time", "5"),
+    ("log-file", '"f"'), ("initial-commit-ts", "5"), ("synced-check-time", "7"),
     ("compressor", '"gzip"'), ("sql-mode", '"STRICT_TRANS_TABLES"'),
 ]  # fmt: skip
 SECURITY = [
