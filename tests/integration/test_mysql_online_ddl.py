@@ -106,7 +106,7 @@ def pt_osc(server: MariadbServer, between: Act) -> None:
     changed(server, 102)
 
 
-@pytest.mark.parametrize("tool", [gh_ost, pt_osc])
+@pytest.mark.parametrize("tool", [gh_ost, pytest.param(pt_osc, marks=pytest.mark.slow)])
 def test_an_online_ddl_is_followed_without_its_copy_also_by_a_source_that_dies_in_it(
     tool: Callable[[MariadbServer, Act], None],
     etcd: Any,

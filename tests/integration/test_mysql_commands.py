@@ -1,0 +1,146 @@
+"""`mysql-source check`, `inject` and the others as commands on a real MariaDB."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from deploy.local.process import free_port
+from pumpclient.mysql.source.command import main
+from tests.integration.test_mysql_source import downstream
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.sourcing import SourceProcess, rows_of
+
+Run = Callable[..., tuple[int, str]]
+
+
+def as_process(*words: str) -> tuple[int, str]:
+    """Run the command as a process; return its exit code and all it says."""
+    command = [sys.executable, "-m", "pumpclient.mysql.source", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def mysql_source(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process, which is sooner."""
+
+    def run(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(words)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    return run
+
+
+@contextmanager
+def settings(server: MariadbServer, **changes: str) -> Iterator[None]:
+    """Let a server have other global variables for a while."""
+    were = {name: server.query(f"SELECT @@global.{name}")[0][0] for name in changes}
+    server.run(*(f"SET GLOBAL {name} = '{value}'" for name, value in changes.items()))
+    try:
+        yield
+    finally:
+        server.run(*(f"SET GLOBAL {name} = '{value}'" for name, value in were.items()))
+
+
+def test_check_says_what_fits_what_does_not_and_what_to_do(
+    mysql_source: Run, mariadb_binlog: MariadbServer, tmp_path: Path
+) -> None:
+    server = mariadb_binlog
+    config = tmp_path / "source.toml"
+
+    def check(run: Run, user: str, port: int = server.port) -> tuple[int, list[str]]:
+        secret = tmp_path / "secret"
+        secret.write_text(server.password + "\n")
+        config.write_text(f'[source]\nport = {port}\nuser = "{user}"\npassword-file = "{secret}"\n')
+        code, told = run("check", "--config", str(config))
+        return code, told.splitlines()
+
+    code, told = check(as_process, server.user)
+    assert (code, {line[:8].strip() for line in told}) == (0, {"ok"})
+    who = f"'weak'@'%' IDENTIFIED BY '{server.password}'"
+    server.run(f"CREATE OR REPLACE USER {who}", "GRANT SELECT ON *.* TO 'weak'@'%'")
+    try:
+        with settings(server, binlog_row_image="MINIMAL", binlog_format="MIXED"):
+            code, told = check(mysql_source, "weak")
+    finally:
+        server.run("DROP USER 'weak'@'%'")
+    failed = [line for line in told if line.startswith("FAILED")]
+    assert code == 2
+    assert [line.split()[1] for line in failed] == [
+        "binlog_format:", "binlog_row_image:", "privileges:",
+    ]  # fmt: skip
+    assert "SET GLOBAL binlog_row_image = 'FULL'" in failed[1]
+    assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.*" in failed[2]
+    code, told = check(mysql_source, "nobody")
+    assert code == 2
+    assert "nobody" in told[0]
+    code, told = check(mysql_source, server.user, free_port())
+    assert code == 1
+    assert "refused" in told[0]
+
+
+def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place(
+    mysql_source: Run,
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    mariadb_binlog: MariadbServer,
+    tmp_path: Path,
+) -> None:
+    server = mariadb_binlog
+    server.drop_user_databases()
+    server.run("RESET MASTER")
+    pumps = [pump_factory(etcd_server.url)]
+    source = SourceProcess(tmp_path / "source", etcd_server.url, server)
+    here = "--status-addr", source.address
+    code, told = mysql_source("status", *here)
+    assert (code, "no source answers" in told) == (1, True)
+    try:
+        source.start()
+        server.run(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)",
+            "INSERT INTO shop.t VALUES (1)",
+        )  # fmt: skip
+        source.catch_up(server)
+        code, told = mysql_source("inject", "TRUNCATE TABLE shop.t", *here)
+        assert (code, "no statement has failed" in told) == (2, True)
+        server.run(
+            "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN a INT",
+            "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t ADD COLUMN b INT AFTER a",
+            "INSERT INTO shop.t VALUES (2, 20, 200)",
+        )  # fmt: skip
+        place = source.fails()["statement"]
+        code, told = as_process("inject", "ALTER TABLE shop.t ADD COLUMN a INT", *here)
+        assert (code, told) == (0, f"inject at {place}: noted\n")
+        source.catch_up(server)
+        source.kill()  # What was decided stands, and is not done twice.
+        source.start()
+        server.run(
+            "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN c INT",
+            "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t DROP COLUMN c",
+        )  # fmt: skip
+        source.fails()
+        assert mysql_source("skip", *here)[0] == 0
+        source.catch_up(server)
+        server.run("SET SESSION binlog_format = 'STATEMENT'", "DELETE FROM shop.t WHERE id = 1")
+        source.fails()
+        assert mysql_source("replace", "ALTER TABLE shop.t COMMENT 'by hand'", *here)[0] == 0
+        server.run("UPDATE shop.t SET b = 201")
+        source.catch_up(server)
+        code, told = mysql_source("status", *here)
+        assert (code, '"state": "syncing"' in told) == (0, True)
+    finally:
+        assert source.stop() == 0
+    found = downstream(etcd, etcd_server.url, pumps).rows("shop.t")
+    assert found == [(1, None, None), (2, 20, 201)]
+    assert rows_of(server, "shop.t") == [(2, 20, 201)]
