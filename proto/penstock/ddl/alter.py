@@ -83,6 +83,18 @@ def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
     return replace(column, tp=tp, flen=flen, flag=flag, charset=charset, collate=collate)
 
 
+def _as_converted(draft: Draft, wishes: Wishes, column: ColumnInfo) -> ColumnInfo:
+    """Return a column as CONVERT TO leaves it that the same statement defines.
+
+    It overrules the definition's own character set, except `binary`; here nothing grows.
+    """
+    if wishes.convert is None or column.tp not in TEXT_TYPES or column.charset == "binary":
+        return column
+    charset, collate = draft.table.charset, draft.table.collate
+    binary = ColumnFlag.BINARY if charset == "binary" else ColumnFlag(0)
+    return replace(column, charset=charset, collate=collate, flag=column.flag | binary)
+
+
 def _apply_columns(draft: Draft, wishes: Wishes) -> dict[str, str]:
     """Change the columns; returns the new name of each that stays, by its old one."""
     _check_generated(draft, wishes)
@@ -111,7 +123,7 @@ def _changed(draft: Draft, wishes: Wishes, column: ColumnInfo) -> ColumnInfo:
     key = column.name.lower()
     definition = wishes.changed.get(key)
     if definition is not None:
-        column = _redefined(draft, column, definition)
+        column = _as_converted(draft, wishes, _redefined(draft, column, definition))
     if key in wishes.renamed:
         column = replace(column, name=wishes.renamed[key])
     if key in wishes.defaults:
@@ -149,6 +161,7 @@ def _added(draft: Draft, wishes: Wishes, definition: ColumnDef) -> ColumnInfo:
     inherited = (draft.table.charset, draft.table.collate)
     primary = {p.name.lower() for key in wishes.keys if key.primary for p in key.parts}
     column = build_column(definition, draft.new_column_id(), inherited)
+    column = _as_converted(draft, wishes, column)
     if column.name.lower() in primary:
         column = replace(column, flag=column.flag | ColumnFlag.NOT_NULL)
     return replace(column, origin_default=origin_of(column))
