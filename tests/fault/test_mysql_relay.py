@@ -94,10 +94,13 @@ def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     with relaying(tmp_path, source) as relay:
         source.insert(10)
         relay.catch_up(source)
+        eventually(lambda: relay.unit.status().behind_s == 0, LONG_S)
         source.stop()
+        eventually(lambda: relay.unit.status().behind_s > 0.5, LONG_S)
         source.start()
         source.insert(10, first=100)
         relay.catch_up(source)
+        eventually(lambda: relay.unit.status().behind_s == 0, LONG_S)
         source.restart()
         source.insert(10, first=200)
         relay.catch_up(source)

@@ -50,10 +50,15 @@ class RelayOptions:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """How far the relay log is; `gtids` as of the last sync, 0 s behind when idle."""
+    """How far the relay log is; `gtids` as of the last sync, 0 s behind when idle.
+
+    As long as the server is not heard, `behind_s` grows with the time.
+    """
 
     server: ServerIdentity | None = None
     connected: bool = False
+    heard: bool = False
+    """Whether anything came since it is connected."""
     end: Location | None = None
     gtids: str = ""
     relayed_bytes: int = 0
@@ -88,10 +93,14 @@ class RelayUnit:
         self._measured = (time.monotonic(), 0)
         self._damaged_at: tuple[str, int] | None = None
         self._status = RelayStatus()
+        self._heard_s = time.monotonic()
 
     def status(self) -> RelayStatus:
         """Return how far it is; from any thread."""
-        return self._status
+        status = self._status
+        if status.heard:
+            return status
+        return replace(status, behind_s=status.behind_s + time.monotonic() - self._heard_s)
 
     def stop(self) -> None:
         """Make `run` return soon, everything synced."""
@@ -160,7 +169,7 @@ class RelayUnit:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
-        self._status = replace(self._status, connected=False)
+        self._status = replace(self._status, connected=False, heard=False)
 
     def _finish(self) -> None:
         if self._transformer is not None:
@@ -226,8 +235,14 @@ class RelayUnit:
         end = self._status.end
         if writer.file is not None:
             end = Location(self._folder.current.suffix, writer.file, writer.offset)
+        self._heard_s = now_s
         self._status = replace(
-            self._status, end=end, relayed_bytes=relayed_bytes, bytes_per_s=rate, behind_s=behind_s
+            self._status,
+            heard=True,
+            end=end,
+            relayed_bytes=relayed_bytes,
+            bytes_per_s=rate,
+            behind_s=behind_s,
         )
         if end is not None:
             self.growth.tell(end)
