@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from pumpclient.mysql.verify import command
 from tests.kit import mysql_load
-from tests.kit.binlog_server import BinlogServer
 from tests.kit.fix_mariadb import MariadbServer
 
 pytestmark = pytest.mark.mariadb
@@ -29,19 +27,27 @@ DAMAGE = (
 )
 
 
+ROUTED = """
+    source-id = "db-1"
+    shard-mode = "optimistic"
+    [filter]
+    ignore-tables = [{ db-name = "shop_0", tbl-name = "hidden" }]
+    [[filter.routes]]
+    schema-pattern = "shop_*"
+    target-schema = "shop"
+    [[filter.routes]]
+    schema-pattern = "shop_*"
+    table-pattern = "orders_*"
+    target-schema = "shop"
+    target-table = "orders"
+"""
+ORDERS = "(id INT PRIMARY KEY, v VARCHAR(20), n INT)"
+
+
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[BinlogServer]:
-    server = BinlogServer(tmp_path / "source")
-    server.install()
-    server.start()
-    yield server
-    server.stop()
-
-
-def run(server: MariadbServer, *statements: str) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
+def source(mariadb_binlog: MariadbServer) -> MariadbServer:
+    mariadb_binlog.drop_user_databases()
+    return mariadb_binlog
 
 
 def verify(up: MariadbServer, down: MariadbServer, *more: str) -> int:
@@ -50,16 +56,16 @@ def verify(up: MariadbServer, down: MariadbServer, *more: str) -> int:
 
 
 def test_flipped_missing_and_extra_rows_are_named_and_repaired(
-    source: BinlogServer,
+    source: MariadbServer,
     mariadb: MariadbServer,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     source.run(*mysql_load.statements(6_000))
-    run(mariadb, *mysql_load.statements(6_000))
-    run(
-        mariadb, "CREATE DATABASE tidb_binlog",
+    mariadb.run(*mysql_load.statements(6_000))
+    mariadb.run(
+        "CREATE DATABASE tidb_binlog",
         "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT PRIMARY KEY, checkPoint TEXT)",
         f"INSERT INTO tidb_binlog.checkpoint VALUES (1, '{json.dumps({'commitTS': 4711})}')",
     )  # fmt: skip
@@ -67,7 +73,7 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     out = capsys.readouterr().out
     assert out.startswith("8 tables, ")
     assert out.endswith(" chunks at commit_ts 4711: equal\n")
-    run(mariadb, "SET time_zone = '+00:00'", *DAMAGE)
+    mariadb.run("SET time_zone = '+00:00'", *DAMAGE)
     assert verify(source, mariadb) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[:-1] == [
@@ -97,7 +103,7 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     as_sqlite(source, tmp_path / "d.db", capsys)
 
 
-def as_sqlite(source: BinlogServer, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def as_sqlite(source: MariadbServer, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Compare with an SQLite file: equal, then with a row that differs."""
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE `shop.pair` (a TEXT, b INT, v INT)")
@@ -109,6 +115,68 @@ def as_sqlite(source: BinlogServer, path: Path, capsys: pytest.CaptureFixture[st
         assert command.main(["verify", *urls, "--tables", "shop.pair"]) == 0
         database.execute("UPDATE `shop.pair` SET v = 1 WHERE b = 17")
         database.commit()
+        database.execute("CREATE TABLE `shop.own` (a TEXT)")
     capsys.readouterr()
-    assert command.main(["verify", *urls, "--tables", "shop.pair"]) == 1
-    assert "shop.pair ('k4', 17): changed in v\n" in capsys.readouterr().out
+    assert command.main(["verify", *urls, "--tables", "shop.pair", "shop.o*"]) == 1
+    told = capsys.readouterr()
+    assert "shop.pair ('k4', 17): changed in v\n" in told.out
+    assert "note: shop.own: table only downstream\n" in told.err
+
+
+def test_routed_and_merged_tables_are_compared_under_their_names_and_what_is_more_is_told(
+    source: MariadbServer,
+    mariadb: MariadbServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    both = "SELECT seq + {}, CONCAT('v', seq), seq % 5 FROM seq_1_to_2000"
+    source.run(
+        "CREATE DATABASE shop_0", "CREATE DATABASE shop_1",
+        f"CREATE TABLE shop_0.orders_1 {ORDERS}", f"CREATE TABLE shop_1.orders_2 {ORDERS}",
+        "CREATE TABLE shop_0.plain (id INT)", "INSERT INTO shop_0.plain VALUES (1), (1)",
+        "CREATE TABLE shop_0._plain_gho (id INT)", "CREATE TABLE shop_0.hidden (id INT)",
+        "USE shop_0", f"INSERT INTO shop_0.orders_1 {both.format(0)}",
+        f"INSERT INTO shop_1.orders_2 {both.format(1000)} WHERE seq > 1000",
+    )  # fmt: skip
+    mariadb.run(
+        "CREATE DATABASE shop", "USE shop", f"CREATE TABLE orders {ORDERS}",
+        "CREATE TABLE plain (id INT)", "INSERT INTO plain VALUES (1), (1)",
+        f"INSERT INTO orders {both.format(0)}",
+        f"INSERT INTO orders {both.format(1000)} WHERE seq > 1000",
+        "INSERT INTO orders VALUES (-5, 'a third server', 1)", "CREATE TABLE late (id INT)",
+        "ALTER TABLE orders ADD COLUMN gone INT DEFAULT 3",
+    )  # fmt: skip
+    config = tmp_path / "source.toml"
+    config.write_text(ROUTED)
+    told = ["--source-config", str(config)]
+    assert verify(source, mariadb, *told) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("3 tables, ")
+    assert "note: shop.late: table only downstream\n" in out.err
+    assert "note: shop_0.orders_1 -> shop.orders: column gone only downstream\n" in out.err
+    assert "3 tables, or tables' columns, only downstream" in out.out
+    assert verify(source, mariadb, *told, "--strict", "--tables", "shop*.[lp]*") == 1
+    assert "shop.late: table only downstream\n" in capsys.readouterr().out
+    mariadb.run(
+        "UPDATE shop.orders SET v = 'flipped' WHERE id = 7",
+        "DELETE FROM shop.orders WHERE id = 2003",
+    )
+    repair = [*told, "--repair", "--yes"]
+    assert verify(source, mariadb, *repair) == 1
+    out = capsys.readouterr()
+    assert "shop_0.orders_1 -> shop.orders (7): changed in v\n" in out.out
+    assert "shop_1.orders_2 -> shop.orders (2003): missing\n" in out.out
+    assert "columns that only the downstream has: not repaired" in out.err
+    mariadb.run("ALTER TABLE shop.orders DROP COLUMN gone")
+    assert verify(source, mariadb, *repair) == 0
+    assert len(mariadb.query("SELECT id FROM shop.orders WHERE id IN (-5, 7, 2003)")) == 3
+    routes = ["--route", "shop_*.orders_*=shop.orders", "--route", "shop_*=shop"]
+    assert verify(source, mariadb, *routes, "--tables", "shop_?.[op]*") == 0
+    capsys.readouterr()
+    for wrong, why in (
+        ([*routes, *told], "given twice"),
+        (["--route", "shop"], "no route"),
+        (["--source-config", str(tmp_path / "none")], "no file"),
+    ):
+        assert verify(source, mariadb, *wrong) == 2
+        assert why in capsys.readouterr().err

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from penstock import __version__
 from penstock.errors import NeedsOperator, PenstockError
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.verify.names import names_of
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
 from pumpclient.mysql.verify.unit import Report, Verifier, VerifyOptions
 
@@ -33,9 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def verify(told: argparse.Namespace) -> int:
     """Compare as asked; return the exit code."""
+    names = names_of(told.source_config, told.route)
     options = VerifyOptions(
         tables=tuple(told.tables or ["*"]),
-        source=told.source,
+        names=names,
+        strict=told.strict,
+        source=told.source or names.source,
         rows_per_chunk=told.rows_per_chunk,
         wait_s=told.wait_s,
         differences_max=told.max_differences,
@@ -62,6 +66,8 @@ def _summary(report: Report) -> str:
     text += "equal" if not report.different else f"{report.different} differences"
     if report.repaired:
         text += f", {report.repaired} repaired"
+    if report.only_downstream:
+        text += f", {report.only_downstream} tables, or tables' columns, only downstream"
     if report.undecided:
         text += f", {report.undecided} rows undecided: they kept changing, or the Drainer is behind"
     return f"{more}{text}\n"
@@ -119,6 +125,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tables", nargs="+", metavar="PATTERN", help="such as 'shop.*'")
     command.add_argument(
         "--source", default="", metavar="ID", help="source-id, when there are several"
+    )
+    command.add_argument(
+        "--source-config",
+        default="",
+        metavar="FILE",
+        help="settings of the source: its filters, routes, shard-mode and source-id count",
+    )
+    command.add_argument(
+        "--route",
+        action="append",
+        default=[],
+        metavar="FROM=TO",
+        help="a table's name downstream, such as 'shop_*.order_*=shop.orders'; may be repeated",
+    )
+    command.add_argument(
+        "--strict",
+        action="store_true",
+        help="tables and columns that only the downstream has are differences",
     )
     command.add_argument("--checkpoint-table", default="tidb_binlog.checkpoint", metavar="NAME")
     command.add_argument("--rows-per-chunk", type=int, default=50_000, metavar="N")

@@ -13,7 +13,14 @@ from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.chunks import Range
 from pumpclient.mysql.load.sessions import Session
-from pumpclient.mysql.load.tables import SourceTable, parameter_safe, quoted_key
+from pumpclient.mysql.load.state import Name
+from pumpclient.mysql.load.tables import (
+    SYSTEM_SCHEMAS,
+    SourceTable,
+    base_tables,
+    parameter_safe,
+    quoted_key,
+)
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
 from pumpclient.mysql.protocol.server import identify, master_status
 from pumpclient.mysql.verify.values import BINARY, FLOATS, INTEGERS, Column, Key
@@ -33,6 +40,9 @@ class Downstream(Protocol):
     """What is compared with the upstream."""
 
     flavor: Flavor | None
+
+    def tables(self) -> list[Name]:
+        """Return all tables, those of servers and of the Drainer apart."""
 
     def columns(self, table: SourceTable) -> tuple[Column, ...]:
         """Return a table's columns, none when it is not there."""
@@ -101,7 +111,9 @@ class MysqlSide:
     def __init__(self, address: ServerAddress, checkpoint: str = "tidb_binlog.checkpoint") -> None:
         """Connect; `checkpoint` is the table of the Drainer's checkpoint."""
         self._address = address
-        self._checkpoint = ".".join(map(quote_name, checkpoint.split(".")))
+        self._checkpoint = tuple(checkpoint.split("."))
+        if len(self._checkpoint) != 2:
+            raise NeedsOperator(f"{checkpoint!r} is no table", hint="write schema.table")
         self.session = Session(address)
         """Outside of any snapshot, for what is not rows."""
         with server_errors(address):
@@ -115,6 +127,10 @@ class MysqlSide:
         with self._address.session() as connection:
             status = master_status(connection, self.flavor)
         return status.file, status.position
+
+    def tables(self) -> list[Name]:
+        """Return all tables of users."""
+        return [table.full_name for table in base_tables(self.session)]
 
     def columns(self, table: SourceTable) -> tuple[Column, ...]:
         """Return a table's columns, none when it is not there."""
@@ -151,11 +167,14 @@ class MysqlSide:
 
     def position(self) -> Position:
         """Return the checkpoint of the snapshot."""
-        try:
-            found = self._moment.fetch(f"SELECT checkPoint FROM {self._checkpoint}")  # noqa: S608
-        except NeedsOperator:
+        there = self.session.fetch(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            self._checkpoint,
+        )
+        if not there:
             return Position()
-        return _position(found)
+        name = ".".join(map(quote_name, self._checkpoint))
+        return _position(self._moment.fetch(f"SELECT checkPoint FROM {name}"))  # noqa: S608
 
     def write(
         self,
@@ -199,6 +218,12 @@ class SqliteSide:
             self._database = sqlite3.connect(f"file:{path}?mode=rw", uri=True, isolation_level=None)
         except sqlite3.Error as error:
             raise NeedsOperator(f"{path}: {error}", hint="name the Drainer's file") from error
+
+    def tables(self) -> list[Name]:
+        """Return the tables whose names begin with a schema."""
+        found = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        names = [str(name).partition(".") for (name,) in found.fetchall()]
+        return sorted((s, t) for s, _, t in names if t and s not in SYSTEM_SCHEMAS)
 
     def columns(self, table: SourceTable) -> tuple[Column, ...]:
         """Return a table's columns; types are the upstream's to say."""

@@ -51,9 +51,9 @@ class Difference:
 
     def __str__(self) -> str:
         """Return a line for people."""
-        key = ", ".join(map(_shown, self.key))
+        key = f" ({', '.join(map(_shown, self.key))})" if self.key else ""
         where = f" in {', '.join(self.columns)}" if self.columns else ""
-        return f"{self.table} ({key}): {self.kind}{where}"
+        return f"{self.table}{key}: {self.kind}{where}"
 
 
 def _shown(value: object) -> str:
