@@ -11,9 +11,11 @@ from penstock.ddl import plan_ddl
 from penstock.ddl.parse import parse
 from penstock.ddl.statements import CreateLike, CreateSchema, CreateTable, CreateView
 from penstock.ddl.statements import Statement as Parsed
+from penstock.ddl.syntax import TableRef
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.model import Origin
+from penstock.schema import TableInfo
 from pumpclient.client import PumpClient
 from pumpclient.mysql.source import merged
 from pumpclient.mysql.source.tables import ensure_schema
@@ -24,10 +26,12 @@ from pumpclient.mysql.translate.ddl import (
     Translator,
     Verb,
     origins_of,
+    skip_reason,
 )
 from pumpclient.mysql.translate.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.sql import plain_text, statement_text
+from pumpclient.mysql.translate.timestamps import is_implicit, may_hold_timestamps, written_out
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +60,26 @@ class Statements:
         try:
             text = ""
             if ruling is None or ruling.verb is Verb.INJECT:
-                mode = statement.query.variables().sql_mode or 0
-                text = plain_text(statement_text(statement.query), mode, statement.dialect)
+                text = self._text(statement, schema)
             return self._translator.translate(text, schema, kept, ruling)
         except NeedsOperator as error:
             raise NeedsOperator(f"{place}: {error.problem}", hint=error.hint) from error
+
+    def _text(self, statement: Statement, schema: str) -> str:
+        """Return a statement's text, and in it all that its session did unasked."""
+        variables = statement.query.variables()
+        mode = variables.sql_mode or 0
+        text = plain_text(statement_text(statement.query), mode, statement.dialect)
+        if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
+            return text
+        if skip_reason(text) is not None:
+            return text
+
+        def here(ref: TableRef) -> TableInfo | None:
+            target = self._rules.target(ref.schema or schema, ref.name)
+            return self._client.session.schemas.catalog().table(*target)
+
+        return written_out(text, here)
 
     def execute(self, statement: Statement, translation: Translation, origin: Origin) -> int:
         """Execute all pieces that were not executed before; return how many were.
