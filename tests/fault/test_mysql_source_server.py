@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import time
 from collections.abc import Iterator
@@ -85,6 +86,26 @@ def test_a_connection_that_is_cut_twenty_times_within_transactions_brings_each_o
         assert source.status()["relay"]["reconnects"] > 0
         assert source.stop() == 0
     assert rig.check(server).repeated == 0
+
+
+def test_a_source_that_begins_at_a_moment_leaves_out_what_was_before_it_and_nothing_later(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    ((now_s,),) = server.query("SELECT UNIX_TIMESTAMP()")
+    server.insert(3)
+    server.run(f"SET timestamp = {now_s + 999}", "INSERT INTO shop.t VALUES (10, 'a second early')")
+    server.run(f"SET timestamp = {now_s + 1000}", "INSERT INTO shop.t VALUES (20, 'in time')")
+    moment = dt.datetime.fromtimestamp(now_s + 1000, dt.UTC).isoformat()
+    source = rig.begin(server, start=moment)
+    source.catch_up(server)
+    server.run("INSERT INTO shop.t VALUES (21, 'the clock jumped back')")
+    source.catch_up(server)
+    source.kill()
+    server.run("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (22, 'after a restart')")
+    source.start()
+    source.catch_up(server)
+    assert source.stop() == 0
+    assert [row[0] for row in rig.downstream().rows("shop.t")] == [20, 21, 22]
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ class SourceRig:
         self.etcd_url = etcd_url
         self.folder = folder
         self.source: SourceProcess
-        self._etcd = etcd
+        self.etcd = etcd
         self._pumps = [pump_factory(etcd_url)]
         self._sources: list[SourceProcess] = []
 
@@ -61,7 +61,7 @@ class SourceRig:
         """Return what came out; each transaction came once, in the server's order."""
         with PumpClient.connect(self.etcd_url) as client:
             until_ts = client.session.oracle.get_ts()
-        found = Downstream(self._etcd, self._pumps, until_ts)
+        found = Downstream(self.etcd, self._pumps, until_ts)
         assert found.origins == sorted(set(found.origins))
         return found
 

@@ -10,15 +10,17 @@ soon as nothing is open and it has grown.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.files import sync_folder
 
 _BYTES_MAX = 1 << 20
+_DISK_HINT = "look at the disk of data-dir; what the journal says stays true"
 
 
 class Group(NamedTuple):
@@ -35,6 +37,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Read what an earlier life left; raise `Corrupt` for lines that nobody wrote."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._open = _open_groups(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._size = os.fstat(self._file).st_size
@@ -46,17 +49,16 @@ class Journal:
         return list(self._open.values())
 
     def begin(self, node_id: str, start_ts: range) -> None:
-        """Note a group, durably."""
+        """Note a group, durably; raise `Retryable` for a full disk, as all that write do."""
+        record = {"pump": node_id, "first": start_ts[0], "last": start_ts[-1]}
+        self._write(record, is_durable=True)
         self._open[start_ts[0]] = Group(node_id, start_ts)
-        self._write({"pump": node_id, "first": start_ts[0], "last": start_ts[-1]})
-        os.fdatasync(self._file)
 
     def decide(self, start_ts: range, commit_ts: range) -> None:
         """Note that a group is to be committed, durably."""
         first = start_ts[0]
+        self._write({"decided": first, "commit": commit_ts[0]}, is_durable=True)
         self._open[first] = self._open[first]._replace(commit_ts=commit_ts)
-        self._write({"decided": first, "commit": commit_ts[0]})
-        os.fdatasync(self._file)
 
     def end(self, start_ts: range) -> None:
         """Note that nothing of a group is open."""
@@ -73,13 +75,23 @@ class Journal:
         """Close the file."""
         os.close(self._file)
 
-    def _write(self, record: dict[str, object]) -> None:
-        if self._size > _BYTES_MAX and len(self._open) == 1 and "pump" in record:
-            # Only the group that is being noted is open, so nothing before it counts any more.
+    def _write(self, record: dict[str, object], *, is_durable: bool = False) -> None:
+        if self._size > _BYTES_MAX and not self._open and "pump" in record:
+            # No group is open, so nothing before the one that is noted counts any more.
             os.ftruncate(self._file, 0)
             self._size = 0
         data = json.dumps(record).encode() + b"\n"
-        os.write(self._file, data)
+        try:
+            if os.write(self._file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if is_durable:
+                os.fdatasync(self._file)
+        except OSError as error:
+            # Half a line would be taken for damage once others stand behind it.
+            os.ftruncate(self._file, self._size)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Retryable(f"{self._path}: {error.strerror}") from error
+            raise NeedsOperator(f"{self._path}: {error.strerror}", hint=_DISK_HINT) from error
         self._size += len(data)
 
 
