@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from deploy.local.etcd import EtcdServer
 from drainer.origins import Origins
 from penstock.registry import Registry
 from pumpclient import PumpClient
+from pumpclient.mysql.verify import command as verify
 from tests.integration.test_pumpclient_origin import streamed
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.fix_mariadb import MariadbServer
@@ -74,6 +77,42 @@ def all_arrived(etcd: Any, url: str, pumps: list[Any], drainer: DrainerProcess) 
     return seen.repeated
 
 
+def verified_while_behind(
+    source: SourceProcess, server: MariadbServer, down: MariadbServer, folder: Path
+) -> None:
+    """Let `penstock verify` begin while rows are missing: it waits until the Drainer has them."""
+    source.stop()
+    server.run("INSERT INTO shop.sale (id) VALUES (-1)", "INSERT INTO shop.visit (who) VALUES (-1)")
+    command = [sys.executable, "-m", verify.__name__, "verify", "--wait-s", str(LONG_S)]
+    command += ["--upstream", server.url, "--downstream", down.url, "--tables", "shop.*"]
+    told = folder / "verify"
+    with told.open("w") as out:
+        verifying = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        eventually(lambda: "waiting until the downstream is at" in told.read_text(), LONG_S)
+        source.start()
+        code = verifying.wait(2 * LONG_S)
+    finally:
+        verifying.kill()
+        verifying.wait()
+    assert (code, told.read_text().endswith(": equal\n")) == (0, True), told.read_text()
+
+
+def repaired(server: MariadbServer, down: MariadbServer) -> None:
+    """Let `penstock verify` repair what somebody did to the downstream, beside the Drainer."""
+    keys = [key for (key,) in server.query("SELECT id FROM shop.sale ORDER BY id LIMIT 3")]
+    down.run(
+        f"UPDATE shop.sale SET amount = 77 WHERE id = {keys[0]}",
+        f"DELETE FROM shop.sale WHERE id = {keys[1]}",
+        "INSERT INTO shop.sale (id, code) VALUES (-7, 'nobody sold this')",
+    )
+    told = ["verify", "--upstream", server.url, "--downstream", down.url, "--tables", "shop.sale"]
+    told += ["--wait-s", "0"]
+    assert verify.main(told) == 1
+    assert verify.main([*told, "--repair", "--yes"]) == 0
+    assert rows_of(down, "shop.sale") == rows_of(server, "shop.sale")
+
+
 @pytest.mark.parametrize(
     ("points", "kills"), [(SHORT, 1), pytest.param(LONG, 6, marks=pytest.mark.slow)]
 )
@@ -111,5 +150,7 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
         for table in TABLES:
             assert rows_of(mariadb, table) == rows_of(server, table)
         assert 0 < repeated(drainer) <= in_streams
+        verified_while_behind(source, server, mariadb, tmp_path)
+        repaired(server, mariadb)
     finally:
         source.stop()
