@@ -66,6 +66,8 @@ class MariadbServer(ServerProcess):
                 f"--datadir={home / 'data'}",
                 f"--socket={home / 's'}",
                 f"--pid-file={home / 'pid'}",
+                # In a shared one a server that starts clears the others' files away.
+                f"--tmpdir={home}",
                 f"--init-file={home / 'init.sql'}",
                 f"--bind-address={self.host}",
                 f"--port={self.port}",
