@@ -6,7 +6,8 @@
                                     refused
     drops one                       nothing runs: others may have it; rows without it have its
                                     default, or NULL; where it has neither, this is refused
-    changes one, sets defaults      runs each time
+    changes one, sets defaults      runs each time; refused where rows of the others do not fit
+                                    behind it: another kind of type, less room, NULL no longer
     TRUNCATE, DROP, RENAME          would take the rows of the others too: refused
 
 Nobody knows all sources, so nothing here waits for the last one, as `penstock.filters.merging`
@@ -18,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from penstock.datum.fields import STRING_TYPES
+from penstock.datum.ints import INTEGER_BITS
 from penstock.ddl.operations import (
     AddColumns,
     AddKey,
@@ -45,7 +48,7 @@ from penstock.ddl.statements import (
 from penstock.ddl.syntax import ColumnDef
 from penstock.ddl.types import build_column
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnInfo, TableInfo
+from penstock.schema import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.translate.columns import stand_in
 
 _HINT = (
@@ -98,6 +101,7 @@ def _votes(name: str, operation: Operation, table: TableInfo) -> set[_Vote]:
             names = {index.name.lower() for index in table.indexes}
             return {_there(operation.new.lower() in names)}
         case ChangeColumn() if operation.old.lower() == operation.column.name.lower():
+            _check_change(name, table, columns.get(operation.old.lower()), operation.column)
             return {_Vote.RUN}
         case ChangeColumn() | RenameColumn() | RenameTo() | Partitions():
             raise _refused(name, "rows of the others do not fit behind it")
@@ -123,6 +127,36 @@ def _kind(column: ColumnInfo) -> tuple[object, ...]:
     """Return what of a column must be alike so that its values fit; the length is apart."""
     own = column.tp, column.is_unsigned, column.decimal, column.charset, column.elems
     return *own, column.generated_expr
+
+
+def _check_change(
+    name: str, table: TableInfo, there: ColumnInfo | None, definition: ColumnDef
+) -> None:
+    """Refuse what rows that fit today might not fit any more."""
+    if there is None:
+        return
+    wanted = build_column(definition, there.id, (table.charset, table.collate))
+    if wanted.is_not_null and not there.is_not_null:
+        raise _refused(name, f"column {there.name!r} may be NULL in rows of the others")
+    before, after = _room(there), _room(wanted)
+    if before[0] != after[0] or any(a < b for b, a in zip(before[1], after[1], strict=True)):
+        raise _refused(name, f"values of column {there.name!r} of the others do not fit behind it")
+    if wanted.elems[: len(there.elems)] != there.elems:
+        raise _refused(name, f"column {there.name!r} takes other values there")
+
+
+def _room(column: ColumnInfo) -> tuple[object, tuple[int, ...]]:
+    """Return the kind of a column's values, and how much room they have."""
+    tp, scale = column.tp, max(column.decimal, 0)
+    if tp in INTEGER_BITS:
+        return ("integer", column.is_unsigned), (INTEGER_BITS[tp],)
+    if tp in STRING_TYPES:
+        return ("binary" if column.is_binary else "text"), (column.flen,)
+    if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return "float", (int(tp is MysqlType.DOUBLE),)
+    if tp is MysqlType.NEWDECIMAL:
+        return tp, (column.flen - scale, scale)
+    return tp, (0 if tp in (MysqlType.ENUM, MysqlType.SET) else column.flen, scale)
 
 
 def _there(is_there: bool) -> _Vote:

@@ -107,7 +107,8 @@ def table() -> TableInfo:
     for sql in (
         "CREATE DATABASE shop",
         "CREATE TABLE shop.t (id INT PRIMARY KEY, v INT, n INT, KEY by_v (v),"
-        " s VARCHAR(9) NOT NULL, d INT NOT NULL DEFAULT 3)",
+        " s VARCHAR(9) NOT NULL, d INT NOT NULL DEFAULT 3, p DECIMAL(7,2),"
+        " e ENUM('a','b'), f FLOAT, dt DATETIME)",
     ):
         for job in plan_ddl(sql, None, catalog, lambda: next(ids)):
             catalog.apply(job)
@@ -136,6 +137,22 @@ def table() -> TableInfo:
         ("ALTER TABLE shop.t ADD INDEX (v)", False),
         ("ALTER TABLE shop.t ADD INDEX by_n (n)", True),
         ("ALTER TABLE shop.t MODIFY v BIGINT", True),
+        ("ALTER TABLE shop.t MODIFY v SMALLINT", None),
+        ("ALTER TABLE shop.t MODIFY v BIGINT UNSIGNED", None),
+        ("ALTER TABLE shop.t MODIFY v INT NOT NULL", None),
+        ("ALTER TABLE shop.t MODIFY v VARCHAR(99)", None),
+        ("ALTER TABLE shop.t MODIFY v INT DEFAULT 4", True),
+        ("ALTER TABLE shop.t MODIFY s VARCHAR(10) NOT NULL", True),
+        ("ALTER TABLE shop.t CHANGE s s TEXT", True),
+        ("ALTER TABLE shop.t MODIFY s VARCHAR(8) NOT NULL", None),
+        ("ALTER TABLE shop.t MODIFY s VARBINARY(20) NOT NULL", None),
+        ("ALTER TABLE shop.t MODIFY p DECIMAL(8,2)", True),
+        ("ALTER TABLE shop.t MODIFY p DECIMAL(8,4)", None),
+        ("ALTER TABLE shop.t MODIFY e ENUM('a','b','c')", True),
+        ("ALTER TABLE shop.t MODIFY e ENUM('b','a')", None),
+        ("ALTER TABLE shop.t MODIFY f DOUBLE", True),
+        ("ALTER TABLE shop.t MODIFY dt DATETIME(3)", True),
+        ("ALTER TABLE shop.t MODIFY dt DATE", None),
         ("ALTER TABLE shop.t COMMENT 'x'", True),
     ],
 )
