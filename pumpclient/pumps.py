@@ -136,7 +136,7 @@ class Pumps:
     def __init__(
         self, cluster_id: int, selector: Selector, options: Options, tls: Tls | None = None
     ) -> None:
-        self._cluster_id = cluster_id
+        self.cluster_id = cluster_id
         self._selector = selector
         self._options = options
         self._tls = tls
@@ -248,7 +248,7 @@ class Pumps:
     def _follow_one(self, status: NodeStatus) -> None:
         pump = self._pumps.get(status.node_id)
         if pump is None:
-            self._pumps[status.node_id] = Pump(status, self._cluster_id, self._options, self._tls)
+            self._pumps[status.node_id] = Pump(status, self.cluster_id, self._options, self._tls)
             return
         was_online, pump.is_online = pump.is_online, status.state is NodeState.ONLINE
         pump.score = status.score

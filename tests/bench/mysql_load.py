@@ -1,7 +1,8 @@
 """The initial load of sysbench-like tables, rows/s, against `mariadb-dump | mariadb`.
 
 `mysql.load` ends when all rows are readable in the second server, through a Pump and the Drainer;
-`mysql.load.pumps` when all are durable on the Pump. The baseline ends when the pipe does, in the
+`mysql.load.pumps` when all are durable on the Pump; `mysql.load.sink` writes them straight there,
+into tables that the Drainer creates. The baseline ends when the pipe does, in the
 same second server. All of it shares one machine; servers sync as they do by default. `detail` has
 the CPU microseconds per row of each process: of a machine that others use, they tell more.
 """
@@ -19,7 +20,9 @@ from pathlib import Path
 from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer, program
 from pumpclient import PumpClient
+from pumpclient.mysql.load.sink import SinkOptions
 from pumpclient.mysql.load.unit import Load, LoadOptions
+from pumpclient.mysql.protocol.address import address_in
 from pumpclient.mysql.translate.ddl import Translator
 from tests.bench.figure import Figure
 from tests.bench.lag import cpu_s, process_s, wait_until
@@ -123,35 +126,38 @@ def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Fig
     assert _sums(target) == expected
     with target.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE sbtest")
+    baseline = {"baseline": "mariadb-dump | mariadb", "baseline_cpu_us_per_row": dumped_cpu}
     with PumpClient.connect(cluster.etcd.url) as client:
         client.execute_ddl("CREATE DATABASE warm")
-        client.execute_ddl("CREATE TABLE warm.t (id INT PRIMARY KEY)")
-        with client.begin("warm") as first:
-            first.insert("t", {"id": 1})
-        wait_until(target, first.commit_ts or 0)  # Spark takes some seconds to start.
-        options = LoadOptions(translator=Translator(), readers=READERS)
-        begun, before = time.perf_counter(), _cluster_cpu(source, cluster)
-        Load(source.address, client, home / "load.json", options).run("bench", 1)
-        to_pumps_s = time.perf_counter() - begun
-        with client.begin("warm") as last:
-            last.insert("t", {"id": 2})
-        own_s = _own_s()  # Waiting costs, too.
-        wait_until(target, last.commit_ts or 0, 0.02)
-        to_target_s = time.perf_counter() - begun
-        after = {**_cluster_cpu(source, cluster), "load": own_s}
-    assert _sums(target) == expected
-    rows = TABLES * ROWS
-    detail = {"rows": rows, "readers": READERS, "baseline": "mariadb-dump | mariadb"}
-    cpu = {
-        "cpu_us_per_row": _per_row(before, after),
-        "baseline_cpu_us_per_row": dumped_cpu,
-        "machine_load": round(os.getloadavg()[0], 1),
-    }
-    for name, seconds in (("mysql.load", to_target_s), ("mysql.load.pumps", to_pumps_s)):
-        yield Figure(
-            name=name,
-            value=rows / seconds,
-            unit="rows/s",
-            baseline=rows / dumped_s,
-            detail={**detail, **cpu},
-        )
+        client.execute_ddl("CREATE TABLE warm.t (id BIGINT PRIMARY KEY)")
+        _settle(client, target)  # Spark takes some seconds to start.
+        ways = {"mysql.load": None, "mysql.load.sink": SinkOptions(address_in(target.url, "sink"))}
+        for name, sink in ways.items():
+            options = LoadOptions(translator=Translator(), readers=READERS, sink=sink)
+            begun, before = time.perf_counter(), _cluster_cpu(source, cluster)
+            Load(source.address, client, home / name, options).run(name, 1)
+            seconds = {f"{name}.pumps" if sink is None else name: time.perf_counter() - begun}
+            own_s = _own_s()  # Waiting costs, too.
+            if sink is None:
+                _settle(client, target)
+                seconds[name] = time.perf_counter() - begun
+            cpu = _per_row(before, {**_cluster_cpu(source, cluster), "load": own_s})
+            assert _sums(target) == expected
+            client.execute_ddl("DROP DATABASE sbtest")
+            detail = {"rows": TABLES * ROWS, "readers": READERS, "cpu_us_per_row": cpu}
+            detail["machine_load"] = round(os.getloadavg()[0], 1)
+            for figure, took_s in seconds.items():
+                yield Figure(
+                    name=figure,
+                    value=TABLES * ROWS / took_s,
+                    unit="rows/s",
+                    baseline=TABLES * ROWS / dumped_s,
+                    detail={**detail, **baseline},
+                )
+
+
+def _settle(client: PumpClient, target: MariadbServer) -> None:
+    """Return once the second server has all that was committed."""
+    with client.begin("warm") as last:
+        last.insert("t", {"id": client.session.oracle.get_ts()})
+    wait_until(target, last.commit_ts or 0, 0.02)

@@ -1,8 +1,9 @@
-"""The initial load: tables as they are at one moment, written through the Pumps, then the binlog.
+"""The initial load: tables as they are at one moment, through the Pumps or into the downstream.
 
     global read lock ── every session begins its snapshot, the position is noted ── lock released
     for each target table:   drop what an attempt before left ── create ── chunks ── done, durably
-                                              read in parallel ──┘ written in order, by one writer
+                                              read in parallel ──┘ written in order, by one writer;
+                                                                   or in parallel into the sink
 
 Exactly once, whatever dies. A snapshot dies with its sessions, so an attempt that ended early can
 never be continued as it was: the next one takes another snapshot, at a later position. A target

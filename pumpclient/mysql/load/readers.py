@@ -1,6 +1,8 @@
 """Threads that read chunks of many tables and hand their rows over in bounded groups.
 
 planner session ── ranges, as they are asked for ──> reader threads ── queue ──> one writer
+                                                          └─ a session of the sink each, if there
+                                                             is one: then the queue has counts
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass, field
 
 from pumpclient.mysql.load.chunks import Range, packed
 from pumpclient.mysql.load.sessions import Session
+from pumpclient.mysql.load.sink import SinkSession
+from pumpclient.mysql.load.sql_rows import SqlRows
 from pumpclient.mysql.load.tables import SourceTable, chunks_of, select
 from pumpclient.mysql.load.text_rows import TextRows
 
@@ -26,6 +30,8 @@ class TableJob:
 
     table: SourceTable
     reader: TextRows
+    way: SqlRows | None = None
+    """Into the sink; None through the Pumps."""
     chunks_begun: int = 0
     chunks_ended: int = 0
     is_planned: bool = False
@@ -33,10 +39,13 @@ class TableJob:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one table; an empty one says that one more chunk, or the planning, is at its end."""
+    """Rows of one table; without any it says that a chunk, or the planning, is at its end."""
 
     job: TableJob
     rows: list[bytes] = field(default_factory=list)
+    written_rows: int = 0
+    written_bytes: int = 0
+    """Of rows that are in the sink already."""
     ends_chunk: bool = False
 
 
@@ -48,6 +57,7 @@ class Readers:
         jobs: Sequence[TableJob],
         planner: Session,
         sessions: Sequence[Session],
+        writers: Sequence[SinkSession] = (),
         *,
         rows_per_chunk: int,
         group_bytes: int,
@@ -55,6 +65,7 @@ class Readers:
         self._jobs = jobs
         self._planner = planner
         self._sessions = sessions
+        self._writers = writers
         self._rows_per_chunk = rows_per_chunk
         self._group_bytes = group_bytes
         self._queue: queue.Queue[Group | BaseException | None] = queue.Queue(
@@ -76,7 +87,7 @@ class Readers:
     def groups(self) -> Iterator[Iterator[Group]]:
         """Run the threads during the `with`; what fails in one is raised by the iterator."""
         threads = [
-            threading.Thread(target=self._read_all, args=(s,), name=f"load-{n}", daemon=True)
+            threading.Thread(target=self._read_all, args=(s, n), name=f"load-{n}", daemon=True)
             for n, s in enumerate(self._sessions)
         ]
         for thread in threads:
@@ -87,6 +98,8 @@ class Readers:
             self._stop.set()
             for session in (self._planner, *self._sessions):
                 session.interrupt()
+            for writer in self._writers:
+                writer.interrupt()
             for thread in threads:
                 thread.join()
 
@@ -100,25 +113,30 @@ class Readers:
             else:
                 yield item
 
-    def _read_all(self, session: Session) -> None:
+    def _read_all(self, session: Session, number: int) -> None:
         try:
             while True:
                 with self._lock:
                     found = next(self._plan, None)
                 if found is None or self._stop.is_set():
                     break
-                self._read(session, *found)
+                self._read(session, number, *found)
             self._put(None)
         except BaseException as error:
             self._put(error)
 
-    def _read(self, session: Session, job: TableJob, range_: Range) -> None:
+    def _read(self, session: Session, number: int, job: TableJob, range_: Range) -> None:
         sql, parameters = select(job.table, job.reader.columns, range_)
         rows = session.rows(sql, parameters, job.reader)
         for group in packed(rows, self._group_bytes):
             if self._stop.is_set():
                 return
-            self._put(Group(job, group))
+            if job.way is None:
+                self._put(Group(job, group))
+                continue
+            self._writers[number].insert(job.way, group)
+            size_bytes = sum(map(len, group))
+            self._put(Group(job, written_rows=len(group), written_bytes=size_bytes))
         self._put(Group(job, ends_chunk=True))
 
     def _put(self, item: Group | BaseException | None) -> None:

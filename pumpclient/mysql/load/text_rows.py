@@ -25,10 +25,10 @@ from penstock.errors import Malformed
 from penstock.schema import ColumnInfo, MysqlType, TableInfo
 from pumpclient.changes import next_row_id
 
-_INTEGERS = frozenset(
+INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
 )
-_AS_NUMBER = frozenset({MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
+AS_NUMBER = frozenset({MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
 _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 _SHORT = 251
 _QUICK = 1 << 27
@@ -49,7 +49,7 @@ that is not whole, or that no quick way can read, and whether the end of all row
 def selected(column: ColumnInfo) -> str:
     """Return what to select for a column: its exact value in a form that is alike everywhere."""
     name = quote_name(column.name)
-    if column.tp in _AS_NUMBER:
+    if column.tp in AS_NUMBER:
         return f"{name} + 0"
     if column.tp is MysqlType.FLOAT:
         return f"{name} * 1e0"  # As text a FLOAT has six digits only.
@@ -64,7 +64,7 @@ class TextRows:
     """Expressions to select, in this order."""
     read: ReadRows
     row: Callable[[bytes], bytes]
-    """Turns one row's whole payload into row bytes."""
+    """Turns one row's whole payload into what `read` makes of it."""
 
 
 def text_rows(table: TableInfo) -> TextRows:
@@ -72,7 +72,19 @@ def text_rows(table: TableInfo) -> TextRows:
     stored = stored_columns(table)
     encoders = [_encoder(each) for each in stored]
     join = _joined(table, stored, encoders)
-    names: dict[str, object] = {"long": _long, "size": _SIZE, **join.names}
+    read, row = compiled(table.name, len(stored), join.expression, join.names)
+    columns = tuple(selected(each.column) for each in stored)
+    return TextRows(columns, read, row)
+
+
+def compiled(
+    name: str, count: int, expression: str, names: dict[str, object]
+) -> tuple[ReadRows, Callable[[bytes], bytes]]:
+    """Return `read` and `row` of `TextRows`, for rows of `count` columns.
+
+    The expression makes a row of the texts `v0`, `v1` and so on, which are None for NULL.
+    """
+    names = {"long": _long, "size": _SIZE, **names}
     lines = [
         "def read(d, p, out):",
         "    end = len(d) - 4; add = out.append",
@@ -82,18 +94,17 @@ def text_rows(table: TableInfo) -> TextRows:
         f"        if q > end + 4 or n == {PACKET_BYTES_MAX}: break",
         "        c = p + 4",
         "        if d[c] >= 254 and (d[c] == 255 or n < 9): return p, True",
-        *_lines(len(stored), 8),
-        f"        add({join.expression})",
+        *_lines(count, 8),
+        f"        add({expression})",
         "        p = q",
         "    return p, False",
         "def row(d):",
         "    c = 0",
-        *_lines(len(stored), 4),
-        f"    return {join.expression}",
+        *_lines(count, 4),
+        f"    return {expression}",
     ]
-    exec(compile("\n".join(lines), f"<text rows of {table.name}>", "exec"), names)
-    columns = tuple(selected(each.column) for each in stored)
-    return TextRows(columns, names["read"], names["row"])  # type: ignore[arg-type]
+    exec(compile("\n".join(lines), f"<text rows of {name}>", "exec"), names)
+    return names["read"], names["row"]  # type: ignore[return-value]
 
 
 def _lines(count: int, indent: int) -> list[str]:
@@ -142,7 +153,7 @@ def _joined(
             names["handle"] = _handle
             continue
         names[f"null{n}"] = _null_piece(each)
-        if each.column.tp in _INTEGERS:
+        if each.column.tp in INTEGERS:
             is_unsigned = each.column.is_unsigned
             head = repr(each.header + (_UINT_FLAG if is_unsigned else _INT_FLAG))
             below = min(_QUICK, integer_range(each.column)[1] + 1)
@@ -207,7 +218,7 @@ def _encoder(stored: Stored) -> Callable[[bytes], bytes]:
 
 def _value_of(column: ColumnInfo) -> Callable[[bytes], object]:
     """Return what turns a column's text into a value that its field takes."""
-    if column.tp in _INTEGERS or column.tp in _AS_NUMBER:
+    if column.tp in INTEGERS or column.tp in AS_NUMBER:
         return int
     if column.tp in _FLOATS:
         return float

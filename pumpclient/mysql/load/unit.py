@@ -5,34 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.ddl.lexer import quote_name
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters.rules import RowPolicy
+from penstock.model import Origin
 from penstock.schema import TableInfo
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.progress import Brake, Progress
 from pumpclient.mysql.load.readers import Group, Readers, TableJob
 from pumpclient.mysql.load.sessions import Session, Snapshot, snapshot
+from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
+from pumpclient.mysql.load.sql_rows import sql_rows
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, Name, StateFile
-from pumpclient.mysql.load.tables import (
-    SourceTable,
-    base_tables,
-    check_engines,
-    create_database,
-    create_table,
-    views,
-)
+from pumpclient.mysql.load.tables import SourceTable, base_tables, check_engines, views
+from pumpclient.mysql.load.targets import Targets
 from pumpclient.mysql.load.text_rows import text_rows
 from pumpclient.mysql.load.writing import Passing, RowWriter
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.recovery import settle
 from pumpclient.mysql.translate.ddl import Translator
-from pumpclient.mysql.translate.sql import dialect_of, plain_text
+from pumpclient.mysql.translate.sql import dialect_of
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +44,8 @@ class LoadOptions:
     rows_per_chunk: int = 100_000
     transaction_bytes: int = 1 << 20
     rate_bytes_per_s: int | None = None
+    sink: SinkOptions | None = None
+    """Where rows go straight; without it, and where rows are filtered, they go to the Pumps."""
     into_existing: bool = False
     """Tables of several servers become one: a target that exists is loaded into."""
     may_commit: Callable[[], bool] = lambda: True
@@ -122,8 +120,13 @@ class Load:
 
     def _attempt(self, run: _Run, state: LoadState) -> LoadState:
         settle(self.client.session, run.journal)
-        with snapshot(self._address, self.options.readers + 1) as taken:
-            return _Attempt(self, run, taken, state).run()
+        with ExitStack() as opened:
+            sink, readers = None, self.options.readers
+            if self.options.sink is not None:
+                told = (self.client.session.pumps.cluster_id, state.source, readers, run.may_commit)
+                sink = opened.enter_context(sink_sessions(self.options.sink, *told))
+            taken = opened.enter_context(snapshot(self._address, readers + 1))
+            return _Attempt(self, run, taken, sink, state).run()
 
 
 class _Attempt:
@@ -134,6 +137,7 @@ class _Attempt:
         load: Load,
         run: _Run,
         taken: Snapshot,
+        sink: Sink | None,
         state: LoadState,
     ) -> None:
         self._client = load.client
@@ -142,12 +146,19 @@ class _Attempt:
         self._say = load.say
         self._run = run
         self._place = BinlogPlace(taken.place.file, taken.place.position)
-        self._dialect = dialect_of(taken.identity.version)
+        self._sink = sink
         self._planner: Session = taken.sessions[0]
         self._sessions = taken.sessions[1:]
         self._state = state.next_attempt(taken.place)
         self._number = 0
         self._passing: dict[Name, Passing] = {}
+        self._targets = Targets(
+            self._client,
+            self._options.translator,
+            self._planner,
+            dialect_of(taken.identity.version),
+            self._next_origin,
+        )
 
     def run(self) -> LoadState:
         """Load everything that is not done; return the state, which is complete."""
@@ -162,7 +173,7 @@ class _Attempt:
         self._check_targets(missing, stale)
         names = frozenset(t.full_name for t in missing)
         self._save(begun=state.begun | names)
-        self._drop(stale)
+        self._targets.drop(stale, self._say)
         self._save(loaded={**self._state.loaded, **dict.fromkeys(stale - names, self._place)})
         self._read(self._created(missing))
         self._save(is_complete=True)
@@ -177,74 +188,53 @@ class _Attempt:
         return tables
 
     def _check_targets(self, tables: Iterable[SourceTable], stale: frozenset[Name]) -> None:
-        if self._options.into_existing:
-            if stale:
-                raise NeedsOperator(
-                    f"a load into tables that others share ended early: {sorted(stale)}",
-                    hint="remove this server's rows from them, then load.json, and load again",
-                )
-            return
-        ours = {self._options.translator.target(*name) for name in stale}
-        for table in tables:
-            target = self._options.translator.target(*table.full_name)
-            if target not in ours and self._exists(target):
-                raise NeedsOperator(
-                    f"table {target[0]}.{target[1]} is there already, and not by this load",
-                    hint="drop it, leave it out by the filters, or load into it (into-existing)",
-                )
-
-    def _exists(self, target: Name) -> bool:
-        try:
-            self._client.table(_quoted(target))
-        except NeedsOperator:
-            return False
-        return True
+        if not self._options.into_existing:
+            self._targets.check_free(tables, stale)
+        elif stale:
+            raise NeedsOperator(
+                f"a load into tables that others share ended early: {sorted(stale)}",
+                hint="remove this server's rows from them, then load.json, and load again",
+            )
 
     def _save(self, **changes: object) -> None:
         self._state = replace(self._state, **changes)  # type: ignore[arg-type]
         self._file.write(self._state)
 
-    def _ddl(self, sql: str) -> None:
+    def _next_origin(self) -> Origin:
         self._number += 1
-        self._client.execute_ddl(sql, origin=self._state.origin(self._number))
-
-    def _drop(self, stale: frozenset[Name]) -> None:
-        for target in sorted({self._options.translator.target(*name) for name in stale}):
-            if self._exists(target):
-                self._say(f"{target[0]}.{target[1]} was not done: dropped, to be loaded again")
-                self._ddl(f"DROP TABLE {_quoted(target)}")
+        return self._state.origin(self._number)
 
     def _created(self, tables: list[SourceTable]) -> list[TableJob]:
         """Create databases and tables; return what is to be read."""
         jobs = []
         for table in tables:
-            self._create_database(table.schema, self._target(table)[0])
-            target = self._target(table)
-            if not self._exists(target):
-                self._ddl(self._translated(table))
-            compiled, policy = self._client.compiled(_quoted(target)), None
+            target = self._targets.name(table)
+            if (table.schema, "") not in self._state.loaded:
+                self._targets.create_database(table.schema, target[0])
+                self._save(loaded={**self._state.loaded, (table.schema, ""): self._place})
+            compiled, policy = self._targets.created(table), None
             if self._options.policy is not None:
                 policy = self._options.policy(table.schema, replace(compiled.info, name=table.name))
-            self._passing[table.full_name] = Passing(compiled, policy)
-            jobs.append(TableJob(table, text_rows(compiled.info)))
+            passing = self._passing[table.full_name] = Passing(compiled, policy)
+            jobs.append(self._job(table, passing))
+        if self._sink is not None:
+            direct = [self._targets.name(job.table) for job in jobs if job.way is not None]
+            self._sink.wait_for(self._targets.last_ddl_ts, direct, self._run.is_stopped)
         return jobs
 
-    def _target(self, table: SourceTable) -> Name:
-        return self._options.translator.target(*table.full_name)
-
-    def _create_database(self, schema: str, target: str) -> None:
-        if (schema, "") not in self._state.loaded:
-            self._ddl(create_database(self._planner, schema, target))
-            self._save(loaded={**self._state.loaded, (schema, ""): self._place})
-
-    def _translated(self, table: SourceTable) -> str:
-        text = plain_text(create_table(self._planner, table), 0, self._dialect)
-        made = replace(self._options.translator, online=None).translate(text, table.schema, {})
-        assert len(made.pieces) == 1, f"{table.full_name} is replicated and is one statement"
-        return made.pieces[0].sql
+    def _job(self, table: SourceTable, passing: Passing) -> TableJob:
+        info = passing.table.info
+        if self._sink is None:
+            return TableJob(table, text_rows(info))
+        if not passing.takes_all:
+            self._say(f"{table.schema}.{table.name} goes through the Pumps: its rows are filtered")
+            return TableJob(table, text_rows(info))
+        way = sql_rows(info, self._targets.name(table))
+        return TableJob(table, way.reader, way)
 
     def _read(self, jobs: list[TableJob]) -> None:
-        options = self._options
+        options, sink = self._options, self._sink
+        bytes_max = options.transaction_bytes
         estimated = sum(job.table.rows_estimated for job in jobs)
         progress = Progress(len(jobs), estimated, self._say, options.report_s)
         brake = Brake(options.rate_bytes_per_s)
@@ -252,8 +242,9 @@ class _Attempt:
             jobs,
             self._planner,
             self._sessions,
+            () if sink is None else sink.sessions,
             rows_per_chunk=options.rows_per_chunk,
-            group_bytes=options.transaction_bytes,
+            group_bytes=bytes_max if sink is None else sink.group_bytes(bytes_max),
         )
         writer = RowWriter(self._client.session, self._run.journal, self._run.may_commit)
         with closing(writer), readers.groups() as groups:
@@ -265,6 +256,9 @@ class _Attempt:
                     brake.take(size_bytes)
                     self._write(writer, group)
                     progress.add(len(group.rows), size_bytes)
+                elif group.written_rows:
+                    brake.take(group.written_bytes)
+                    progress.add(group.written_rows, group.written_bytes)
                 elif self._is_done(group):
                     writer.drain()
                     progress.tables_done += 1
@@ -277,14 +271,9 @@ class _Attempt:
         passing = self._passing[group.job.table.full_name]
         rows = passing.rows(group.rows)
         if rows:
-            self._number += 1
-            writer.write(passing.table, rows, self._state.origin(self._number))
+            writer.write(passing.table, rows, self._next_origin())
 
     def _is_done(self, group: Group) -> bool:
         job = group.job
         job.chunks_ended += group.ends_chunk
         return job.is_planned and job.chunks_ended == job.chunks_begun
-
-
-def _quoted(name: Name) -> str:
-    return f"{quote_name(name[0])}.{quote_name(name[1])}"

@@ -26,6 +26,11 @@ class Passing:
     table: Table
     policy: RowPolicy | None = None
 
+    @property
+    def takes_all(self) -> bool:
+        """True when every row passes."""
+        return self.policy is None or self.policy.takes_all
+
     def rows(self, rows: list[bytes]) -> list[bytes]:
         """Return the rows that pass as inserts; raise `NeedsOperator` where a rule says Error."""
         policy = self.policy

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import pymysql
 
@@ -83,6 +84,25 @@ class ServerAddress:
                 yield connection
         finally:
             connection.close()
+
+
+def address_in(url: str, what: str, password: str = "") -> ServerAddress:
+    """Return where a URL leads to, which may lack the password; `what` names it in an error.
+
+    Raises `NeedsOperator` for what is no URL of a server, without repeating it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 3306
+    except ValueError:
+        host, port = None, 0
+    if host is None or parts.scheme != "mysql":
+        raise NeedsOperator(
+            f"the {what} is no URL of a server",
+            hint="write mysql://user:password@host:port/ and percent-encode special characters",
+        )
+    user = unquote(parts.username or "root")
+    return ServerAddress(host, port, user, unquote(parts.password or "") or password)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from penstock.filters import FilterConfig
 from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, out_of_range, setting
-from pumpclient.mysql.protocol.address import ServerAddress, TlsFiles
+from pumpclient.mysql.load.sink import SESSIONS_MAX, SinkOptions
+from pumpclient.mysql.protocol.address import ServerAddress, TlsFiles, address_in
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.translate.online import SHADOW, TRASH, OnlineDdl
 
@@ -91,6 +92,18 @@ class LoadConfig:
     transaction_bytes: int = setting(1 << 20, "rows that are committed together, by size")
     rate_bytes_per_s: int = setting(0, "load no faster; 0: as fast as it goes")
     into_existing: bool = setting(False, "load into tables that are there: of merged servers")
+    sink: str = setting("", "mysql://user:password@host:port/: the Drainer's, for rows of the load")
+    sink_checkpoint: str = setting("tidb_binlog.checkpoint", "the Drainer's checkpoint there")
+
+    def sink_options(self) -> SinkOptions | None:
+        """Return where rows go straight, if they do; raise `NeedsOperator` for what is no URL."""
+        if not self.sink:
+            return None
+        return SinkOptions(
+            address_in(self.sink, "load's sink"),
+            self.sink_checkpoint,
+            is_shared=self.into_existing,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,12 +157,18 @@ class SourceConfig:
             check_address("addr", self.status_addr)
         if not self.source_id or "/" in self.source_id:
             raise out_of_range("source_id", self.source_id, "a name without /")
+        if any(rule.extracts for rule in self.filter.routes):
+            raise out_of_range(
+                "filter.routes", "extract-…", "let a route of the Drainer add these columns"
+            )
         if self.shard_mode not in ("", OPTIMISTIC):
             raise out_of_range("shard_mode", self.shard_mode, f"{OPTIMISTIC}, or leave it empty")
         if not 1 <= self.sync.group_count_max <= 4096:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
         if self.mode not in ("full", "incremental", "all"):
             raise out_of_range("mode", self.mode, "full, incremental or all")
+        if self.load.sink_options() is not None and self.load.readers > SESSIONS_MAX:
+            raise out_of_range("readers", self.load.readers, f"with a sink at most {SESSIONS_MAX}")
         positive = {
             "readers": self.load.readers,
             "rows_per_chunk": self.load.rows_per_chunk,

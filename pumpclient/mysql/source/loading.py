@@ -60,6 +60,7 @@ def load_tables(
         rows_per_chunk=settings.rows_per_chunk,
         transaction_bytes=settings.transaction_bytes,
         rate_bytes_per_s=settings.rate_bytes_per_s or None,
+        sink=settings.sink_options(),
         into_existing=settings.into_existing,
         may_commit=may_commit,
     )

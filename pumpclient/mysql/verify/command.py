@@ -10,11 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from urllib.parse import unquote, urlsplit
+from dataclasses import replace
+from urllib.parse import unquote
 
 from penstock import __version__
-from penstock.errors import NeedsOperator, PenstockError
-from pumpclient.mysql.protocol.address import ServerAddress
+from penstock.errors import PenstockError
+from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.names import names_of
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
 from pumpclient.mysql.verify.unit import Report, Verifier, VerifyOptions
@@ -96,19 +97,8 @@ def _downstream(told: argparse.Namespace) -> Downstream:
 
 def _address(url: str, side: str) -> ServerAddress:
     """Return where a URL leads to; the password may be in the environment instead."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 3306
-    except ValueError:
-        host, port = None, 0
-    if host is None or parts.scheme != "mysql":
-        raise NeedsOperator(
-            f"the {side.lower()} is no URL of a server",
-            hint="write mysql://user:password@host:port/ and percent-encode special characters",
-        )
-    password = unquote(parts.password or "") or os.environ.get(f"PENSTOCK_{side}_PASSWORD", "")
-    user = unquote(parts.username or "root")
-    return ServerAddress(host, port, user, password, statement_timeout_s=_STATEMENT_S)
+    password = os.environ.get(f"PENSTOCK_{side}_PASSWORD", "")
+    return replace(address_in(url, side.lower(), password), statement_timeout_s=_STATEMENT_S)
 
 
 def _parser() -> argparse.ArgumentParser:

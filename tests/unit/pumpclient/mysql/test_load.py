@@ -23,6 +23,7 @@ from pumpclient.mysql.load.chunks import (
     ranges_between,
 )
 from pumpclient.mysql.load.progress import Brake, Progress
+from pumpclient.mysql.load.sql_rows import sql_rows
 from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
 from pumpclient.mysql.load.text_rows import text_rows
 
@@ -165,6 +166,28 @@ def test_numbers_of_every_length_become_what_the_codec_makes(unsigned: str) -> N
         assert out == [codec.encode_insert([number, number, number if is_small else None])]
     with pytest.raises(Malformed, match="'m'"):
         reader.read(packet(b"1", b"1", b"20000000"), 0, [])
+
+
+def test_text_becomes_rows_of_an_insert_with_quotes_doubled_and_bytes_marked() -> None:
+    way = sql_rows(table(f"id BIGINT PRIMARY KEY, {COLUMNS}, `q``%d` LONGTEXT"), ("s`x", "t"))
+    assert way.head == (
+        b"INSERT INTO `s``x`.`t` (`id`,`n`,`u`,`v`,`b`,`d`,`t`,`f`,`e`,`i`,`l`,`q``%d`) VALUES "
+    )
+    texts = [b"7", b"-5", b"1", b"it's \\", b"\0'", b"-1.50", b"2026-11-21 08:00:00.125", b"-0",
+             b"2", b"-01:02:03", b"3", b"x" * 300]  # fmt: skip
+    out: list[bytes] = []
+    way.reader.read(packet(*texts) + packet(b"8", *[None] * 9, b"0", None), 0, out)
+    whole, nulls = out
+    assert whole == (
+        b"(7,-5,1,'it''s \\',_binary'\0''',-1.50,'2026-11-21 08:00:00.125','-0',2,'-01:02:03',3,'"
+        + b"x" * 300
+        + b"')"
+    )
+    assert nulls == b"(8" + b",NULL" * 9 + b",0,NULL)"
+    assert way.insert([nulls, nulls]) == way.head + nulls + b"," + nulls
+    one = sql_rows(table("id INT PRIMARY KEY"), ("s", "t"))
+    one.reader.read(packet(b"1"), 0, out)
+    assert out[-1] == b"(1)"
 
 
 def test_a_state_is_read_as_it_was_written_and_damage_is_told(tmp_path: Path) -> None:

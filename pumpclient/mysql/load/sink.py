@@ -1,0 +1,245 @@
+"""Rows of a load straight into the downstream, by as many sessions as read them.
+
+The tables there are the Drainer's work: the load's DDL goes through the Pumps, and rows follow once
+the downstream's checkpoint has passed it. So there is one who creates tables, and nothing that is
+"there already".
+
+    lock 0 … 31   "penstock load <digest of the source> <n>", one for each session
+
+A session holds its lock for as long as it lives, and an attempt begins by taking all of them. So
+no statement of an attempt before, whose process may be dead and whose last INSERT not, can come
+after the DROP of its table. Each INSERT is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.ddl.lexer import quote_name
+from penstock.errors import NeedsOperator, Retryable
+from pumpclient.mysql.load.sql_rows import SqlRows
+from pumpclient.mysql.load.state import Name
+from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
+
+log = logging.getLogger(__name__)
+
+SESSIONS_MAX = 32
+_LOCK_S = 60
+_STATEMENT_S = 600.0
+_LOOK_EVERY_S = 0.1
+_SQL_MODE = (
+    "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
+    "NO_BACKSLASH_ESCAPES"
+)
+_AGAIN_S = 0.2
+_DAY_S = 86400
+_DUPLICATE = 1062
+_ROLLED_BACK = (1205, 1213)
+"""Lock wait timeout, deadlock: the statement did nothing."""
+_NOT_YET = (1049, 1146)
+"""No such database or table: the Drainer has not created it."""
+_ROOM_BYTES = 64 << 10
+"""Of a packet, for what stands before the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where rows go, and the table of the Drainer's checkpoint there."""
+
+    address: ServerAddress
+    checkpoint: str = "tidb_binlog.checkpoint"
+    applied_s: float = 600.0
+    """How long the Drainer may take to create the tables."""
+    retry_s: float = 60.0
+    """For how long rows are sent again when the server does not take them."""
+    is_shared: bool = False
+    """Others may write to the tables, so that a duplicate key says nothing."""
+
+
+class SinkSession:
+    """Inserts for one thread; `interrupt` may come from another."""
+
+    def __init__(
+        self, options: SinkOptions, locks: Sequence[str], may_commit: Callable[[], bool]
+    ) -> None:
+        """Connect, and take locks; raise `Retryable` while somebody else has one."""
+        self._options = options
+        self._address = replace(options.address, statement_timeout_s=_STATEMENT_S)
+        self._locks = locks
+        self._may_commit = may_commit
+        self._is_interrupted = False
+        self.packet_bytes_max = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._connection: Connection = self._address.connect()
+        try:
+            with server_errors(self._address), self._connection.cursor() as cursor:
+                cursor.execute(f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00'")
+                cursor.execute(f"SET SESSION foreign_key_checks = 0, wait_timeout = {_DAY_S}")
+            self.packet_bytes_max = int(self.fetch("SELECT @@max_allowed_packet")[0][0])
+            for name in self._locks:
+                if self.fetch("SELECT GET_LOCK(%s, %s)", (name, _LOCK_S)) != [(1,)]:
+                    raise Retryable(f"{self._address}: another load's session is at work there")
+        except BaseException:
+            self.close()
+            raise
+
+    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement."""
+        with server_errors(self._address), self._connection.cursor() as cursor:
+            cursor.execute(sql, parameters or None)
+            return list(cursor.fetchall())
+
+    def insert(self, way: SqlRows, rows: list[bytes]) -> None:
+        """Insert rows; they are durable when this returns, as durable as the server makes them.
+
+        A lost connection leaves open whether they are there. With a key, and nobody else who writes
+        to the table, they are sent again, and a duplicate key says that they are. Raises
+        `Retryable` for what lasts too long or cannot be sent again, `NeedsOperator` for a refusal.
+        """
+        statement = way.insert(rows)
+        if len(statement) > self.packet_bytes_max:
+            raise NeedsOperator(
+                f"a row needs a statement of {len(statement)} bytes, and {self._address} takes"
+                f" {self.packet_bytes_max}",
+                hint="raise max_allowed_packet there",
+            )
+        deadline_s = time.monotonic() + self._options.retry_s
+        may_be_there = False
+        while self._may_commit():
+            try:
+                self._query(statement)
+                return
+            except Retryable as error:
+                if code_of(error) not in _ROLLED_BACK:
+                    may_be_there = True
+                    self.close()
+                    if not way.has_key or self._options.is_shared:
+                        raise
+                if self._is_interrupted or time.monotonic() > deadline_s:
+                    raise
+                log.warning("rows are sent to the sink again: %s", error)
+                time.sleep(_AGAIN_S)
+            except NeedsOperator as error:
+                if may_be_there and code_of(error) == _DUPLICATE:
+                    return
+                raise NeedsOperator(
+                    f"the sink refuses rows: {error.problem}",
+                    hint="compare the table there with the source's; does anybody write to it?",
+                ) from error
+        raise Retryable("another process has this source now")
+
+    def _query(self, statement: bytes) -> None:
+        connection: Any = self._connection
+        if connection._sock is None:
+            self._open()
+            connection = self._connection
+        with server_errors(self._address):
+            connection.query(statement)
+
+    def interrupt(self) -> None:
+        """Make whoever waits for the server come back with an error."""
+        self._is_interrupted = True
+        connection: Any = self._connection
+        if connection._sock is not None:
+            with contextlib.suppress(OSError):
+                connection._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the session."""
+        connection: Any = self._connection
+        connection._force_close()
+
+
+def code_of(error: Exception) -> object:
+    """Return the server's number of an error that `server_errors` raised, 0 without one."""
+    told = getattr(error.__cause__, "args", ())
+    return told[0] if told else 0
+
+
+class Sink:
+    """The downstream during one attempt."""
+
+    def __init__(
+        self, options: SinkOptions, cluster_id: int, sessions: Sequence[SinkSession]
+    ) -> None:
+        self._options = options
+        self._cluster_id = cluster_id
+        self._checkpoint = ".".join(map(quote_name, options.checkpoint.split(".")))
+        self.sessions = sessions
+
+    def group_bytes(self, wanted: int) -> int:
+        """Return how large a group of rows may be."""
+        return max(min(wanted, self.sessions[0].packet_bytes_max - _ROOM_BYTES), 1)
+
+    def wait_for(
+        self, commit_ts: int, tables: Iterable[Name], is_stopped: Callable[[], bool]
+    ) -> None:
+        """Return once the Drainer has passed `commit_ts` and the tables are there.
+
+        Raises `Retryable` when stopped, `NeedsOperator` when it takes too long.
+        """
+        missing = set(tables)
+        deadline_s = time.monotonic() + self._options.applied_s
+        while self._checkpoint_ts() < commit_ts or (missing := set(self._absent(missing))):
+            if is_stopped():
+                raise Retryable("stopped before the load was done; it goes on when run again")
+            if time.monotonic() > deadline_s:
+                names = ", ".join(".".join(name) for name in sorted(missing)[:10])
+                raise NeedsOperator(
+                    f"the Drainer has not created these tables in {self._options.address}: {names}",
+                    hint="is it running, is this its sink, are its checkpoint's name and the"
+                    " tables' names as the load expects them (its filters and routes)?",
+                )
+            time.sleep(_LOOK_EVERY_S)
+
+    def _checkpoint_ts(self) -> int:
+        sql = f"SELECT checkPoint FROM {self._checkpoint} WHERE clusterID = %s"  # noqa: S608
+        try:
+            found = self.sessions[0].fetch(sql, (self._cluster_id,))
+        except NeedsOperator as error:
+            if code_of(error) in _NOT_YET:
+                return 0
+            raise
+        return int(json.loads(found[0][0]).get("commitTS", 0)) if found else 0
+
+    def _absent(self, tables: Iterable[Name]) -> list[Name]:
+        sql = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        return [name for name in tables if not self.sessions[0].fetch(sql, name)]
+
+
+def lock_name(cluster_id: int, source: str, number: int) -> str:
+    """Return what the session of a source with this number holds; a name has 64 letters at most."""
+    digest = hashlib.sha256(f"{cluster_id} {source}".encode()).hexdigest()[:24]
+    return f"penstock load {digest} {number}"
+
+
+@contextmanager
+def sink_sessions(
+    options: SinkOptions,
+    cluster_id: int,
+    source: str,
+    count: int,
+    may_commit: Callable[[], bool],
+) -> Iterator[Sink]:
+    """Open `count` sessions for the `with`, once those of earlier attempts have ended."""
+    assert 0 < count <= SESSIONS_MAX
+    names = [lock_name(cluster_id, source, n) for n in range(SESSIONS_MAX)]
+    with ExitStack() as opened:
+        sessions = []
+        for n in range(count):
+            # The last one has the rest, too: of an attempt that had more sessions.
+            locks = names[n:] if n == count - 1 else [names[n]]
+            sessions.append(SinkSession(options, locks, may_commit))
+            opened.callback(sessions[-1].close)
+        yield Sink(options, cluster_id, sessions)

@@ -1,0 +1,92 @@
+"""The tables that a load fills: looked for, dropped when an attempt before left them, created."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from penstock.ddl.lexer import quote_name
+from penstock.errors import NeedsOperator
+from penstock.model import Origin
+from pumpclient.client import PumpClient
+from pumpclient.mysql.load.state import Name
+from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
+from pumpclient.mysql.translate.ddl import Translator
+from pumpclient.mysql.translate.sql import Dialect, plain_text
+from pumpclient.rows import Table
+
+
+def quoted(name: Name) -> str:
+    """Return a table's full name for a statement."""
+    return f"{quote_name(name[0])}.{quote_name(name[1])}"
+
+
+class Targets:
+    """Of one attempt; `planner` is a session in its snapshot, `next_origin` numbers its DDL."""
+
+    def __init__(
+        self,
+        client: PumpClient,
+        translator: Translator,
+        planner: Fetch,
+        dialect: Dialect,
+        next_origin: Callable[[], Origin],
+    ) -> None:
+        self._client = client
+        self._translator = translator
+        self._planner = planner
+        self._dialect = dialect
+        self._next_origin = next_origin
+        self.last_ddl_ts = 0
+        """The commit_ts of the last DDL, 0 before the first."""
+
+    def name(self, table: SourceTable) -> Name:
+        """Return where the rows of a table go."""
+        return self._translator.target(*table.full_name)
+
+    def check_free(self, tables: Iterable[SourceTable], stale: Iterable[Name]) -> None:
+        """Raise `NeedsOperator` for a target that is there and not from a stale source table."""
+        ours = {self._translator.target(*name) for name in stale}
+        for table in tables:
+            target = self.name(table)
+            if target not in ours and self.exists(target):
+                raise NeedsOperator(
+                    f"table {target[0]}.{target[1]} is there already, and not by this load",
+                    hint="drop it, leave it out by the filters, or load into it (into-existing)",
+                )
+
+    def exists(self, target: Name) -> bool:
+        """Tell whether the cluster knows a table."""
+        try:
+            self._client.table(quoted(target))
+        except NeedsOperator:
+            return False
+        return True
+
+    def drop(self, stale: Iterable[Name], say: Callable[[str], None]) -> None:
+        """Drop what is there of the targets of these source tables."""
+        for target in sorted({self._translator.target(*name) for name in stale}):
+            if self.exists(target):
+                say(f"{target[0]}.{target[1]} was not done: dropped, to be loaded again")
+                self._ddl(f"DROP TABLE {quoted(target)}")
+
+    def create_database(self, schema: str, target: str) -> None:
+        """Create the database `target` as `schema` is on the server."""
+        self._ddl(create_database(self._planner, schema, target))
+
+    def created(self, table: SourceTable) -> Table:
+        """Return the target of a table; create it when it is not there."""
+        target = self.name(table)
+        if not self.exists(target):
+            self._ddl(self._translated(table))
+        return self._client.compiled(quoted(target))
+
+    def _translated(self, table: SourceTable) -> str:
+        text = plain_text(create_table(self._planner, table), 0, self._dialect)
+        made = replace(self._translator, online=None).translate(text, table.schema, {})
+        assert len(made.pieces) == 1, f"{table.full_name} is replicated and is one statement"
+        return made.pieces[0].sql
+
+    def _ddl(self, sql: str) -> None:
+        done = self._client.execute_ddl(sql, origin=self._next_origin())
+        self.last_ddl_ts = max(self.last_ddl_ts, *done, 0)
