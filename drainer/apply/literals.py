@@ -16,6 +16,7 @@ quote inside a string is doubled and nothing else is special. What differs:
 from __future__ import annotations
 
 import struct
+from binascii import hexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,7 +35,6 @@ SQLITE = "sqlite"
 
 _TEXT = pa.large_string()
 _INT64_MAX = (1 << 63) - 1
-_HEX = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], "<u2")
 # Between these SQLite reads every shortest decimal text as the same double; a test holds that.
 _SQLITE_FLOAT_MIN, _SQLITE_FLOAT_MAX = 1e-4, 1e15
 
@@ -217,7 +217,7 @@ def _bytes_column(column: ColumnInfo, array: pa.Array) -> Column:
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    digits = _HEX[raw[ends[0] : ends[-1]]] if len(array) else np.zeros(0, "<u2")
+    digits = hexlify(raw[ends[0] : ends[-1]]) if len(array) else b""
     moved = np.ascontiguousarray((ends - ends[0]) * 2)
     validity = None
     if array.null_count:
@@ -225,7 +225,7 @@ def _bytes_column(column: ColumnInfo, array: pa.Array) -> Column:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     text = pa.LargeStringArray.from_buffers(
-        len(array), pa.py_buffer(moved), pa.py_buffer(digits.tobytes()), validity
+        len(array), pa.py_buffer(moved), pa.py_buffer(digits), validity
     )
     return Column(text, "x'", "'")
 
