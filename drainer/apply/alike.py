@@ -60,7 +60,7 @@ def layout_of(table: TableInfo) -> TableInfo | None:
     """Return the table without what tells it from others of its layout, None without a key."""
     if apply_key(table) is None:
         return None
-    return replace(table, id=0, name="", comment="")
+    return replace(table, id=0, name="", comment="", partitions=None)
 
 
 def spans(sizes: np.ndarray[Any, np.dtype[Any]], rows: int, parts: int) -> list[int]:

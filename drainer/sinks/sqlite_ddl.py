@@ -48,6 +48,8 @@ _ROWS_BY_PARTITION = (
     DdlType.DROP_PARTITION,
     DdlType.TRUNCATE_PARTITION,
     DdlType.EXCHANGE_PARTITION,
+    DdlType.CONVERT_PARTITION,
+    DdlType.CONVERT_TABLE,
 )
 
 Converter = Callable[[Any], Any]

@@ -138,6 +138,7 @@ class TableInfo:
 
     `pk_is_handle`: the primary key is one integer column and is the row's handle.
     `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
+    `partitions` are names, () without partitions, None when it is not known.
     `constants` are columns that no row bytes have and every row gets: name and text.
     """
 
@@ -155,6 +156,7 @@ class TableInfo:
     is_view: bool = False
     is_sequence: bool = False
     constants: tuple[tuple[str, str], ...] = ()
+    partitions: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> str:
@@ -209,7 +211,7 @@ class SchemaInfo:
 
 
 class DdlType(IntEnum):
-    """The kinds of DDL job Penstock writes, by TiDB's numbers."""
+    """The kinds of DDL job Penstock writes, by TiDB's numbers; those above 1000 TiDB has not."""
 
     CREATE_SCHEMA = 1
     DROP_SCHEMA = 2
@@ -243,6 +245,8 @@ class DdlType(IntEnum):
     REORGANIZE_PARTITION = 64
     ALTER_PARTITIONING = 71
     REMOVE_PARTITIONING = 72
+    CONVERT_PARTITION = 1001
+    CONVERT_TABLE = 1002
 
 
 JOB_SYNCED = 6

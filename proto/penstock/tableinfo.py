@@ -68,6 +68,9 @@ def table_to_json(table: TableInfo) -> Json:
         "view": {"view_select": ""} if table.is_view else None,
         "sequence": {} if table.is_sequence else None,
     }
+    if table.partitions is not None:
+        names = [{"name": name_to_json(name)} for name in table.partitions]
+        written["partition"] = {"enable": True, "definitions": names} if names else None
     return written | ({"constants": table.constants} if table.constants else {})
 
 
@@ -239,8 +242,15 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         comment=text(fields, "comment"),
         is_view=fields.get("view") is not None,
         is_sequence=fields.get("sequence") is not None,
+        partitions=_partitions(fields),
         constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
     )
+
+
+def _partitions(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+    told = fields.get("partition") or {}
+    names = tuple(name_from_json(each["name"]) for each in told.get("definitions") or ())
+    return names if "partition" in fields else None
 
 
 def schema_to_json(schema: SchemaInfo) -> Json:

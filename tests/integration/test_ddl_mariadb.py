@@ -184,6 +184,19 @@ def server_indexes(connection: Any, where: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in cursor.fetchall()]
 
 
+def tracked_partitions(schema: str, table: TableInfo) -> list[tuple[Any, ...]]:
+    return [(schema, table.name, i, name) for i, name in enumerate(table.partitions or (), 1)]
+
+
+def server_partitions(connection: Any, where: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT table_schema, table_name, partition_ordinal_position, partition_name"
+            f" FROM information_schema.partitions WHERE partition_name IS NOT NULL AND {where}"
+        )
+        return [tuple(row) for row in cursor.fetchall()]
+
+
 def differences(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> list[str]:
     out = [f"tracked only: {row}" for row in ours if row not in theirs]
     return out + [f"server only:  {row}" for row in theirs if row not in ours]
@@ -193,7 +206,10 @@ def compare(connection: Any, tables: Iterable[tuple[str, TableInfo]], where: str
     base = [(s, t) for s, t in tables if t.kind == "TABLE"]
     columns = [row for s, t in base for row in tracked_columns(s, t)]
     indexes = [row for s, t in base for row in tracked_indexes(s, t)]
+    assert all(t.partitions is not None for _, t in base)
+    partitions = [row for s, t in base for row in tracked_partitions(s, t)]
     out = differences(columns, server_columns(connection, where))
+    out += differences(partitions, server_partitions(connection, where))
     return out + differences(indexes, server_indexes(connection, where))
 
 

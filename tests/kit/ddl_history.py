@@ -85,6 +85,8 @@ class RandomDdl:
         if self._random.random() < 0.3:
             body += f", n INT, g INT AS (n + 1) {self._pick(['STORED', 'VIRTUAL'])}"
         options = self._pick(["", f" CHARSET {self._pick(_CHARSETS)}", " COMMENT 'c''c'"])
+        if self._random.random() < 0.2:
+            return f"CREATE OR REPLACE TABLE {self._name()} ({body}){options}"
         absent = self._pick(["", "IF NOT EXISTS "])
         return f"CREATE TABLE {absent}{self._fresh()} ({body}){options}"
 
@@ -162,14 +164,25 @@ class RandomDdl:
             )
             body = f"(id INT PRIMARY KEY, v INT) PARTITION BY {by}"
             return f"CREATE TABLE d.{name} {body}"
-        alone = ["TRUNCATE PARTITION p0", "ANALYZE PARTITION ALL", "ADD w INT", "ADD INDEX iv (v)"]
+        one = self._pick(["p0", "p1", "P2", "p7"])
+        alone = [
+            f"TRUNCATE PARTITION {one}",
+            f"DROP PARTITION {one}",
+            "ANALYZE PARTITION ALL",
+            "ADD w INT",
+            "ADD INDEX iv (v)",
+        ]
         added = "ADD PARTITION (PARTITION p2 VALUES LESS THAN (999))"
+        other = f"CREATE TABLE d.part3 LIKE d.{name}; ALTER TABLE d.part3 REMOVE PARTITIONING"
         steps = [
-            f"ALTER TABLE d.{name} {self._pick(alone)}",
+            f"ALTER TABLE d.{name} {self._pick(alone)}", f"ALTER TABLE d.{name} {added}",
+            f"ALTER TABLE d.{name} CONVERT PARTITION {one} TO TABLE d.part3; DROP TABLE d.part3",
+            f"{other}; ALTER TABLE d.{name} CONVERT TABLE d.part3 TO PARTITION p2"
+            " VALUES LESS THAN (999)",
             f"ALTER TABLE d.{name} REORGANIZE PARTITION p0, p1 INTO"
             " (PARTITION p0 VALUES LESS THAN (5), PARTITION p1 VALUES LESS THAN (99))",
             f"ALTER TABLE d.{name} {added}; ALTER TABLE d.{name} DROP PARTITION p2",
-            f"CREATE TABLE d.part3 LIKE d.{name}; ALTER TABLE d.part3 REMOVE PARTITIONING;"
+            f"{other};"
             f" ALTER TABLE d.{name} EXCHANGE PARTITION p1 WITH TABLE d.part3; DROP TABLE d.part3",
             f"ALTER TABLE d.{name} PARTITION BY HASH (id) PARTITIONS 2;"
             f" ALTER TABLE d.{name} ADD PARTITION PARTITIONS 2;"

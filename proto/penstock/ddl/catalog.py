@@ -7,7 +7,8 @@ and reads no SQL, so that a history written by a real TiDB is followed in the sa
     job                                     effect
     CREATE_SCHEMA, DROP, MODIFY CHARSET     by name; a dropped schema takes its tables along
     CREATE TABLE, VIEW, SEQUENCE, … (60)    adds; a view may take the place of a view
-    DROP TABLE, VIEW, SEQUENCE                        removes by id
+    DROP TABLE, VIEW, SEQUENCE              removes by id
+    CONVERT PARTITION, CONVERT TABLE        replaces by id, adds what is new, removes `table_id`
     TRUNCATE                                removes `table_id`, adds `table`
     RENAME, RENAME TABLES                   moves by id, under the name and schema of the job
     anything else that carries a table      replaces it by id; its name and schema may change too
@@ -18,16 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 
-from penstock.ddl.defaults import is_now
+from penstock.ddl.moments import settled
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnInfo, DdlJob, DdlType, SchemaInfo, TableInfo
-from penstock.ts import physical_ms
+from penstock.schema import DdlJob, DdlType, SchemaInfo, TableInfo
 
 _CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, DdlType.CREATE_SEQUENCE, 25)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
 _PARTITIONS = (DdlType.ALTER_PARTITIONING, DdlType.REMOVE_PARTITIONING)
+_CONVERSIONS = (DdlType.CONVERT_PARTITION, DdlType.CONVERT_TABLE)
 _CREATE_TABLES = 60
 _NOTHING = frozenset({27, 28, 30, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 68, 69, 70})
 _UNFOLLOWABLE = {
@@ -35,7 +35,6 @@ _UNFOLLOWABLE = {
     63: "RECOVER SCHEMA brings back rows without a binlog",
 }
 _FAILED_STATES = (3, 5)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +191,26 @@ class Catalog:
         created = self._add(job, dropped[0], job.table)
         return SchemaChange(job=job, dropped=(dropped,), created=(created,))
 
+    def _convert(self, job: DdlJob) -> SchemaChange:
+        """Replace a table of which a partition became a table, or got a table as a partition."""
+        dropped = [self._remove(job, job.table_id)] if job.type == DdlType.CONVERT_TABLE else []
+        created, altered = [], []
+        for schema, table in self._pairs(job):
+            if table.id in self._by_id:
+                _, before = self._remove(job, table.id)
+                altered.append((schema, before, self._add(job, schema, table)[1]))
+            else:
+                created.append(self._add(job, schema, table))
+        return SchemaChange(
+            job=job, created=tuple(created), dropped=tuple(dropped), altered=tuple(altered)
+        )
+
     def _partitioning(self, job: DdlJob) -> SchemaChange:
         """Replace a table that TiDB gives a new id when it becomes partitioned or stops to be."""
         if job.table is None or job.table.id == job.table_id:
             return self._replace(job)
         schema, before = self._remove(job, job.table_id)
-        _, after = self._add(job, schema, _settled(job, before, job.table))
+        _, after = self._add(job, schema, settled(job, before, job.table))
         return SchemaChange(job=job, altered=((schema, before, after),))
 
     def _replace(self, job: DdlJob) -> SchemaChange:
@@ -207,7 +220,7 @@ class Catalog:
             raise _unfit(job, f"jobs of type {job.type} without a table are unknown")
         before = [self._remove(job, table.id) for _, table in pairs]
         for i, (schema, table) in enumerate(pairs):
-            self._add(job, schema, _settled(job, before[i][1], table))
+            self._add(job, schema, settled(job, before[i][1], table))
         altered, renamed = [], []
         for (old_schema, old), (_, table) in zip(before, pairs, strict=True):
             new_schema, new = self._by_id[table.id]
@@ -255,31 +268,6 @@ def _find(names: Mapping[str, object], name: str) -> str | None:
     return next((n for n in names if n.lower() == wanted), None)
 
 
-def _settled(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
-    """Return the table with the time of the DDL where older rows read as the current time."""
-    if job.finished_ts == 0 or not any(is_now(c.origin_default) for c in after.columns):
-        return after
-    known = {c.id: c.origin_default for c in before.columns}
-    columns = tuple(
-        replace(c, origin_default=_moment(job, c, known.get(c.id)))
-        if is_now(c.origin_default)
-        else c
-        for c in after.columns
-    )
-    return replace(after, columns=columns)
-
-
-def _moment(job: DdlJob, column: ColumnInfo, known: str | None) -> str:
-    return known if known is not None and not is_now(known) else moment_text(job, column.decimal)
-
-
-def moment_text(job: DdlJob, decimals: int) -> str:
-    """Return the time at which a job finished, in UTC, as MySQL prints it."""
-    moment = _EPOCH + timedelta(milliseconds=physical_ms(job.finished_ts))
-    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f")
-    return text[: len(text) - 6 + decimals] if decimals else text[:-7]
-
-
 def _unfit(job: DdlJob, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"DDL job {job.id} ({job.query[:80]!r}, version {job.schema_version}) does not fit: {why}",
@@ -297,4 +285,5 @@ _STEPS: dict[int, Callable[[Catalog, DdlJob], SchemaChange]] = {
     **dict.fromkeys(_DROPS, Catalog._drop_table),
     **dict.fromkeys(_NOTHING, Catalog._nothing),
     **dict.fromkeys(_PARTITIONS, Catalog._partitioning),
+    **dict.fromkeys(_CONVERSIONS, Catalog._convert),
 }

@@ -110,10 +110,26 @@ class Untracked:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """An operation on partitions, by the job's type; EXCHANGE names the table that `swaps`."""
+    """An operation on partitions, by the job's type.
+
+    `table` is the other table, which gets a partition's rows, becomes a partition or is made of
+    one. `names` are partitions that must be there, unless `lenient`; `into` are those that come
+    instead or besides; `count` is how many come or go without a name.
+    """
 
     type: DdlType
-    swaps: TableRef | None = None
+    table: TableRef | None = None
+    names: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    count: int = 0
+    lenient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBy:
+    """PARTITION BY, with the partitions' names as far as they are known; () removes them."""
+
+    names: tuple[str, ...] | None
 
 
 Operation: TypeAlias = (
@@ -131,6 +147,7 @@ Operation: TypeAlias = (
     | Convert
     | Untracked
     | Partitions
+    | PartitionBy
 )
 
 

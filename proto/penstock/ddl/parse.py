@@ -5,10 +5,10 @@ depend on: INT8 and REAL come out as TINYINT and FLOAT, LONG as BIGINT, `/*! …
 and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY not at all.
 
     CREATE | ALTER | DROP {DATABASE | SCHEMA}
-    CREATE TABLE … (…) | LIKE …      DROP TABLE a, b      TRUNCATE [TABLE]     RENAME TABLE …
-    ALTER TABLE …                    CREATE | DROP INDEX … ON …
-    CREATE [OR REPLACE] VIEW …       ALTER VIEW …         DROP VIEW a, b
-    CREATE [OR REPLACE] SEQUENCE …   ALTER SEQUENCE …     DROP SEQUENCE a, b
+    CREATE [OR REPLACE] TABLE … (…) | LIKE …   DROP TABLE a, b      TRUNCATE [TABLE]
+    ALTER TABLE …       RENAME TABLE …         CREATE | DROP INDEX … ON …
+    CREATE [OR REPLACE] VIEW …                 ALTER VIEW …         DROP VIEW a, b
+    CREATE [OR REPLACE] SEQUENCE …             ALTER SEQUENCE …     DROP SEQUENCE a, b
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.ddl.statements import (
     Statement,
     TruncateTable,
 )
-from penstock.ddl.syntax import Charset, ColumnDef, KeyDef, TableOptions, TableRef
+from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions, TableRef
 from penstock.errors import NeedsOperator
 
 _NOT_REPLICATED = {
@@ -87,11 +87,10 @@ def _statement(cur: Cursor) -> Statement:
 
 
 def _create(cur: Cursor) -> Statement:
+    start = cur.token.start
     replaces = cur.take("OR", "REPLACE")
     if cur.take("TABLE"):
-        if replaces:
-            cur.refuse("CREATE OR REPLACE TABLE", "write DROP TABLE IF EXISTS, then CREATE TABLE")
-        return _create_table(cur)
+        return _create_table(cur, replaces, start)
     if not replaces and cur.take_any("DATABASE", "SCHEMA"):
         kept = len(cur.edits)
         absent = cur.if_not_exists()
@@ -139,17 +138,19 @@ def _create_index(cur: Cursor) -> Statement | None:
     return IndexStatement(ref=ref, operation=AddKey(key))
 
 
-def _create_table(cur: Cursor) -> Statement:
+def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
+    if replaces:  # The table before is dropped by a job of its own.
+        cur.edits.append(Edit(start, cur.source.tokens[cur.at - 1].start, ""))
     absent = cur.if_not_exists()
+    if replaces and absent:
+        cur.refuse("OR REPLACE with IF NOT EXISTS", "leave one of them out")
     ref = cur.table_ref()
+    in_parens = cur.peek().upper == "LIKE" and cur.take_sign("(")
     if cur.take("LIKE"):
-        return CreateLike(ref=ref, if_not_exists=absent, like=cur.table_ref())
-    if cur.is_sign("(") and cur.peek().upper == "LIKE":
-        cur.expect_sign("(")
-        cur.expect("LIKE")
         like = cur.table_ref()
-        cur.expect_sign(")")
-        return CreateLike(ref=ref, if_not_exists=absent, like=like)
+        if in_parens:
+            cur.expect_sign(")")
+        return CreateLike(ref=ref, if_not_exists=absent, like=like, or_replace=replaces)
     if not cur.is_sign("("):
         cur.refuse(
             "CREATE TABLE … SELECT", "create the table with its columns, then insert the rows"
@@ -159,11 +160,18 @@ def _create_table(cur: Cursor) -> Statement:
     while (more := read_option(cur, options)) is not None:
         options = more
         cur.take_sign(",")
-    if cur.is_word("PARTITION", "BY"):
-        partition_by(cur)
+    partitions = partition_by(cur).names if cur.is_word("PARTITION", "BY") else ()
     if cur.token.upper in ("AS", "SELECT", "IGNORE", "REPLACE"):
         cur.refuse("CREATE TABLE … SELECT", "create the table first, then insert the rows")
-    return CreateTable(ref=ref, if_not_exists=absent, columns=columns, keys=keys, options=options)
+    return CreateTable(
+        ref=ref,
+        if_not_exists=absent,
+        or_replace=replaces,
+        columns=columns,
+        keys=keys,
+        options=options,
+        partitions=partitions,
+    )
 
 
 def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...]]:

@@ -1,8 +1,8 @@
 """The operations of ALTER TABLE.
 
-Followed: every operation on columns, keys, defaults, names, comments and character sets. Passed on
-but not tracked: foreign keys, CHECKs, storage options, ENABLE/DISABLE KEYS, FORCE, ORDER BY, and
-all about partitions (`parse_partitions`). Refused: tablespace operations, which make rows come or
+Followed: every operation on columns, keys, defaults, names, comments, character sets and partitions
+(`parse_partitions`). Passed on but not tracked: foreign keys, CHECKs, storage options,
+ENABLE/DISABLE KEYS, FORCE, ORDER BY. Refused: tablespace operations, which make rows come or
 go without a row change in the stream.
 """
 
@@ -53,8 +53,7 @@ def alter_table(cur: Cursor) -> AlterTable:
     while not cur.at_end():
         if cur.is_word("PARTITION", "BY"):
             start = cur.token.start
-            partition_by(cur)
-            parts.append(Part(Untracked(), start, cur.last_end))
+            parts.append(Part(partition_by(cur), start, cur.last_end))
             break
         start = cur.token.start
         operation = _operation(cur)

@@ -6,6 +6,7 @@ for CREATE, DROP and ALTER DATABASE). It is the text as written, but for this:
     names of tables     as the catalog spells them, with their schema where it is another
     IF [NOT] EXISTS     gone, since it was decided here; CREATE DATABASE IF NOT EXISTS keeps it
     character sets      explicit wherever the servers' own defaults would decide
+    OR REPLACE TABLE    becomes two jobs, since MySQL has no such thing: DROP TABLE and CREATE TABLE
     several tables      DROP TABLE a, b becomes two jobs; RENAME TABLE stays one, being atomic
     operations          those that came to nothing are left out
     clauses             that MySQL and MariaDB spell differently and that change no row: left out
@@ -26,7 +27,8 @@ from penstock.ddl.jobs import Jobs, named, qualified
 from penstock.ddl.lexer import quote_name
 from penstock.ddl.operations import Part
 from penstock.ddl.parse import parse
-from penstock.ddl.plan_alter import AlterPlan, check_alike, plan_alter
+from penstock.ddl.plan_alter import AlterPlan, plan_alter
+from penstock.ddl.plan_partitions import emit_altered, other_table
 from penstock.ddl.plan_sequences import plan_sequence
 from penstock.ddl.spelling import column_edits, implied_edits, option_edits
 from penstock.ddl.statements import (
@@ -46,7 +48,7 @@ from penstock.ddl.statements import (
     TruncateTable,
 )
 from penstock.ddl.syntax import TableRef
-from penstock.ddl.tables import create_table
+from penstock.ddl.tables import create_table, emptied
 from penstock.ddl.views import check_view
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlJob, DdlType, SchemaInfo, TableInfo
@@ -141,6 +143,8 @@ class _Plan(Jobs):
         schema = self.schema(statement.ref.schema)
         if statement.if_not_exists and self.catalog.table(schema.name, statement.ref.name):
             return
+        if statement.or_replace:
+            self._make_room(schema, statement.ref.name)
         self.check_free(schema, statement.ref.name)
         table, implied = create_table(statement, self.next_id(), schema)
         edits = [named(statement.ref, schema, table.name, schema)]
@@ -153,9 +157,11 @@ class _Plan(Jobs):
         schema = self.schema(statement.ref.schema)
         if statement.if_not_exists and self.catalog.table(schema.name, statement.ref.name):
             return
-        self.check_free(schema, statement.ref.name)
         like_schema, like = self.base_table(statement.like)
-        table = replace(_emptied(like), id=self.next_id(), name=statement.ref.name)
+        if statement.or_replace and like != self.catalog.table(schema.name, statement.ref.name):
+            self._make_room(schema, statement.ref.name)
+        self.check_free(schema, statement.ref.name)
+        table = replace(emptied(like), id=self.next_id(), name=statement.ref.name)
         query = (
             f"CREATE TABLE {quote_name(table.name)} LIKE"
             f" {qualified(like_schema, like.name, schema)}"
@@ -195,17 +201,21 @@ class _Plan(Jobs):
                 raise NeedsOperator(
                     f"{kind.lower()} {ref.name!r} does not exist", hint="check the name"
                 )
-            self.emit(
-                _DROPS[kind],
-                schema,
-                f"DROP {kind} {quote_name(found.name)}",
-                table_id=found.id,
-                table_name=found.name,
-            )
+            self._drop(schema, found)
+
+    def _drop(self, schema: SchemaInfo, table: TableInfo) -> None:
+        query = f"DROP {table.kind} {quote_name(table.name)}"
+        self.emit(_DROPS[table.kind], schema, query, table_id=table.id, table_name=table.name)
+
+    def _make_room(self, schema: SchemaInfo, name: str) -> None:
+        """Drop the table that is to be replaced, if there is one."""
+        found = self.catalog.table(schema.name, name)
+        if found is not None and found.kind == "TABLE":
+            self._drop(schema, found)
 
     def _truncate(self, statement: TruncateTable) -> None:
         schema, before = self.base_table(statement.ref)
-        table = replace(_emptied(before), id=self.next_id())
+        table = replace(emptied(before), id=self.next_id())
         self.emit(
             DdlType.TRUNCATE_TABLE,
             schema,
@@ -258,10 +268,8 @@ class _Plan(Jobs):
             self.check_free(target, plan.rename.name, unless_id=before.id)
             table = table.renamed(plan.rename.name)
         edits = [*plan.edits, named(ref, schema, before.name, target)]
-        if plan.swaps is not None:
-            other_schema, other = self.base_table(plan.swaps)
-            check_alike(before, other)
-            edits.append(named(plan.swaps, other_schema, other.name, target))
+        if plan.other is not None:
+            edits.append(other_table(self, plan.type, plan.other, before, schema))
         if plan.rename is not None:
             edits.append(named(plan.rename, target, table.name, target))
         if isinstance(statement, AlterTable):
@@ -269,7 +277,7 @@ class _Plan(Jobs):
             query = f"ALTER TABLE {qualified(schema, before.name, target)} {text}"
         else:
             query = self.text(statement, *edits)
-        self.emit_table(plan.type, target, table, query)
+        emit_altered(self, plan, target, table, query)
 
 
 _DROPS = {
@@ -281,8 +289,3 @@ _DROPS = {
 
 def _charset_clause(schema: SchemaInfo) -> str:
     return f"{quote_name(schema.name)} CHARACTER SET {schema.charset} COLLATE {schema.collate}"
-
-
-def _emptied(table: TableInfo) -> TableInfo:
-    """Return the table without what only older rows need."""
-    return replace(table, columns=tuple(replace(c, origin_default=None) for c in table.columns))

@@ -24,6 +24,7 @@ from penstock.ddl.operations import (
     SetOptions,
     Untracked,
 )
+from penstock.ddl.partitioning import partitioned
 from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits, implied_edits
 from penstock.ddl.syntax import Edit, TableRef, edited
 from penstock.ddl.wishes import skipped
@@ -51,7 +52,8 @@ class AlterPlan:
     rename: TableRef | None
     parts: tuple[Part, ...]
     edits: tuple[Edit, ...]
-    swaps: TableRef | None = None
+    other: TableRef | None = None
+    """Another table that gets, becomes or is made of a partition."""
 
     def text(self, source: str, edits: Sequence[Edit]) -> str:
         """Return the operations that stay, as SQL."""
@@ -78,11 +80,11 @@ def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> 
     edits += implied_edits(implied, "ADD ")
     return AlterPlan(
         type=_job_type(operations),
-        table=table,
+        table=partitioned(table, operations),
         rename=renames[0] if renames else None,
         parts=live,
         edits=tuple(edits),
-        swaps=next((o.swaps for o in operations if isinstance(o, Partitions)), None),
+        other=next((o.table for o in operations if isinstance(o, Partitions)), None),
     )
 
 

@@ -55,6 +55,9 @@ class CreateTable(Statement):
     columns: tuple[ColumnDef, ...]
     keys: tuple[KeyDef, ...]
     options: TableOptions
+    or_replace: bool = False
+    partitions: tuple[str, ...] | None = ()
+    """Names, None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ class CreateLike(Statement):
     ref: TableRef
     if_not_exists: bool
     like: TableRef
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.ddl.charsets import resolve
 from penstock.ddl.draft import Draft
+from penstock.ddl.operations import PartitionBy
+from penstock.ddl.partitioning import partitioned
 from penstock.ddl.statements import CreateTable
 from penstock.ddl.syntax import KeyDef
 from penstock.ddl.types import build_column
@@ -31,7 +35,13 @@ def create_table(
             nullable.add(column.name.lower())
     draft.add_keys(statement.keys)
     check_primary(draft, nullable)
-    return draft.finish(), draft.implied
+    parts = PartitionBy(statement.partitions)
+    return partitioned(draft.finish(), (parts,)), draft.implied
+
+
+def emptied(table: TableInfo) -> TableInfo:
+    """Return the table without what only older rows need."""
+    return replace(table, columns=tuple(replace(c, origin_default=None) for c in table.columns))
 
 
 def check_primary(draft: Draft, nullable: set[str]) -> None:

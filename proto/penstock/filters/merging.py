@@ -72,6 +72,7 @@ def routed_table(schema: str, name: str, table: TableInfo, constants: Constants 
         max_column_id=0,
         max_index_id=0,
         comment="",
+        partitions=None,
     )
 
 

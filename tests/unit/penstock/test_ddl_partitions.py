@@ -1,7 +1,8 @@
-"""Partitions and sequences: what jobs they come to, and that no table changes by them."""
+"""Partitions and sequences: what jobs they come to, and what of a table changes by them."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,32 +11,80 @@ from drainer.sinks.mysql_ddl import ensure_repeatable
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType
+from penstock.tableinfo import job_from_json, job_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
 TABLE = "CREATE TABLE t (a INT PRIMARY KEY) PARTITION BY HASH (a) PARTITIONS 3"
 
 
 @pytest.mark.parametrize(
-    ("operation", "type_"),
+    ("operation", "type_", "left"),
     [
-        ("ADD PARTITION PARTITIONS 2", DdlType.ADD_PARTITION),
-        ("ADD PARTITION (PARTITION p VALUES LESS THAN (3))", DdlType.ADD_PARTITION),
-        ("DROP PARTITION p0, p1", DdlType.DROP_PARTITION),
-        ("DROP PARTITION IF EXISTS p0", DdlType.DROP_PARTITION),
-        ("TRUNCATE PARTITION ALL", DdlType.TRUNCATE_PARTITION),
-        ("COALESCE PARTITION 1", DdlType.REORGANIZE_PARTITION),
-        ("REORGANIZE PARTITION", DdlType.REORGANIZE_PARTITION),
-        ("REBUILD PARTITION ALL", DdlType.REORGANIZE_PARTITION),
+        ("ADD PARTITION PARTITIONS 2", DdlType.ADD_PARTITION, "p0 p1 p2 p3 p4"),
+        ("ADD PARTITION (PARTITION p VALUES IN (3))", DdlType.ADD_PARTITION, "p0 p1 p2 p"),
+        ("DROP PARTITION P0, p1", DdlType.DROP_PARTITION, "p2"),
+        ("DROP PARTITION IF EXISTS p0, p7", DdlType.DROP_PARTITION, "p1 p2"),
+        ("TRUNCATE PARTITION ALL", DdlType.TRUNCATE_PARTITION, "p0 p1 p2"),
+        ("COALESCE PARTITION 1", DdlType.REORGANIZE_PARTITION, "p0 p1"),
+        ("REORGANIZE PARTITION", DdlType.REORGANIZE_PARTITION, "p0 p1 p2"),
+        ("REORGANIZE PARTITION p1, p2 INTO (PARTITION a COMMENT = 'x,)', PARTITION p2)",
+         DdlType.REORGANIZE_PARTITION, "p0 a p2"),
+        ("REBUILD PARTITION ALL", DdlType.REORGANIZE_PARTITION, "p0 p1 p2"),
+        ("REMOVE PARTITIONING", DdlType.MULTI_SCHEMA_CHANGE, ""),
+        ("PARTITION BY KEY (a)", DdlType.MULTI_SCHEMA_CHANGE, "p0"),
     ],
-)
-def test_an_operation_on_partitions_is_one_job_and_leaves_the_table(
-    operation: str, type_: DdlType
+)  # fmt: skip
+def test_an_operation_on_partitions_is_one_job_and_changes_only_their_names(
+    operation: str, type_: DdlType, left: str
 ) -> None:
     session = DdlSession(TABLE)
     before = session.table()
     (job,) = session.run(f"ALTER TABLE t {operation}")
     assert (job.type, job.query) == (type_, f"ALTER TABLE `t` {operation}")
-    assert session.table() == before
+    assert session.table() == replace(before, partitions=tuple(left.split()))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "DROP PARTITION p7", "TRUNCATE PARTITION p0, p7", "REBUILD PARTITION p7",
+        "DROP PARTITION p0, p1, p2", "COALESCE PARTITION 3", "EXCHANGE PARTITION p7 WITH TABLE u",
+        "ADD PARTITION (PARTITION P1)", "REORGANIZE PARTITION p0, p2 INTO (PARTITION p0)",
+        "REORGANIZE PARTITION p0 INTO (PARTITION p1)",
+        "CONVERT PARTITION p7 TO TABLE n", "CONVERT PARTITION p0 TO TABLE u",
+        "CONVERT TABLE u TO PARTITION p0", "PARTITION BY LIST (a) (PARTITION x, PARTITION X)",
+    ],
+)  # fmt: skip
+def test_what_no_server_would_do_to_these_partitions_is_refused_before(operation: str) -> None:
+    session = DdlSession(TABLE, "CREATE TABLE u (a INT PRIMARY KEY)")
+    with pytest.raises(NeedsOperator):
+        session.run(f"ALTER TABLE t {operation}")
+    with pytest.raises(NeedsOperator, match="is not partitioned"):
+        session.run("ALTER TABLE u TRUNCATE PARTITION ALL")
+
+
+def test_partitions_that_a_history_does_not_tell_of_are_the_server_s_affair() -> None:
+    session = DdlSession(f"{TABLE[:-13]} SUBPARTITION BY KEY (a) PARTITIONS 2")
+    assert session.table().partitions is None
+    session.run("ALTER TABLE t DROP PARTITION whatever", "ALTER TABLE t REMOVE PARTITIONING")
+    assert session.table().partitions == ()
+
+
+def test_a_partition_becomes_a_table_and_a_table_a_partition() -> None:
+    session = DdlSession(TABLE, "CREATE DATABASE e")
+    (job,) = session.run("ALTER TABLE T CONVERT PARTITION p1 TO TABLE e.n")
+    assert job.query == "ALTER TABLE `t` CONVERT PARTITION p1 TO TABLE `e`.`n`"
+    made = session.table("n", "e")
+    assert (made.columns, made.partitions) == (session.table().columns, ())
+    assert session.table().partitions == ("p0", "p2")
+    (job,) = session.run("ALTER TABLE t CONVERT TABLE e.N TO PARTITION p9 VALUES IN (7)")
+    assert job.query == "ALTER TABLE `t` CONVERT TABLE `e`.`n` TO PARTITION p9 VALUES IN (7)"
+    assert session.table().partitions == ("p0", "p2", "p9")
+    assert session.catalog.table("e", "n") is None
+    replayed = Catalog()
+    for each in session.history:
+        replayed.apply(job_from_json(json.loads(json.dumps(job_to_json(each)))))
+    assert replayed.tables() == session.catalog.tables()
 
 
 def test_exchange_names_both_tables_as_the_catalog_does() -> None:

@@ -92,6 +92,14 @@ def session() -> DdlSession:
         ("CREATE OR REPLACE VIEW v AS SELECT 2", ["CREATE OR REPLACE VIEW `v` AS SELECT 2"]),
         ("CREATE VIEW IF NOT EXISTS v AS SELECT 2", []),
         (
+            "CREATE OR REPLACE TABLE T LIKE Mixed",
+            ["DROP TABLE `t`", "CREATE TABLE `T` LIKE `Mixed`"],
+        ),
+        (
+            "CREATE OR REPLACE TABLE x (a INT) CHARSET=utf8mb4 COLLATE utf8mb4_bin",
+            ["CREATE TABLE `x` (a INT) CHARSET=utf8mb4 COLLATE utf8mb4_bin"],
+        ),
+        (
             "CREATE TABLE x (a INT); ALTER TABLE x ADD b INT; DROP TABLE x",
             [
                 "CREATE TABLE `x` (a INT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
@@ -124,7 +132,11 @@ def test_a_statement_becomes_the_queries_to_run_downstream(
         "CREATE TABLE x LIKE v",
         "CREATE TABLE x LIKE nope",
         "CREATE TEMPORARY TABLE x (a INT)",
-        "CREATE OR REPLACE TABLE t (a INT)",
+        "CREATE OR REPLACE TABLE v (a INT)",
+        "CREATE OR REPLACE TABLE t LIKE t",
+        "CREATE OR REPLACE TABLE IF NOT EXISTS t (a INT)",
+        "CREATE OR REPLACE TABLE t (a INT) SELECT 1 AS b",
+        "CREATE TABLE x AS SELECT 1 AS a",
         "CREATE TRIGGER x BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
         "CREATE DEFINER=root@localhost PROCEDURE p() SELECT 1",
         "CREATE USER x",
