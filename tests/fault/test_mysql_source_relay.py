@@ -62,6 +62,7 @@ def flip(path: Path, *, last: int) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_relay_log_that_is_lost_while_the_source_is_down_is_fetched_again(
     server: BinlogServer, rig: SourceRig
 ) -> None:
@@ -85,6 +86,14 @@ def test_a_relay_log_that_is_lost_while_the_source_is_down_is_fetched_again(
     source.catch_up(server)
     assert source.stop() == 0
     rig.check(server)
+    # Files of the old names come again after a RESET MASTER: they are not taken for the old ones.
+    shutil.rmtree(rig.folder / "relay")
+    server.run("RESET MASTER", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    server.insert(50, first=400)
+    source.start()
+    eventually(lambda: not source.is_running, LONG_S)
+    assert source.wait() == 2
+    assert "was reset" in source.log_tail()
 
 
 def test_a_damaged_event_of_the_relay_log_is_named_and_fetched_again_once_the_log_is_gone(
@@ -112,6 +121,7 @@ def test_a_damaged_event_of_the_relay_log_is_named_and_fetched_again_once_the_lo
     rig.check(server)
 
 
+@pytest.mark.slow
 def test_a_full_disk_below_relay_log_and_journal_is_waited_for(
     server: BinlogServer, rig: SourceRig
 ) -> None:

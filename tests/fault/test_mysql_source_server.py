@@ -66,6 +66,7 @@ def kill_dumps(server: BinlogServer) -> None:
                    f" KILL {thread}; END")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_cut_twenty_times_within_transactions_brings_each_once(
     server: BinlogServer, rig: SourceRig
 ) -> None:

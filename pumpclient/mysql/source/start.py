@@ -17,9 +17,14 @@ from pathlib import Path
 import pymysql
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.gtid import parse_gtid_set
+from pumpclient.mysql.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.server import ServerIdentity, identify, master_status
+from pumpclient.mysql.protocol.server import (
+    ServerIdentity,
+    binlog_gtids,
+    identify,
+    master_status,
+)
 from pumpclient.mysql.protocol.start import file_at, file_behind
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
@@ -138,13 +143,21 @@ def without_relay(
     """Return where to go on when the relay log is gone; the same place while it is there.
 
     With the same server its files have the same places; with another one GTIDs lead to them, and
-    another epoch begins. Raises `NeedsOperator` when they cannot.
+    another epoch begins. Raises `NeedsOperator` when they cannot, and when the same server had a
+    RESET MASTER meanwhile: what it wrote before that, and nobody read, is gone.
     """
     if root.exists() and any(root.iterdir()):
         return checkpoint
     with address.session() as connection:
         identity = identify(connection)
+        has = binlog_gtids(connection, identity.flavor)
     if identity.uuid == checkpoint.server:
+        if not _contains(has, parse_gtid_set(checkpoint.gtids, identity.flavor)):
+            raise NeedsOperator(
+                f"{address} was reset: it has {has}, the checkpoint {checkpoint.gtids}, and the"
+                " relay log is gone",
+                hint="begin again with an initial load",
+            )
         restart = Location.parse(checkpoint.restart) if checkpoint.restart else None
         return replace(
             checkpoint,
@@ -168,3 +181,9 @@ def without_relay(
         since_s=0,
         skips_known=True,
     )
+
+
+def _contains(has: GtidSet, gtids: GtidSet) -> bool:
+    if isinstance(has, MariadbGtidSet):
+        return isinstance(gtids, MariadbGtidSet) and has.contains(gtids)
+    return not isinstance(gtids, MariadbGtidSet) and has.contains(gtids)
