@@ -56,21 +56,23 @@ def damaged(what: str) -> Malformed:
 
 # Varints are most of what a row is made of, so two bytes of them come from tables at a time:
 # the last ones of a varint, and ones after which more will come.
-_LAST = tuple(bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14))
-_MORE = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
+LAST_BYTES = tuple(
+    bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)
+)
+MORE_BYTES = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
 
 
 def encode_uvarint(value: int) -> bytes:
     """Return an unsigned LEB128 varint of `value`, at most ten bytes."""
     assert 0 <= value <= UINT64_MAX, value
     if value < 1 << 14:
-        return _LAST[value]
-    out = _MORE[value & 0x3FFF]
+        return LAST_BYTES[value]
+    out = MORE_BYTES[value & 0x3FFF]
     value >>= 14
     while value >= 1 << 14:
-        out += _MORE[value & 0x3FFF]
+        out += MORE_BYTES[value & 0x3FFF]
         value >>= 14
-    return out + _LAST[value]
+    return out + LAST_BYTES[value]
 
 
 def encode_varint(value: int) -> bytes:

@@ -13,13 +13,14 @@ whether bytes were missing.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pumpclient.mysql.rows.events import bitmap_size
 from pumpclient.mysql.rows.reading import PREFIX_CODES, Reading, joined
 
-ReadRows = Callable[[bytes, int], list[tuple[Any, ...]]]
+ReadRows = Callable[[bytes, int], list[Any]]
 """Takes bytes and where the images begin, which reach to the end; returns a row for each image.
 
 Raises IndexError, struct.error, ValueError or ArithmeticError for bytes that are no images.
@@ -97,8 +98,26 @@ class Source:
         return [run for run in out if run]
 
 
-def read_rows(readings: Sequence[Reading], wanted: Sequence[int], name: str) -> ReadRows:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What rows become instead of tuples; `names` are what the expressions speak of.
+
+    `whole` is over `v0`, `v1` … of the wanted columns' indexes, none of them NULL. `nulls` is a
+    function's name, which gets the tuple when there are NULLs. No name may be one of the function's
+    own variables, which `read_rows` shows.
+    """
+
+    whole: str
+    nulls: str
+    names: Mapping[str, object] = field(default_factory=dict)
+
+
+def read_rows(
+    readings: Sequence[Reading], wanted: Sequence[int], name: str, made: Made | None = None
+) -> ReadRows:
     """Return a function for images of all columns that gives the `wanted` ones in that order."""
+    values = f"({''.join(f'v{index}, ' for index in wanted)})"
+    made = made or Made(values, "")  # In parentheses the tuple is itself.
     source = Source(readings, frozenset(wanted))
     size, mask = bitmap_size(len(readings)), (1 << len(readings)) - 1
     bits = "d[p]" if size == 1 else f"bits(d[p:p + {size}], 'little')"
@@ -110,19 +129,20 @@ def read_rows(readings: Sequence[Reading], wanted: Sequence[int], name: str) -> 
     source.add(2, "if not nulls:")
     for run in source.runs():
         source.run(3, run)
+    source.add(3, f"made = {made.whole}")
     source.add(2, "else:")
     for index in range(len(readings)):
         source.add(3, f"if nulls & {1 << index}:")
         source.add(4, f"v{index} = None")
         source.add(3, "else:")
         source.run(4, [index])
+    source.add(3, f"made = {made.nulls}({values})")
     source.add(2, "if p > end:")
     source.add(3, "raise IndexError('the last image is cut')")
-    values = "".join(f"v{index}, " for index in wanted)
-    source.add(2, f"out.append(({values}))")
+    source.add(2, "out.append(made)")
     source.add(1, "return out")
-    names = {**source.names, "bits": int.from_bytes}
+    names = {**source.names, **made.names, "bits": int.from_bytes}
     code = compile("\n".join(source.lines), f"<rows of {name}>", "exec")
     exec(code, names)
-    made: ReadRows = names["rows"]  # type: ignore[assignment]
-    return made
+    function: ReadRows = names["rows"]  # type: ignore[assignment]
+    return function

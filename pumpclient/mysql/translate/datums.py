@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from penstock.datum import values
@@ -23,7 +24,8 @@ from pumpclient.mysql.rows.texts import decompressed
 from pumpclient.mysql.rows.types import reading_of
 from pumpclient.mysql.translate.columns import Pair
 
-_SMALL = range(-128, 4096)
+_QUICK = 1 << 27
+"""Numbers below this are at most four bytes as a varint: two look-ups."""
 _SHORT = 256
 _DAY_S = 86400
 _DAYS_KEPT = 1 << 16
@@ -84,13 +86,22 @@ def _integer(pair: Pair, reading: Reading) -> Reading | None:
     if reach[0] < low or reach[1] > high:
         return None
     head, datum = pair.stored.header, values.uint_datum if is_unsigned else values.int_datum
-    n = pair.index
-    small = {number: head + datum(number) for number in _SMALL if reach[0] <= number <= reach[1]}
-    value = reading.expression
+    begin, otherwise = head + datum(0)[:1], f"number{pair.index}"
+    shift = 0 if is_unsigned else 1  # A signed one is zig-zag.
+    low, short = len(values.LAST_BYTES) - 1, len(values.LAST_BYTES) >> shift
     return replace(
         reading,
-        expression=f"(small{n}({value}) or head{n} + datum{n}({value}))",
-        names={**reading.names, f"small{n}": small.get, f"head{n}": head, f"datum{n}": datum},
+        expression=(
+            f"(({begin!r} + last[x << {shift}] if x < {short} else"
+            f" {begin!r} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
+            f" if 0 <= (x := {reading.expression}) < {_QUICK} else {otherwise}(x))"
+        ),
+        names={
+            **reading.names,
+            "last": values.LAST_BYTES,
+            "more": values.MORE_BYTES,
+            otherwise: lambda number: head + datum(number),
+        },
     )
 
 
@@ -131,7 +142,7 @@ def _text(pair: Pair, reading: Reading) -> Reading | None:
     if charset.name not in _UTF8 or charset.is_binary != column.is_binary:
         return None
     head, encode = pair.stored.header, pair.stored.field.encode
-    begin = [head + values.bytes_datum(bytes(n))[: -n or None] for n in range(_SHORT)]
+    begin = _begins(head)
     limit = column.flen if column.flen > 0 else 0xFFFFFFFF
     is_text = not charset.is_binary
     is_fixed = column.tp is MysqlType.STRING
@@ -148,7 +159,22 @@ def _text(pair: Pair, reading: Reading) -> Reading | None:
     if pair.wire.type in _COMPRESSED:
         names = {name: make, "plain": decompressed}
         return replace(reading, expression=f"{name}(plain({{0}}))", names=names)
-    return replace(reading, expression=f"{name}({{0}})", names={name: make})
+    if is_fixed and not is_text:
+        return replace(reading, expression=f"{name}({{0}})", names={name: make})
+    told = [f"len(x := {{0}}) <= {min(limit, _SHORT - 1)}"]
+    told += ["x.isascii()"] if is_text else []
+    told += ["x[-1:] != b' '"] if is_fixed else []
+    return replace(
+        reading,
+        expression=f"(begin{pair.index}[len(x)] + x if {' and '.join(told)} else {name}(x))",
+        names={name: make, f"begin{pair.index}": begin},
+    )
+
+
+@lru_cache(maxsize=1024)
+def _begins(head: bytes) -> list[bytes]:
+    """Return what stands before strings of each short length; most tables share them."""
+    return [head + values.bytes_datum(bytes(n))[: -n or None] for n in range(_SHORT)]
 
 
 def _length(size: int) -> bytes:

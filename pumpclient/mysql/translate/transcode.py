@@ -24,7 +24,7 @@ from pumpclient.changes import next_row_id
 from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.rows.decoder import Decoder, decoder_for
 from pumpclient.mysql.rows.events import LAYOUTS, Kind, RowsEvent
-from pumpclient.mysql.rows.generator import read_rows
+from pumpclient.mysql.rows.generator import Made, read_rows
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 from pumpclient.mysql.rows.types import reading_of
 from pumpclient.mysql.translate.columns import NULL, Pairing, paired
@@ -62,7 +62,6 @@ class Transcoder:
         for pair in pairing.pairs:
             readings[pair.index] = datum_reading(pair)
         wanted = [pair.index for pair in pairing.pairs]
-        self._read = read_rows(readings, wanted, self.table_map.name)
         self._insert = _Inserts(table, pairing, rowid, self._codec)
         self._nulls = [pair.stored.header + NULL for pair in pairing.pairs]
         self._required = {
@@ -73,7 +72,11 @@ class Transcoder:
         has_row_id = handle_position(table) is None and not handle_parts(table)
         row_id = values.int_datum(ROW_ID) + values.int_datum(0) if has_row_id else b""
         self._end = b"".join(each.header + datum for each, datum in pairing.missing) + row_id
-        self._heads = _usual_heads(self._width)
+        names = [f"v{index}" for index in wanted]
+        self._read_new = read_rows(readings, wanted, table_map.name, self._insert.made(names))
+        made = _made(names, self._end, "whole", self._whole)
+        self._read_whole = read_rows(readings, wanted, table_map.name, made)
+        self._heads = _usual_heads(self._width, id_size + 2)
 
     def changes(self, type_: int, body: bytes) -> Changes:
         """Return the rows of a whole rows event.
@@ -83,10 +86,10 @@ class Transcoder:
         """
         try:
             known = self._heads.get(type_)
-            at = self._id_size + 2
-            if known is not None and body.startswith(known[1], at):
-                kind, head = known
-                return self._rows(kind, self._read(body, at + len(head)))
+            if known is not None:
+                kind, head, at, images_at = known
+                if body.startswith(head, at):
+                    return self._rows(kind, body, images_at)
             return self._unusual(type_, body)
         except Malformed as error:
             raise NeedsOperator(
@@ -98,16 +101,11 @@ class Transcoder:
                 f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
             ) from error
 
-    def _rows(self, kind: Kind, images: Sequence[_Pieces]) -> Changes:
+    def _rows(self, kind: Kind, images: bytes, at: int) -> Changes:
         if kind is Kind.INSERT:
-            return MutationType.INSERT, [self._insert.row(image) for image in images]
-        rows = [self._whole(image) for image in images]
-        if kind is Kind.DELETE:
-            return MutationType.DELETE, rows
-        if len(rows) % 2:
-            raise ValueError("a row before its update lacks the row after")
-        befores, afters = rows[::2], rows[1::2]
-        return MutationType.UPDATE, [a + b for a, b in zip(befores, afters, strict=True)]
+            return MutationType.INSERT, self._read_new(images, at)
+        rows = self._read_whole(images, at)
+        return (MutationType.DELETE, rows) if kind is Kind.DELETE else _updates(rows)
 
     def _whole(self, image: _Pieces) -> bytes:
         if None in image:
@@ -126,13 +124,17 @@ class Transcoder:
         full = (1 << self._width) - 1
         is_whole = all(bits in (None, full) for bits in (event.before, event.after))
         if is_whole and not event.layout.is_partial:
-            return self._rows(event.layout.kind, self._read(event.images, 0))
+            return self._rows(event.layout.kind, event.images, 0)
         if self._decoder is None:
             self._decoder = decoder_for(self.table_map, id_size=self._id_size)
         images: list[_Pieces] = []
         for before, after in self._decoder.changes(type_, body):
             images += [self._encoded(row) for row in (before, after) if row is not None]
-        return self._rows(event.layout.kind, images)
+        if event.layout.kind is Kind.INSERT:
+            return MutationType.INSERT, [self._insert.row(image) for image in images]
+        rows = [self._whole(image) for image in images]
+        is_delete = event.layout.kind is Kind.DELETE
+        return (MutationType.DELETE, rows) if is_delete else _updates(rows)
 
     def _encoded(self, row: Sequence[object]) -> _Pieces:
         return tuple(
@@ -214,6 +216,15 @@ class _Inserts:
             handle = values.int_datum(self._rowid())
         return handle + ((b"".join(pieces) + self._end) or EMPTY_ROW)
 
+    def made(self, names: Sequence[str]) -> Made:
+        """Return how generated code makes a row of these variables; only NULLs come to `row`."""
+        key = self._parts if self._key is None else [self._key]
+        others = [name for n, name in enumerate(names) if n not in dict(key)]
+        if self._is_slow or not key or not others:
+            return _made([], b"", "row", self.row, names)
+        handle = [f"{names[n]}[{size}:]" for n, size in key]
+        return _made([*handle, *others], self._end, "row", self.row)
+
     def _by_values(self, image: _Pieces) -> bytes:
         row: list[object] = [None] * self._columns
         for piece, pair in zip(image, self._pairs, strict=True):
@@ -234,9 +245,34 @@ def _null(name: str) -> Malformed:
     return Malformed(f"column {name!r} is NOT NULL here and NULL there", hint="alter one of them")
 
 
-def _usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
-    """Return what stands behind id and flags in the usual event of each type, which has it all."""
-    full, heads = (1 << width) - 1, {}
+def _made(
+    pieces: Sequence[str],
+    end: bytes,
+    name: str,
+    function: Callable[[_Pieces], bytes],
+    values: Sequence[str] = (),
+) -> Made:
+    """Return code that joins `pieces`; without any, and with NULLs, `function` makes the row."""
+    told = "".join(f"{each}, " for each in pieces or values)
+    whole = f"join(({told}{'behind, ' if end else ''}))" if pieces else f"{name}(({told}))"
+    return Made(whole, name, {"join": b"".join, "behind": end, name: function})
+
+
+def _updates(rows: Sequence[bytes]) -> Changes:
+    if len(rows) == 2:
+        return MutationType.UPDATE, [rows[0] + rows[1]]
+    if len(rows) % 2:
+        raise ValueError("a row before its update lacks the row after")
+    return MutationType.UPDATE, [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
+
+
+def _usual_heads(width: int, at: int) -> dict[int, tuple[Kind, bytes, int, int]]:
+    """Return what is at `at`, behind id and flags, in the usual event of each type, which has all.
+
+    With it comes where it is, and where the images are behind it.
+    """
+    full = (1 << width) - 1
+    heads: dict[int, tuple[Kind, bytes, int, int]] = {}
     for type_, layout in LAYOUTS.items():
         if layout.is_compressed or layout.is_partial:
             continue
@@ -248,5 +284,6 @@ def _usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
             None if layout.kind is Kind.DELETE else full,
             b"",
         )
-        heads[type_] = layout.kind, event.encode(id_size=0)[2:]
+        head = event.encode(id_size=0)[2:]
+        heads[type_] = layout.kind, head, at, at + len(head)
     return heads
