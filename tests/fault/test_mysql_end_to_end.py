@@ -46,10 +46,18 @@ def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
         assert source.wait() == -9, f"{point}:\n{source.log_tail()}"
 
 
+def brings(source: SourceProcess) -> bool:
+    """Tell whether its present life has brought anything; fail where it waits for somebody."""
+    status = source.status()
+    assert source.is_running, source.log_tail()
+    assert status.get("state") != "failed", status
+    return bool(status.get("transactions", 0) > 0)
+
+
 def killed_at_random(source: SourceProcess, drainer: DrainerProcess, chance: random.Random) -> None:
     """Kill both, each a while after it has begun to bring something; the Drainer comes back."""
     source.start()
-    eventually(lambda: source.status().get("transactions", 0) > 0, LONG_S)
+    eventually(lambda: brings(source), LONG_S)
     seen = drainer.checkpoint_ts()
     eventually(lambda: drainer.checkpoint_ts() > seen, LONG_S)
     time.sleep(chance.random() / 2)
