@@ -177,6 +177,7 @@ class _Node:
         timeout = TimeoutResolver(self._clock.now_ts, txn_timeout_s=config.txn_timeout_s)
         self._resolver = DdlResolver(
             lambda job_id: asyncio.to_thread(history.get, job_id),
+            lambda job_id: asyncio.to_thread(history.is_overtaken, job_id),
             open_resolver(config.resolver, timeout),
         )
         self._resolving = Resolving(self._storage, self._writer, self._resolver)

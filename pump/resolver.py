@@ -114,16 +114,28 @@ class TimeoutResolver:
 class DdlResolver:
     """Finds a DDL's outcome in the DDL history, and passes everything else on."""
 
-    def __init__(self, job: Callable[[int], Awaitable[DdlJob | None]], otherwise: Resolver) -> None:
+    def __init__(
+        self,
+        job: Callable[[int], Awaitable[DdlJob | None]],
+        is_overtaken: Callable[[int], Awaitable[bool]],
+        otherwise: Resolver,
+    ) -> None:
         self._job = job
+        self._is_overtaken = is_overtaken
         self._otherwise = otherwise
 
     async def resolve(self, question: Question) -> Resolution:
-        """Return COMMITTED at the job's `finished_ts` when the history holds the job."""
+        """Return COMMITTED at the job's `finished_ts` when the history holds the job.
+
+        ROLLED_BACK when it does not and never will: whoever died within a DDL and does it again,
+        or whoever does the next one, would else wait for the other resolver's timeout.
+        """
         if question.ddl_job_id > 0:
             job = await self._job(question.ddl_job_id)
             if job is not None and job.finished_ts > question.start_ts:
                 return Resolution(Outcome.COMMITTED, job.finished_ts)
+            if job is None and await self._is_overtaken(question.ddl_job_id):
+                return ROLLED_BACK
         return await self._otherwise.resolve(question)
 
     async def close(self) -> None:

@@ -10,15 +10,16 @@
     7  Commit binlog                    the stream goes on
     8  fence lowered                    writers read history and go on with the new schema
 
-Why a crash is safe at any point. Before 6 there is no job: the Prewrite is rolled back by us or
-later by the Pump's resolver, and nothing happened. From 6 on the DDL is done: the Pump's resolver
-finds the job in history under the binlog's job id and commits the Prewrite with the job's
-`finished_ts`, which is the `commit_ts` of 5, whether or not 7 arrives. Between 4 and 6 the resolver
-must not give up on us: so 6 is refused by ourselves when too long after 4 (`DECISION_S_MAX`, far
-below the Pumps' `txn_timeout`), and by etcd when our lock or our fence is gone, as they are when
-this process was frozen for longer than their lease. When the answer to 6 is lost, we ask until
-it is known; before that there is neither a Rollback nor a Commit. If etcd does not tell within
-`ASK_S_MAX`, `OutcomeUnknown` says so; the resolver and all writers read the truth later.
+Why a crash is safe at any point. Before 6 there is no job: the Prewrite is rolled back by us, or by
+the Pump's resolver, at once when a later DDL is recorded and else after its timeout; nothing
+happened. From 6 on the DDL is done: the Pump's resolver finds the job in history under the binlog's
+job id and commits the Prewrite with the job's `finished_ts`, which is the `commit_ts` of 5, whether
+or not 7 arrives. Between 4 and 6 the resolver must not give up on us: so 6 is refused by ourselves
+when too long after 4 (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`), and by etcd when our
+lock or our fence is gone, as they are when this process was frozen for longer than their lease, and
+before a later DDL. When the answer to 6 is lost, we ask until it is known; before that there is
+neither a Rollback nor a Commit. If etcd does not tell within `ASK_S_MAX`, `OutcomeUnknown` says so;
+the resolver and all writers read the truth later.
 
 A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
 Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the double.
@@ -30,6 +31,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from penstock.ddl import plan_ddl
@@ -84,6 +86,8 @@ class DdlExecutor:
                         hint="pass its parts on one by one, each with an origin of its own",
                     )
                 jobs = [replace(jobs[0], origin=origin)]
+            # A job below a recorded one counts as overtaken: see `History.is_overtaken`.
+            assert all(one.id < two.id for one, two in pairwise(jobs)), jobs
             with self._fence.raised(jobs[-1].schema_version) as guard:
                 finished = [self._run(job, guard) for job in jobs]
         try:

@@ -18,8 +18,7 @@ def read_pages(
     Only keys created after `after_revision`. A key that comes while this reads may be among them
     or not. Retryable when etcd does not answer.
     """
-    start = prefix.encode()
-    end = start[:-1] + bytes([start[-1] + 1])
+    start, end = prefix.encode(), _end(prefix)
     while True:
         request = rpc_pb2.RangeRequest(
             key=start,
@@ -34,3 +33,17 @@ def read_pages(
         if not answer.more or not answer.kvs:
             return
         start = answer.kvs[-1].key + b"\0"
+
+
+def is_any_from(etcd: EtcdClient, prefix: str, key: str) -> bool:
+    """Tell whether any key below an ASCII prefix is `key` or comes after it; may be Retryable."""
+    request = rpc_pb2.RangeRequest(
+        key=key.encode(), range_end=_end(prefix), limit=1, keys_only=True
+    )
+    with etcd_errors():
+        return bool(etcd.kvstub.Range(request, etcd.timeout, metadata=etcd.metadata).kvs)
+
+
+def _end(prefix: str) -> bytes:
+    start = prefix.encode()
+    return start[:-1] + bytes([start[-1] + 1])

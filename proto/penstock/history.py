@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.etcd import EtcdClient, Watch, etcd_errors, read
-from penstock.etcd_pages import read_pages
+from penstock.etcd_pages import is_any_from, read_pages
 from penstock.lease import Lease
 from penstock.model import Origin
 from penstock.origin_json import origin_from_json, origin_to_json
@@ -121,6 +121,15 @@ class History:
         """Return one job, None when there is none; Malformed when it cannot be read."""
         found = read(self._etcd, _key(job_id))
         return None if found is None else _job(_key(job_id), found)
+
+    def is_overtaken(self, job_id: int) -> bool:
+        """Tell whether a job is not recorded and never will be: one with a larger id is.
+
+        Ids are drawn and jobs recorded under the lock, in one order. So whoever drew the smaller
+        id is done, or has lost the lock, without which nothing is recorded.
+        """
+        # In this order: what is recorded between the two reads is seen.
+        return is_any_from(self._etcd, JOBS, _key(job_id + 1)) and self.get(job_id) is None
 
     def jobs(self, after_version: int = 0) -> list[DdlJob]:
         """Return the jobs of later schema versions, in order of version."""

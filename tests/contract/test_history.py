@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import NeedsOperator, Retryable
+from penstock.etcd import EtcdClient
 from penstock.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
 from penstock.model import Origin
 from penstock.schema import DdlJob, DdlType, TableInfo
@@ -55,6 +56,19 @@ def test_jobs_come_in_order_of_version_not_of_id(history: DdlHistory) -> None:
     assert [j.id for j in history.jobs()] == [300, 20, 1000]
     assert [j.id for j in history.jobs(after_version=2)] == [1000]
     assert history.jobs(after_version=3) == []
+
+
+@pytest.mark.etcd
+def test_a_job_that_is_not_there_is_overtaken_once_a_later_one_is(etcd: EtcdClient) -> None:
+    history = History(etcd)
+    assert not history.is_overtaken(103)
+    history.append(job(103, 1))
+    assert not history.is_overtaken(103)
+    assert not history.is_overtaken(104)
+    history.append(job(105, 2))
+    assert history.is_overtaken(104)
+    assert not history.is_overtaken(103)
+    assert not history.is_overtaken(106)
 
 
 def test_appending_the_same_job_again_changes_nothing(history: DdlHistory) -> None:

@@ -24,6 +24,7 @@ from penstock.registry import Registry
 from penstock.schema import DdlJob
 from pumpclient import NoPump, Options, PumpClient
 from pumpclient.delivery import Deliveries
+from pumpclient.session import Session
 from tests.kit.fix_pump import PumpProcess
 
 MakePump = Callable[..., PumpProcess]
@@ -180,6 +181,26 @@ def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     assert last.commit_ts == ddl_ts
     assert last.is_ddl
     assert b"ADD COLUMN price" in last.ddl_query
+
+
+def test_a_ddl_whose_client_died_before_it_was_recorded_holds_nobody_up_behind_the_next_one(
+    shop: PumpClient,
+    pump: PumpProcess,
+    stream_of: StreamOf,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def die(self: History, job: DdlJob, **more: Any) -> None:
+        raise Retryable("died")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(History, "append", die)
+        dying.setattr(Session, "roll_back", lambda self, pump, start_ts: None)
+        with pytest.raises(Retryable, match="died"):
+            shop.execute_ddl("ALTER TABLE goods ADD COLUMN price INT", "shop")
+    (ddl_ts,) = shop.execute_ddl("ALTER TABLE goods ADD COLUMN weight INT", "shop")
+    queries = [binlog.ddl_query for binlog in stream_of(pump, ddl_ts) if binlog.is_ddl]
+    assert b"weight" in queries[-1]
+    assert not any(b"price" in query for query in queries)
 
 
 def test_a_ddl_whose_answer_from_history_was_lost_is_done_once(

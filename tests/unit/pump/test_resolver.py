@@ -242,13 +242,29 @@ def test_a_ddl_is_looked_up_in_the_history(found: DdlJob | None, expected: Resol
         assert job_id == 7
         return found
 
-    resolver = DdlResolver(history, Oracle(UNKNOWN))
+    resolver = DdlResolver(history, never, Oracle(UNKNOWN))
     assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=7))) == expected
+
+
+async def never(job_id: int) -> bool:
+    return False
+
+
+def test_a_ddl_that_was_not_recorded_before_a_later_one_is_rolled_back() -> None:
+    async def history(job_id: int) -> DdlJob | None:
+        return None
+
+    async def is_overtaken(job_id: int) -> bool:
+        return job_id == 7
+
+    resolver = DdlResolver(history, is_overtaken, Oracle(UNKNOWN))
+    assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=7))) == ROLLED_BACK
+    assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=8))) == UNKNOWN
 
 
 def test_what_is_no_ddl_is_not_looked_up() -> None:
     async def history(job_id: int) -> DdlJob | None:
         raise AssertionError("asked the history about rows")
 
-    resolver = DdlResolver(history, Oracle(ROLLED_BACK))
+    resolver = DdlResolver(history, never, Oracle(ROLLED_BACK))
     assert asyncio.run(resolver.resolve(Question(START_TS))) == ROLLED_BACK
