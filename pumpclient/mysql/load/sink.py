@@ -124,7 +124,7 @@ class SinkSession:
                 if code_of(error) not in _ROLLED_BACK:
                     may_be_there = True
                     self.close()
-                    if not way.has_key or self._options.is_shared:
+                    if not way.is_told_by_key or self._options.is_shared:
                         raise
                 if self._is_interrupted or time.monotonic() > deadline_s:
                     raise

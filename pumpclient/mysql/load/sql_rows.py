@@ -28,8 +28,8 @@ class SqlRows:
 
     reader: TextRows
     head: bytes
-    has_key: bool
-    """True when no row can be there twice."""
+    is_told_by_key: bool
+    """True when a duplicate key can only be a row that this load has sent."""
 
     def insert(self, rows: list[bytes]) -> bytes:
         """Return the statement for rows that the reader made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -207,6 +208,7 @@ class _Attempt:
     def _created(self, tables: list[SourceTable]) -> list[TableJob]:
         """Create databases and tables; return what is to be read."""
         jobs = []
+        sources = Counter(map(self._targets.name, tables))
         for table in tables:
             target = self._targets.name(table)
             if (table.schema, "") not in self._state.loaded:
@@ -216,13 +218,13 @@ class _Attempt:
             if self._options.policy is not None:
                 policy = self._options.policy(table.schema, replace(compiled.info, name=table.name))
             passing = self._passing[table.full_name] = Passing(compiled, policy)
-            jobs.append(self._job(table, passing))
+            jobs.append(self._job(table, passing, is_alone=sources[target] == 1))
         if self._sink is not None:
             direct = [self._targets.name(job.table) for job in jobs if job.way is not None]
             self._sink.wait_for(self._targets.last_ddl_ts, direct, self._run.is_stopped)
         return jobs
 
-    def _job(self, table: SourceTable, passing: Passing) -> TableJob:
+    def _job(self, table: SourceTable, passing: Passing, *, is_alone: bool) -> TableJob:
         info = passing.table.info
         if self._sink is None:
             return TableJob(table, text_rows(info))
@@ -230,6 +232,7 @@ class _Attempt:
             self._say(f"{table.schema}.{table.name} goes through the Pumps: its rows are filtered")
             return TableJob(table, text_rows(info))
         way = sql_rows(info, self._targets.name(table))
+        way = replace(way, is_told_by_key=way.is_told_by_key and is_alone)
         return TableJob(table, way.reader, way)
 
     def _read(self, jobs: list[TableJob]) -> None:

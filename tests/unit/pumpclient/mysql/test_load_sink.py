@@ -81,8 +81,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     return opened
 
 
-def way(*, has_key: bool = True) -> SqlRows:
-    return SqlRows(READER, b"INSERT INTO t VALUES ", has_key)
+def way(*, is_told: bool = True) -> SqlRows:
+    return SqlRows(READER, b"INSERT INTO t VALUES ", is_told)
 
 
 def test_rows_in_doubt_are_sent_again_and_a_duplicate_key_says_that_they_are_there(
@@ -99,19 +99,19 @@ def test_rows_in_doubt_are_sent_again_and_a_duplicate_key_says_that_they_are_the
 def test_a_deadlock_left_nothing_so_that_a_table_without_key_goes_on_too(opened: Opened) -> None:
     server = Server(DEADLOCK, None, DEADLOCK, DUPLICATE)
     session = opened(server)
-    session.insert(way(has_key=False), [b"(1)"])
+    session.insert(way(is_told=False), [b"(1)"])
     with pytest.raises(NeedsOperator, match="refuses rows"):
         session.insert(way(), [b"(1)"])
     assert server.connections == 1
 
 
-@pytest.mark.parametrize(("has_key", "is_shared"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("is_told", "is_shared"), [(False, False), (True, True)])
 def test_rows_in_doubt_are_not_sent_again_where_nothing_would_tell(
-    opened: Opened, has_key: bool, is_shared: bool
+    opened: Opened, is_told: bool, is_shared: bool
 ) -> None:
     server = Server(LOST)
     with pytest.raises(Retryable, match="Lost connection"):
-        opened(server, is_shared=is_shared).insert(way(has_key=has_key), [b"(1)"])
+        opened(server, is_shared=is_shared).insert(way(is_told=is_told), [b"(1)"])
     assert len(server.sent) == 1
 
 
