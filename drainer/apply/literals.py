@@ -216,8 +216,8 @@ def _bytes_column(column: ColumnInfo, array: pa.Array) -> Column:
         array = pa.array(padded, pa.large_binary())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    digits = hexlify(raw[ends[0] : ends[-1]]) if len(array) else b""
+    raw = memoryview(data if data is not None else b"")
+    digits = hexlify(raw[int(ends[0]) : int(ends[-1])]) if len(array) else b""
     moved = np.ascontiguousarray((ends - ends[0]) * 2)
     validity = None
     if array.null_count:
