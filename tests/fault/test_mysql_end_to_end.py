@@ -25,6 +25,10 @@ from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault
 
+# A source that dies within a DDL leaves its Prewrite to the Pump, which waits for so long: more
+# than a DDL may take to be decided.
+TXN_TIMEOUT_S = 130
+
 # The last one leaves all since the last checkpoint to be sent again.
 SHORT = ("source.within_commits=kill@9", "source.after_commits=kill@4")
 LONG = (
@@ -76,7 +80,7 @@ def all_arrived(etcd: Any, url: str, pumps: list[Any], drainer: DrainerProcess) 
     """Wait until all is downstream; return how much of the Pumps' streams repeats earlier parts."""
     with PumpClient.connect(url) as client:
         until_ts = client.session.oracle.get_ts()
-    drainer.wait_until(until_ts)
+    drainer.wait_until(until_ts, LONG_S + TXN_TIMEOUT_S)
     cluster_id, seen = Registry(etcd).cluster_id(), Origins({})
     binlogs = [binlog for pump in pumps for binlog in streamed(pump, cluster_id, until_ts)]
     for binlog in sorted(binlogs, key=lambda binlog: binlog.commit_ts):
@@ -138,7 +142,8 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     chance, server = random.Random(len(points)), mariadb_binlog
     server.drop_user_databases()
     server.run("RESET MASTER")
-    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
+    settings = {"txn_timeout_s": TXN_TIMEOUT_S}
+    pumps = [pump_factory(etcd_server.url, **settings) for _ in range(2)]
     drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, batch_rows_max=40)
     drainer.spawn()
     often = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
