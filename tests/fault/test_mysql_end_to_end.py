@@ -142,11 +142,11 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     chance, server = random.Random(len(points)), mariadb_binlog
     server.drop_user_databases()
     server.run("RESET MASTER")
-    settings = {"txn_timeout_s": TXN_TIMEOUT_S}
+    settings: dict[str, Any] = {"txn_timeout_s": TXN_TIMEOUT_S}
     pumps = [pump_factory(etcd_server.url, **settings) for _ in range(2)]
     drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, batch_rows_max=40)
     drainer.spawn()
-    often = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
+    often: dict[str, Any] = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, **often)
     sellers: list[Seller]
     try:
