@@ -12,7 +12,7 @@ from drainer.apply.literals import padded_length
 from penstock.errors import Malformed
 from penstock.schema import PUBLIC, ColumnInfo, IndexInfo, MysqlType, TableInfo
 
-_EXACT = {
+EXACT = {
     MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,
 }  # fmt: skip
 
@@ -52,7 +52,7 @@ def can_meet_others(table: TableInfo) -> bool:
     key = apply_key(table)
     assert key is not None
     columns = [table.columns[part.offset] for part in key.columns]
-    return bool(unique_columns(table)) or not all(c.tp in _EXACT for c in columns)
+    return bool(unique_columns(table)) or not all(c.tp in EXACT for c in columns)
 
 
 def is_told(table: TableInfo, positions: Sequence[int]) -> bool:

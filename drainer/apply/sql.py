@@ -5,6 +5,7 @@
                 DELETE .. WHERE (a,b) IN ((1,2),(3,4))    .. (a,b) IN (VALUES (1,2),(3,4))
     upsert      INSERT .. VALUES (..),(..)                the same
                 ON DUPLICATE KEY UPDATE c=VALUES(c)       ON CONFLICT (k) DO UPDATE SET c=excluded.c
+                (with a guard where it is needed, see `guard`)
     one row     DELETE/UPDATE .. WHERE every column LIMIT 1 (SQLite: by row id)
                 REPLACE .. VALUES (..)                    the same
 
@@ -27,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.apply import guard
 from drainer.apply.keys import apply_key, can_meet_others, is_written
 from drainer.apply.literals import MYSQL, SQLITE, Family, family, literal, literal_column
 from penstock.errors import NeedsOperator
@@ -103,8 +105,11 @@ class TableSql:
         others = [self._name(p) for p in self.written if p not in self.key]
         others += [name for name, _ in self._constants]
         if self.dialect == MYSQL:
-            sets = ",".join(f"{n}=VALUES({n})" for n in others or map(self._name, self.key))
-            self._upsert_tail = f" ON DUPLICATE KEY UPDATE {sets}"
+            new = {n: f"VALUES({n})" for n in others or map(self._name, self.key)}
+            if (carrier := guard.carrier(self.table, key)) is not None:
+                new = guard.guarded(new, self._name(carrier), [*map(self._name, self.key)])
+            made = ",".join(f"{name}={value}" for name, value in new.items())
+            self._upsert_tail = f" ON DUPLICATE KEY UPDATE {made}"
             return
         # A prefix key is an index on an expression in SQLite, which no conflict target can name.
         # Where rows of several sources meet, the key there may have more columns than ours.

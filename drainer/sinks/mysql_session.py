@@ -29,6 +29,7 @@ from pymysql.constants import CLIENT, ER
 
 from drainer.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.sinks.mysql_ddl import ALREADY_CODES
+from drainer.sinks.mysql_strangers import CODES, met
 from drainer.sinks.mysql_url import Target
 from drainer.sinks.refusal import Refused, row_of
 from penstock.errors import Retryable
@@ -261,6 +262,9 @@ def run(connection: Connection, statement: str | bytes) -> None:
     except pymysql.err.MySQLError as error:
         if passes(error):
             raise
+        stranger = met(connection, statement) if code_of(error) in CODES else None
+        if stranger is not None:
+            raise stranger from error
         raise refused(error, row_of(statement, str(error))) from error
 
 

@@ -8,7 +8,7 @@ single quotes, which are doubled within it, and nothing else is special.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from penstock.errors import NeedsOperator
@@ -16,6 +16,7 @@ from penstock.errors import NeedsOperator
 _HEAD = re.compile(r"(?:INSERT|REPLACE) INTO (\S.*?) \((.*?)\) VALUES ")
 _DELETE = re.compile(r"DELETE FROM (\S.*?) WHERE ")
 _AT_ROW = re.compile(r" at row (\d+)")
+_NAME = re.compile(r"`(?:[^`]|``)+`")
 _TOKEN = re.compile(r"'(?:[^']|'')*'|[(),]|[^'(),]+")
 _VALUE_SHOWN = 40
 _COLUMNS_SHOWN = 6
@@ -28,17 +29,36 @@ class Refused(NeedsOperator):
 def row_of(statement: str | bytes, message: str) -> str:
     """Return table and row that a refused statement is about, as far as the message tells."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
-    head = _HEAD.match(text)
-    if head is None:
+    found = inserted(text)
+    if found is None:
         deleting = _DELETE.match(text)
         return f"rows of {deleting[1]} to be deleted" if deleting else ""
     number = _AT_ROW.search(message)
+    table, names, rows = found
     if number is None:
-        return f"a row of {head[1]}"
-    row = next(islice(_rows(text, head.end()), int(number[1]) - 1, None), [])
-    pairs = [f"{name} = {_shown(value)}" for name, value in zip(head[2].split(","), row)]  # noqa: B905
-    more = ", …" if len(pairs) > _COLUMNS_SHOWN else ""
-    return f"{head[1]} {', '.join(pairs[:_COLUMNS_SHOWN])}{more}"
+        return f"a row of {table}"
+    row = next(islice(rows, int(number[1]) - 1, None), [])
+    return f"{table} {pairs(names, row)}"
+
+
+def inserted(statement: str) -> tuple[str, list[str], Iterator[list[str]]] | None:
+    """Return table, columns and rows of an INSERT or REPLACE, all as they are written there."""
+    head = _HEAD.match(statement)
+    if head is None:
+        return None
+    return head[1], names_in(head[2]), _rows(statement, head.end())
+
+
+def names_in(text: str) -> list[str]:
+    """Return the quoted names in a piece of a statement."""
+    return _NAME.findall(text)
+
+
+def pairs(names: Sequence[str], values: Sequence[str]) -> str:
+    """Return columns with their values, neither too many nor too long for a line."""
+    told = [f"{name} = {_shown(value)}" for name, value in zip(names, values, strict=False)]
+    more = ", …" if len(told) > _COLUMNS_SHOWN else ""
+    return ", ".join(told[:_COLUMNS_SHOWN]) + more
 
 
 def _rows(text: str, start: int) -> Iterator[list[str]]:

@@ -170,6 +170,29 @@ def test_a_table_of_nothing_but_its_key_is_written_too() -> None:
         assert made.endswith((b"UPDATE `id`=VALUES(`id`)", b"ON CONFLICT (`id`) DO NOTHING"))
 
 
+@pytest.mark.parametrize(
+    ("columns", "tail"),
+    [
+        ("id INT PRIMARY KEY, v INT", "`v`=VALUES(`v`)"),
+        (
+            "id INT PRIMARY KEY, v TEXT, u INT UNIQUE",
+            "`u`=IF(`id`=VALUES(`id`) OR 1+LENGTH(`id`)+18446744073709551615,"
+            "VALUES(`u`),VALUES(`u`)),"
+            "`v`=VALUES(`v`)",
+        ),
+        (  # No column but the key passes through IF unchanged: that one keeps what it is.
+            "id INT PRIMARY KEY, e ENUM('x') UNIQUE",
+            "`id`=IF(`id`=VALUES(`id`) OR 1+LENGTH(`id`)+18446744073709551615,`id`,`id`),"
+            "`e`=VALUES(`e`)",
+        ),
+        ("e ENUM('x') PRIMARY KEY, f ENUM('x') UNIQUE", "`f`=VALUES(`f`)"),
+        ("a VARCHAR(9), u INT UNIQUE, PRIMARY KEY (a(2))", "`u`=VALUES(`u`)"),
+    ],
+)
+def test_where_another_row_may_be_found_an_upsert_is_guarded(columns: str, tail: str) -> None:
+    assert sql_of(columns)._upsert_tail == f" ON DUPLICATE KEY UPDATE {tail}"
+
+
 def test_generated_columns_are_never_written() -> None:
     sql = sql_of("id INT PRIMARY KEY, g INT AS (id + 1) VIRTUAL, h INT AS (id + 2) STORED")
     assert sql.insert_one((1, None, 3)) == b"INSERT INTO `s`.`t` (`id`) VALUES (1)"
