@@ -269,7 +269,7 @@ def test_a_drainer_that_is_killed_between_partitions_goes_on_there(
         with monkeypatch.context() as armed:
             armed.setenv("PENSTOCK_FAILPOINTS", "drainer.partition_committed=kill@2")
             drainer.start()
-            drainer.wait()
+            drainer.wait(120)
         ((text,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
         stored = json.loads(text)
         assert stored["applying"] > stored["commitTS"]
