@@ -117,8 +117,8 @@ def added_later(a: Shard, b: Shard, orders: Any) -> None:
     b.run(f"ALTER TABLE T {more[0]}", "INSERT INTO T VALUES (8, 80, 'b', 3)")
     b.run(f"ALTER TABLE T {more[1]}", "INSERT INTO T VALUES (10, 100, 'b', 4, 'you')")
     b.run("UPDATE T SET price = price + 1")
-    given = [(r[0], str(r[1]), r[2]) for r in orders("id, price, who") if r[0] % 2 == 0]
-    assert given == [(10, "5.00", "you"), (2, "2.50", None), (6, "2.50", None), (8, "4.00", None)]
+    even = [(r[0], str(r[1]), r[2]) for r in orders("id, price, who") if r[0] % 2 == 0]
+    assert even == [(10, "5.00", "you"), (2, "2.50", None), (6, "2.50", None), (8, "4.00", None)]
 
 
 def dropped(a: Shard, b: Shard, orders: Any) -> None:
