@@ -32,6 +32,8 @@ from pumpclient.mysql.relay.recover import files_in
 
 _BLOCK_BYTES = 1 << 20
 _SIZE_FIELD = 3
+_STANDS_POLLS_MAX = 100
+"""A file that is being fetched grows at least once in so many times of polling."""
 _GONE_HINT = "purged too early? begin again with an initial load, or from the server's own files"
 
 
@@ -82,6 +84,7 @@ class RelayReader:
     def _file(self, path: Path, file: int) -> Iterator[Chunk]:
         """Yield a file's events until the next one is to be read, which `location` then is."""
         if self._is_first:
+            yield from self._fetched(path, file)
             self._is_first = False
             yield self._description(path, file)
         following: Location | None = None
@@ -140,17 +143,27 @@ class RelayReader:
             return min(end.position, size)
         return size
 
-    def _description(self, path: Path, file: int) -> Chunk:
-        """Return the event that describes the file; raise when `location` is not within it."""
-        deadline_s = time.monotonic() + 10 * self._poll_s
+    def _fetched(self, path: Path, file: int) -> Iterator[Chunk]:
+        """Yield chunks without events as long as the file grows and `location` is not within it.
+
+        A file that is fetched anew, or for the first time, is shorter for a while. Raises
+        `NeedsOperator` for one that does not grow.
+        """
+        last, deadline_s = -1, 0.0
         while (size := os.fstat(file).st_size) < self.location.position:
-            # A file that is being relayed anew is shorter for a while.
-            if time.monotonic() > deadline_s:
+            now_s = time.monotonic()
+            if size > last:
+                last, deadline_s = size, now_s + _STANDS_POLLS_MAX * self._poll_s
+            elif now_s > deadline_s:
                 raise NeedsOperator(
                     f"{path} has {size} bytes, {self.location.position} were read before",
                     hint=_GONE_HINT,
                 )
-            time.sleep(self._poll_s)
+            self._seen = self._growth.end if self._growth is not None else None
+            yield Chunk(self.location, [])
+
+    def _description(self, path: Path, file: int) -> Chunk:
+        """Return the event that describes the file."""
         if os.pread(file, FIRST_POSITION, 0) != FILE_MAGIC:
             raise Corrupt(str(path), 0, "no binlog file: its first bytes are others")
         size = HEADER.unpack(os.pread(file, HEADER_SIZE, FIRST_POSITION))[_SIZE_FIELD]

@@ -193,10 +193,25 @@ def test_a_file_cut_and_written_again_is_read_on_where_it_was(log: Log) -> None:
     assert reading.all() == log.events
 
 
+def test_a_place_that_is_still_being_fetched_is_waited_for(log: Log) -> None:
+    log.file()
+    log.add(size=40)
+    place, whole = log.end, log.path.read_bytes()
+    reading = Reading(log, place)
+    for size in range(4, len(whole)):  # For longer than a file that stands still is waited for.
+        log.path.write_bytes(whole[:size])
+        assert reading.next() == Chunk(place, [])
+        time.sleep(0.002)
+    log.path.write_bytes(whole)
+    assert reading.next().events == [DESCRIPTION]
+    log.add()
+    assert reading.all() == [DESCRIPTION, log.events[-1]]
+
+
 def test_a_place_that_is_not_in_the_log_is_refused(log: Log) -> None:
     log.file()
     with pytest.raises(NeedsOperator, match="bytes"):
-        Reading(log, first().at(10_000)).all()
+        list(RelayReader(log.root, first().at(10_000), poll_s=0.0001).chunks())
     with pytest.raises(NeedsOperator, match="is not there"):
         Reading(log, Location(1, FileName("mysql-bin", 0), 4)).all()
 
