@@ -28,10 +28,12 @@ from tests.bench import (
     apply_replica,
     catchup,
     decode,
+    drainer_relay,
     lag,
     merge,
     mysql_decode,
     mysql_e2e,
+    mysql_lag,
     mysql_load,
     mysql_relay,
     pump_matrix,
@@ -54,6 +56,7 @@ SPINE: dict[str, Bench] = {
 OTHERS: dict[str, Bench] = {
     "merge.k drainer.merge": merge.measure,
     **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
+    "drainer.relay.": drainer_relay.measure,
     "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
     "apply.replica.mixed drainer.replica": apply_replica.measure,
     "apply.load_data.insert drainer.load_data": apply_load_data.measure,
@@ -67,6 +70,7 @@ OTHERS: dict[str, Bench] = {
     "mysql.decode.": mysql_decode.measure,
     "mysql.load": mysql_load.measure,
     "mysql.e2e.": mysql_e2e.measure,
+    "mysql.lag.": mysql_lag.measure,
 }
 
 LONG: dict[str, Bench] = {

@@ -30,6 +30,8 @@ from tests.bench.lag import cpu_s, process_s, wait_until
 
 TABLES, ROWS = 4, 25_000
 THREADS = 4
+MARKS = 16
+"""How many rows `marks` has, by which a session's transactions are known downstream."""
 WAIT_S_MAX = 3600.0
 _UPSTREAM_ID = 101
 _OPTIONS = (*binlog_options(_UPSTREAM_ID), "--innodb-flush-log-at-trx-commit=0")
@@ -70,8 +72,13 @@ class Sides:
         self._home = home
         self.upstream, self.downstream, self.cluster = upstream, cluster.mariadb, cluster
         self.sysbench = Sysbench(upstream, TABLES, ROWS)
-        self.tables = [f"sbtest{n}" for n in range(1, TABLES + 1)]
+        self.tables = [*(f"sbtest{n}" for n in range(1, TABLES + 1)), "marks"]
         self.sysbench.prepare()
+        marks = f"{self.sysbench.schema}.marks"
+        upstream.run(
+            f"CREATE TABLE {marks} (id INT PRIMARY KEY, number BIGINT NOT NULL)",
+            f"INSERT INTO {marks} VALUES {', '.join(f'({n}, 0)' for n in range(MARKS))}",
+        )
         self._define()
 
     def _define(self) -> None:
@@ -161,6 +168,11 @@ class Sides:
             yield source
         finally:
             source.stop()
+
+    def until_syncing(self, source: MysqlSource) -> None:
+        """Return once a source has all that the upstream's binlog has by now."""
+        while not source.has(self.upstream):
+            time.sleep(_LOOK_EVERY_S)
 
     def cpu(self, source: MysqlSource) -> Cpu:
         """Begin to count what Penstock's processes and the downstream use."""
