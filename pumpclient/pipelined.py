@@ -151,10 +151,8 @@ class GroupWriter:
                 if failure is not None:
                     raise self._refused(flight, failure)
             else:
-                for payload in payloads:
-                    pending = PendingWrite(payload)  # type: ignore[arg-type]
-                    flight.prewrites.append(pending)
-                    pump.submit(pending, timeout_s)
+                flight.prewrites += map(PendingWrite, payloads)  # type: ignore[arg-type]
+                pump.submit_all(flight.prewrites, timeout_s)
         except BaseException:
             self._roll_back(flight)
             raise

@@ -85,14 +85,19 @@ class Pump:
 
     def submit(self, pending: PendingWrite, timeout_s: float) -> None:
         """Queue a write, waiting for room no longer than that."""
+        self.submit_all((pending,), timeout_s)
+
+    def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
+        """Queue writes in their order, waiting for room no longer than that."""
         with self._lock:
             if self._writer is None and not self._closed:
                 self._writer = self._open_writer()
             writer = self._writer
         if writer is None:
-            pending.finish(Failure(Reason.BROKEN, "the client is closed", maybe_stored=False))
+            for pending in pendings:
+                pending.finish(Failure(Reason.BROKEN, "the client is closed", maybe_stored=False))
         else:
-            writer.submit(pending, timeout_s)
+            writer.submit_all(pendings, timeout_s)
 
     def drop_connection(self) -> None:
         """Break the connection: all that waits for answers goes on elsewhere at once."""

@@ -65,16 +65,21 @@ class Gatherer:
         if changes is None:
             changes = self._open.tables[table.info.id] = Changes(table)
         if kind is MutationType.INSERT:
-            changes.inserted.extend(rows)
+            changes.inserted += rows
         elif kind is MutationType.UPDATE:
-            changes.updated.extend(rows)
+            changes.updated += rows
         else:
-            changes.deleted.extend(rows)
-        changes.sequence.extend([kind] * len(rows))
-        size = sum(map(len, rows))
+            changes.deleted += rows
+        count = len(rows)
+        if count == 1:  # Most events of a server that many sessions write to.
+            changes.sequence.append(kind)
+            size = len(rows[0])
+        else:
+            changes.sequence += [kind] * count
+            size = sum(map(len, rows))
         self._open_bytes += size
         self._unspilled_bytes += size
-        self.rows += len(rows)
+        self.rows += count
         if self._unspilled_bytes > self._spill_bytes:
             self._open.spill_all()
             self._unspilled_bytes = 0

@@ -39,6 +39,10 @@ class FakePump:
             self.log.append((binlog.tp.name, binlog.start_ts))
         pending.finish(failure)
 
+    def submit_all(self, pendings: Any, timeout_s: float) -> None:
+        for pending in pendings:
+            self.submit(pending, timeout_s)
+
 
 class Journal:
     def __init__(self) -> None:
