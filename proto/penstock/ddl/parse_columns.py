@@ -217,7 +217,7 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
         enforcement(cur)
     elif cur.take("REFERENCES"):
         # MySQL reads an inline REFERENCES and forgets it, MariaDB does not: leave it out.
-        reference(cur)
+        column = replace(column, actions=reference(cur))
         cur.drop_text(start)
     elif not cur.take("INVISIBLE"):
         return None

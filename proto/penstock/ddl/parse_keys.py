@@ -11,6 +11,8 @@ from dataclasses import replace
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.syntax import KeyDef, KeyPart
 
+_ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
+
 
 def at_key(cur: Cursor) -> bool:
     """Return whether a key or constraint starts here, and not a column."""
@@ -55,13 +57,14 @@ def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
     name = cur.name() if cur.is_name() else None
     parts = tuple(KeyPart(name=n) for n in cur.names())
     cur.expect("REFERENCES")
-    reference(cur)
+    actions = reference(cur)
     return KeyDef(
         name=constraint or name,
         parts=parts,
         implied=True,
         at=cur.last_end,
         if_not_exists=if_not_exists,
+        actions=actions,
     )
 
 
@@ -126,16 +129,20 @@ def enforcement(cur: Cursor) -> None:
         cur.drop_text(start)
 
 
-def reference(cur: Cursor) -> None:
-    """Move past a table and what follows REFERENCES."""
+def reference(cur: Cursor) -> tuple[str, ...]:
+    """Move past a table and what follows REFERENCES; return the actions, as `KeyDef` has them."""
     cur.table_ref()
     if cur.is_sign("("):
         cur.names()
     if cur.take("MATCH"):
         cur.next()
+    actions: list[str] = []
     while cur.take("ON"):
-        if not cur.take_any("DELETE", "UPDATE"):
+        event = cur.take_any("DELETE", "UPDATE")
+        if not event:
             cur.fail("DELETE or UPDATE")
-        action = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
-        if not any(cur.take(*words) for words in action):
+        action = next((words for words in _ACTIONS if cur.take(*words)), None)
+        if action is None:
             cur.fail("an action")
+        actions.append(" ".join(("ON", event, *action)))
+    return tuple(actions)

@@ -115,6 +115,8 @@ class KeyDef:
     at: int = -1
     """Where the text of an implied key would go."""
     if_not_exists: bool = False
+    actions: tuple[str, ...] = ()
+    """What a foreign key asks for, in capitals: `ON DELETE CASCADE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,8 @@ class ColumnDef:
     place: Place = Place.LAST
     after: str = ""
     if_not_exists: bool = False
+    actions: tuple[str, ...] = ()
+    """What an inline REFERENCES asks for, which is left out downstream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
