@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def merge(server: MariadbServer, schema: str, batches: list[Any], table: Any) ->
     As in a Drainer, the next batch becomes SQL while the one before is being committed.
     """
 
-    def prepared(number: int) -> list[bytes]:
+    def prepared(number: int) -> Sequence[bytes]:
         made = batch_of(table, batches[number], schema=schema, number=number + 1)
         sent = [unit.encode() for unit in plan_units(made, 2, MYSQL)]
         parts = [generate(WorkUnit.decode(unit)).encode() for unit in sent]

@@ -61,7 +61,7 @@ def fill(channel: grpc.Channel, cluster_id: int, value: bytes, count: int) -> in
     """Write the transactions and return the first timestamp used."""
     first_ts = compose(int(time.time() * 1000) + 3_600_000, 0)
     clock = itertools.count(first_ts)
-    stub = penstock_pb2_grpc.PumpStub(channel)
+    stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
 
     def batches() -> Iterator[penstock_pb2.WriteBatch]:
         batch = max(1, min(BATCH, BATCH_BYTES // len(value)))
@@ -82,7 +82,8 @@ def fill(channel: grpc.Channel, cluster_id: int, value: bytes, count: int) -> in
 def pull_batched(channel: grpc.Channel, cluster_id: int, after_ts: int) -> Iterator[int]:
     """Yield the bytes of each binlog, pulled many per message."""
     request = penstock_pb2.PullRequest(cluster_id=cluster_id, after_ts=after_ts)
-    stream = penstock_pb2_grpc.PumpStub(channel).Pull(request)
+    stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+    stream = stub.Pull(request)
     for message in stream:
         yield from map(len, message.payloads)
     stream.cancel()
@@ -91,7 +92,8 @@ def pull_batched(channel: grpc.Channel, cluster_id: int, after_ts: int) -> Itera
 def pull_single(channel: grpc.Channel, cluster_id: int, after_ts: int) -> Iterator[int]:
     """Yield the bytes of each binlog, pulled one per message."""
     request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
-    for message in pump_pb2_grpc.PumpStub(channel).PullBinlogs(request):
+    stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+    for message in stub.PullBinlogs(request):
         yield len(message.entity.payload)
 
 

@@ -90,7 +90,7 @@ class Rig:
 
     def _status(self) -> penstock_pb2.StatusReply:
         with grpc.insecure_channel(self.address, options=_OWN_CONNECTION) as channel:
-            stub = penstock_pb2_grpc.PumpStub(channel)
+            stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
             reply: penstock_pb2.StatusReply = stub.Status(penstock_pb2.StatusRequest(), timeout=60)
         return reply
 

@@ -60,7 +60,8 @@ def measure(home: Path) -> Iterator[Figure]:
 def unary_writer(cluster: Cluster) -> Write:
     """Return a writer that makes one compatible WriteBinlog call for each binlog."""
     address, cluster_id = pump_address(cluster)
-    stub = pump_pb2_grpc.PumpStub(grpc.insecure_channel(address))
+    channel = grpc.insecure_channel(address)
+    stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
 
     def write(binlog: Binlog) -> None:
         request = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=encode_binlog(binlog))
@@ -109,7 +110,7 @@ def run(write: Write, writers: int, clock: Iterator[int]) -> tuple[float, dict[s
         thread.join()
     if failures:
         raise failures[0]
-    detail = {
+    detail: dict[str, object] = {
         "p50_ms": round(percentile(times_ms, 0.5), 3),
         "p99_ms": round(percentile(times_ms, 0.99), 3),
     }

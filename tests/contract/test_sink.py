@@ -347,7 +347,7 @@ def test_list_after_list_of_statements_is_one_transaction(shop: tuple[Downstream
     assert downstream.query(counted) == [(10,)]
     assert downstream.open().load_checkpoint() == point
     sink.load_checkpoint()
-    sink.apply_parts(lambda: (yield from ()), downstream.point())
+    sink.apply_parts(iter_of, downstream.point())
     with pytest.raises(NeedsOperator):
         sink.apply_parts(lambda: iter_of([b"nonsense"]), downstream.point())
 

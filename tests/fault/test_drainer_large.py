@@ -46,6 +46,7 @@ def test_row_51_a_large_transaction_is_applied_once_in_bounded_memory_across_a_k
     # What comes behind it, and around it, is not held up.
     with PumpClient.connect(etcd_server.url) as client, client.begin("huge") as txn:
         txn.insert("t", {"id": 1, "body": b"small"})
+    assert txn.commit_ts is not None
     drainer.wait_until(txn.commit_ts)
 
 

@@ -18,7 +18,7 @@ from pumpclient.mysql.events.frame import HEADER
 from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.relay.origin import Start
 from tests.kit.binlog_server import BinlogServer, binlog_server
-from tests.kit.relaying import FIRST, LONG_S, assert_same, relaying, sub_dirs
+from tests.kit.relaying import FIRST, LONG_S, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.slow_proxy import SlowProxy
 from tests.kit.volume import small_volume
 from tests.kit.wait import eventually
@@ -58,7 +58,7 @@ def test_row_73_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_
                 proxy.reset()
             relay.catch_up(source)
             assert relay.unit.status().reconnects > 0
-    assert_same(source, *sub_dirs(tmp_path))
+    assert_same(source, sub_dir(tmp_path))
 
 
 def test_a_relay_that_is_killed_at_any_moment_goes_on(source: BinlogServer, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_relay_that_is_killed_at_any_moment_goes_on(source: BinlogServer, tmp_
     assert killed_within > 0
     with relaying(root, source) as relay:
         relay.catch_up(source)
-    assert_same(source, *sub_dirs(root))
+    assert_same(source, sub_dir(root))
 
 
 def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
@@ -128,7 +128,7 @@ def test_row_75_files_go_on_behind_999999(source: BinlogServer, tmp_path: Path) 
         with relaying(tmp_path, source) as relay:
             source.insert(3, first=20)
             relay.catch_up(source)
-        assert_same(source, *sub_dirs(tmp_path))
+        assert_same(source, sub_dir(tmp_path))
     finally:
         source.run("RESET MASTER")
 
@@ -165,7 +165,7 @@ def test_a_full_disk_is_waited_for(source: BinlogServer, tmp_path: Path) -> None
             assert relay.failed is None
             volume.resize(64 << 20)
             relay.catch_up(source)
-        assert_same(source, *sub_dirs(volume.path / "relay"))
+        assert_same(source, sub_dir(volume.path / "relay"))
 
 
 def test_a_unit_stops_at_once_however_quiet_its_server_is(

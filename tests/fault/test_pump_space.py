@@ -43,7 +43,7 @@ def pulled(session: Session, until_ts: int) -> list[int]:
 
 def write_until_refused(session: Session) -> list[int]:
     """Return the commit_ts of all transactions that were taken."""
-    taken = []
+    taken: list[int] = []
     while True:
         prewrite = session.prewrite(ROWS)
         refused = refusals(session, prewrite)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -30,7 +30,8 @@ pytestmark = pytest.mark.fault
 Pair = tuple[int, int]
 
 
-class Promised(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Promised:
     """What the writers, the puller and LevelDB's folder know at one moment."""
 
     acknowledged: int

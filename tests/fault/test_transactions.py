@@ -87,7 +87,10 @@ def emitted(sessions: list[Session], after_ts: int = 0) -> list[Binlog]:
         stamps, payloads = zip(*pulled, strict=True)
         merger.push(session.pump.node_id, stamps, payloads)
     while (merged := merger.take()) is not None:
-        found += [b for b in map(decode_binlog, merged.payloads) if not b.is_fake]
+        for payload in merged.payloads:
+            assert isinstance(payload, bytes)
+            binlog = decode_binlog(payload)
+            found += [] if binlog.is_fake else [binlog]
     assert all(a.commit_ts < b.commit_ts for a, b in itertools.pairwise(found))
     return found
 

@@ -35,7 +35,8 @@ class PumpProcess(NodeProcess):
     def status(self) -> penstock_pb2.StatusReply:
         """Return what it says about itself."""
         with self.channel() as channel:
-            reply: penstock_pb2.StatusReply = penstock_pb2_grpc.PumpStub(channel).Status(
+            stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+            reply: penstock_pb2.StatusReply = stub.Status(
                 penstock_pb2.StatusRequest(), timeout=10, wait_for_ready=True
             )
             return reply

@@ -73,7 +73,7 @@ def write(etcd: EtcdClient, address: str, huge: Huge) -> int:
         blocks = huge.blocks(table, schemas.version, start_ts)
         size = int.from_bytes(next(blocks), "little")
         with grpc.insecure_channel(address, CHANNEL_OPTIONS) as channel:
-            pump = penstock_pb2_grpc.PumpStub(channel)
+            pump = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
             ack = pump.WriteLarge(_pieces(blocks, cluster_id, start_ts, size), timeout=600)
             assert not ack.refusals, ack
             commit_ts = oracle.get_ts()

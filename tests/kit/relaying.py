@@ -90,6 +90,12 @@ def assert_same(server: BinlogServer, folder: Path, names: list[str] | None = No
         assert found == wanted[: len(found)], name
 
 
+def sub_dir(root: Path) -> Path:
+    """Return the only sub-directory there is."""
+    (only,) = sub_dirs(root)
+    return only
+
+
 def sub_dirs(root: Path) -> list[Path]:
     folder = RelayFolder(root, Flavor.MARIADB)
     return [folder.path(sub_dir) for sub_dir in folder.sub_dirs]
