@@ -290,7 +290,7 @@ def test_a_commit_without_an_answer_is_neither_repeated_nor_forgotten(
     mariadb: MariadbServer, sink: Sink, happens: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = pymysql.connections.Connection.commit
-    broken = []
+    broken: list[bool] = []
 
     def breaks(connection: Any) -> None:
         if broken:
@@ -337,7 +337,7 @@ def test_a_ddl_without_an_answer_is_done_once(
     (job,) = plan_ddl(sql, "shop", catalog, lambda: 99)
     assert isinstance(sink, MysqlSink)
     execute = sink._execute_ddl
-    broken = []
+    broken: list[bool] = []
 
     def breaks(connection: Any, change: Any) -> None:
         execute(connection, change)

@@ -159,9 +159,9 @@ def test_a_torn_end_is_no_damage_and_a_whole_group_behind_it_makes_it_so(
     storage = opened(tmp_path)  # Cuts it, and appends a group that knows what was on the disk.
     write(storage, fake(9))
     die(storage)
-    data = bytearray(path.read_bytes())
-    data[40] ^= 1
-    path.write_bytes(data)
+    damaged = bytearray(path.read_bytes())
+    damaged[40] ^= 1
+    path.write_bytes(damaged)
     code, out, _ = dump(tmp_path)
     assert (code, "torn" in out) == (1, False)
 

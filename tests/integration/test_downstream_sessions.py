@@ -158,7 +158,7 @@ def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process
     codec, points = Upstream(table).codec, count(10)
     zoned.query("CREATE DATABASE s")
     zoned.query("CREATE TABLE s.t (id INT PRIMARY KEY, ts TIMESTAMP(3) NULL, dt DATETIME(3))")
-    sinks = {}
+    sinks: dict[str, Sink] = {}
     for zone in (*ZONES, "+13:00", "-12:59"):
         zoned.query(f"SET GLOBAL time_zone = '{zone}'")
         sinks[zone] = open_sink(zoned.url, cluster_id=len(sinks) + 1)

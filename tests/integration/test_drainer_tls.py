@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def test_row_52_a_drainer_refuses_whoever_cannot_prove_itself(
             assert refusal(server.addr, tls)[0] is grpc.StatusCode.UNAVAILABLE
 
 
+def is_told(merging: Merging, reason: str) -> bool:
+    return reason in merging.views()["pump-1"].why.lower()
+
+
+def is_pulled(merging: Merging) -> bool:
+    return len(merging.found) > 0
+
+
 def test_row_52_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any, tmp_path: Path
 ) -> None:
@@ -77,11 +86,10 @@ def test_row_52_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
         folder = tmp_path / str(number)
         folder.mkdir()
         with Merging(Registry(etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
-            why = lambda merging=merging: merging.views()["pump-1"].why.lower()  # noqa: E731
             if reason:
-                eventually(lambda why=why, reason=reason: reason in why(), _LONG_S)
+                eventually(partial(is_told, merging, reason), _LONG_S)
             else:
-                eventually(lambda merging=merging: len(merging.found) > 0, _LONG_S)
+                eventually(partial(is_pulled, merging), _LONG_S)
     oracle.close()
 
 

@@ -60,7 +60,9 @@ def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
     with binlog_server(tmp_path / "server") as server:
         prepare(server)
         settings: dict[str, Any] = {"mode": "all", "load_transaction_bytes": 20_000}
-        slow = {"load_rate_bytes_per_s": 100_000, "load_readers": 2, "load_rows_per_chunk": 500}
+        slow: dict[str, Any] = {
+            "load_rate_bytes_per_s": 100_000, "load_readers": 2, "load_rows_per_chunk": 500
+        }  # fmt: skip
         source = SourceProcess(tmp_path / "source", etcd_server.url, server, **settings, **slow)
         writer = Writer(server)
         writer.start()

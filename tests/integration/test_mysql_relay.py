@@ -21,7 +21,7 @@ from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
 from pumpclient.mysql.relay.origin import Start
 from tests.kit.binlog_server import BinlogServer, binlog_server, make_table
-from tests.kit.relaying import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dirs
+from tests.kit.relaying import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.mariadb
@@ -97,7 +97,7 @@ def test_a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate(
         source.insert(1, first=1000)
         relay.catch_up(source)
         assert relay.unit.status().reconnects >= 3
-    assert_same(source, *sub_dirs(tmp_path))
+    assert_same(source, sub_dir(tmp_path))
     assert source.dump_threads() == []
 
 
@@ -106,7 +106,7 @@ def test_an_event_of_forty_megabytes_arrives(source: BinlogServer, tmp_path: Pat
         source.run(f"INSERT INTO shop.t VALUES (1, REPEAT('x', {40 << 20}))")
         source.insert(1, first=2)
         relay.catch_up(source)
-    assert_same(source, *sub_dirs(tmp_path))
+    assert_same(source, sub_dir(tmp_path))
 
 
 def test_a_reset_server_begins_a_sub_directory(source: BinlogServer, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_the_server_knows_what_is_on_a_disk(source: BinlogServer, tmp_path: Path
             relay.catch_up(source)
     finally:
         source.run("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
-    assert_same(source, *sub_dirs(tmp_path))
+    assert_same(source, sub_dir(tmp_path))
 
 
 def _status(server: BinlogServer, name: str) -> str:

@@ -35,6 +35,10 @@ def between(low: int, high: int) -> Make:
     return lambda r: r.choice([low, high, r.randint(low, high), 0 if low <= 0 else low])
 
 
+def decimal(precision: int, scale: int) -> Make:
+    return lambda r: f"{r.choice('-+')}{r.randrange(10**precision)}e-{scale}"
+
+
 def clock(r: random.Random, fsp: int, hours: int = 23) -> str:
     fraction = f".{r.randrange(10**fsp):0{fsp}d}" if fsp else ""
     return f"{r.randint(0, hours):02d}:{r.randint(0, 59):02d}:{r.randint(0, 59):02d}{fraction}"
@@ -57,6 +61,15 @@ def uuid_of(r: random.Random) -> str:
     return f"{r.randrange(1 << 32):08x}-1111-{r.choice('16')}222-8333-{tail}"
 
 
+def temporal_kinds(fsp: int) -> list[Kind]:
+    text = "CAST({} AS CHAR)"
+    return [
+        (f"TIME({fsp})", text, lambda r: r.choice(["", "-"]) + clock(r, fsp, 837), {}),
+        (f"DATETIME({fsp})", text, lambda r: f"{date(r)} {clock(r, fsp)}", {}),
+        (f"TIMESTAMP({fsp}) NULL", text, lambda r: stamp(r, fsp), {}),
+    ]
+
+
 def kinds() -> list[Kind]:
     out: list[Kind] = []
     for name, size in [
@@ -70,26 +83,9 @@ def kinds() -> list[Kind]:
         out.append((name, "{}", between(-half, half - 1), SIGNED))
         out.append((f"{name} UNSIGNED", "{}", between(0, 2 * half - 1), UNSIGNED))
     for fsp in (0, 1, 2, 3, 5, 6):
-        out.append(
-            (
-                f"TIME({fsp})",
-                "CAST({} AS CHAR)",
-                lambda r, f=fsp: r.choice(["", "-"]) + clock(r, f, 837),
-                {},
-            )
-        )
-        out.append(
-            (
-                f"DATETIME({fsp})",
-                "CAST({} AS CHAR)",
-                lambda r, f=fsp: f"{date(r)} {clock(r, f)}",
-                {},
-            )
-        )
-        out.append((f"TIMESTAMP({fsp}) NULL", "CAST({} AS CHAR)", lambda r, f=fsp: stamp(r, f), {}))
+        out += temporal_kinds(fsp)
     for precision, scale in [(5, 2), (10, 0), (18, 9), (65, 30), (38, 38)]:
-        make: Make = lambda r, p=precision, s=scale: f"{r.choice('-+')}{r.randrange(10**p)}e-{s}"  # noqa: E731
-        out.append((f"DECIMAL({precision},{scale})", "{}", make, SIGNED))
+        out.append((f"DECIMAL({precision},{scale})", "{}", decimal(precision, scale), SIGNED))
     words: Make = lambda r: r.choice(WORDS)  # noqa: E731
     latin: Make = lambda r: r.choice(LATIN_WORDS)  # noqa: E731
     raw: Make = lambda r: r.randbytes(r.randint(0, 9)) + r.choice([b"", b"\0", b"\0a"])  # noqa: E731

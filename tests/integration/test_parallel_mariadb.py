@@ -59,7 +59,7 @@ def opened(server: MariadbServer) -> MysqlSink:
     return sink
 
 
-def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], None]:
+def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
     """Let the life end when so many partitions are committed; return what lets it live again."""
     left = iter(range(after))
     lock = threading.Lock()

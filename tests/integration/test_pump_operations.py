@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -163,6 +164,10 @@ def test_the_originals_metrics_have_their_names(pump: PumpProcess, writes: Write
     assert found[f"{name}{{label=succ,method=WriteBinlog}}"] == 0
 
 
+def is_there(place: str) -> bool:
+    return asked(place)[0] == 200
+
+
 def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
     etcd: Any, pump: PumpProcess, writes: Writes
 ) -> None:
@@ -185,7 +190,7 @@ def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
     writes.batch(commit)
     for ts, title in ((prewrite.start_ts, "Prewrite"), (commit.commit_ts, "binlog in the stream")):
         place = f"{url}debug/binlog/{ts}"
-        eventually(lambda place=place: asked(place)[0] == 200)
+        eventually(partial(is_there, place))
         text = asked(place)[1]
         assert text.startswith(title)
         assert "table 7: 1 insert\n    insert  0802" in text
