@@ -60,7 +60,7 @@ def ranges_between(bounds: Sequence[Key]) -> list[Range]:
     return [Range(after, until) for after, until in pairwise(ends)]
 
 
-def integer_bounds(low: int, high: int, count: int) -> list[Key]:
+def integer_bounds(low: int, high: int, count: int) -> list[tuple[int]]:
     """Return at most `count` - 1 bounds that cut the numbers from `low` to `high` evenly."""
     span = high - low + 1
     count = max(1, min(count, span))

@@ -39,7 +39,7 @@ def test_ranges_have_every_key_once_however_they_are_cut(
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE t (a, b, c)")
     database.executemany("INSERT INTO t VALUES (?, ?, ?)", sorted(rows))
-    cuts: list[Key] = sorted({bound[:width] for bound in bounds})  # type: ignore[arg-type]
+    cuts: list[Key] = sorted({bound[:width] for bound in bounds})
     found: list[tuple[int, int, int]] = []
     for range_ in ranges_between(cuts):
         condition, values = range_.condition(names)
