@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from drainer.config import DrainerConfig
-from drainer.node import compiled
+from drainer.selection import compiled
 from penstock.config import load
 from penstock.errors import NeedsOperator
 from pump.config import PumpConfig

@@ -11,7 +11,7 @@ MATRIX = (TESTS / "fault" / "README.md").read_text("utf-8")
 
 
 def found_by_file() -> dict[str, set[str]]:
-    found = defaultdict(set)
+    found: dict[str, set[str]] = defaultdict(set)
     for path in TESTS.rglob("test_*.py"):
         found[path.stem] |= set(re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.M))
     return found

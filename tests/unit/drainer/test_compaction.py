@@ -110,9 +110,7 @@ def test_rows_and_columns_compact_to_the_same_changes(case: Case, data: st.DataO
         rows = pa.array([row for _, row in changes], pa.binary())
         if changes:
             few, many = compact_few(table, kinds, rows), compact_many(table, kinds, rows)
-            assert sorted(zip(*map(list, few), strict=True)) == sorted(
-                zip(*map(list, many), strict=True)
-            )
+            assert sorted(zip(*few, strict=True)) == sorted(zip(*many, strict=True))
 
 
 def left(table: TableInfo, changes: Changes) -> list[tuple[Op, int]]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def through_the_driver(stamps: list[int]) -> list[bytes]:
     return list(in_order(generate(each) for each in plan_units(Batch(1, step.tables), 1, "sqlite")))
 
 
-class PumpStub(grpc.GenericRpcHandler):
+class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A Pump that has the bank's binlogs, and answers as `spoil` lets it."""
 
     def __init__(self) -> None:
@@ -118,6 +119,10 @@ class PumpStub(grpc.GenericRpcHandler):
             yield penstock_pb2.PullBatch(
                 commit_ts=stamps, payloads=[self.told[ts] for ts in stamps]
             )
+
+
+def has_more(stub: PumpStub, calls: int) -> bool:
+    return stub.calls > calls
 
 
 @contextmanager
@@ -193,7 +198,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
             making = [asyncio.create_task(b.by_unit(coordinator, "sqlite")) for b in batches]
             for victim in tasks[:2]:
                 begun = stubs[0].calls
-                await asyncio.to_thread(eventually, lambda n=begun: stubs[0].calls > n, 60)
+                await asyncio.to_thread(eventually, partial(has_more, stubs[0], begun), 60)
                 victim.kill()
             for part, made in zip(parts, await asyncio.gather(*making), strict=True):
                 assert list(in_order(each for _, each in made)) == through_the_driver(part)

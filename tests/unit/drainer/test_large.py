@@ -266,6 +266,10 @@ def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> No
                 await asyncio.sleep(60)
             return sql_of(batch)
 
+        def after_close() -> None:
+            rig.sink.close()
+            rig.sink.save_checkpoint(Checkpoint(1, 1))
+
         prepared = await Large(generate, rig.sink, thread).prepare(rig.step)
         committing = asyncio.create_task(prepared.commit(Checkpoint(50, VERSION)))
         await reached.wait()
@@ -273,9 +277,7 @@ def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> No
         with pytest.raises(asyncio.CancelledError):
             await committing
         with pytest.raises(Retryable):
-            await thread.call(
-                lambda: rig.sink.close() or rig.sink.save_checkpoint(Checkpoint(1, 1))
-            )
+            await thread.call(after_close)
         assert rig.count() == 0
 
     run(test)

@@ -197,10 +197,10 @@ def test_small_messages_of_many_pumps_leave_in_one_run_and_large_ones_do_not_gat
     assert list(merged.commit_ts) == list(range(1, 1982))
 
     large = Merger(0)
-    for source in "ab":
-        large.add(source)
+    for name in "ab":
+        large.add(name)
         for at in range(1, 9):
-            large.push(source, [at * 10 + (source == "b")], [bytes(RUN_BYTES)])
+            large.push(name, [at * 10 + (name == "b")], [bytes(RUN_BYTES)])
     run = large.take()
     assert run is not None
     assert list(run.commit_ts) == [10]

@@ -6,7 +6,7 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,6 +29,7 @@ from penstock.schema import TableInfo
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
 from tests.unit.drainer.test_statements import (
     Changes,
+    Way,
     content,
     crash,
     database,
@@ -128,7 +129,7 @@ def test_another_way_goes_on_where_partitions_or_statements_were_left(
         connection.execute("ALTER TABLE `statements.t` RENAME TO `merged.t`")
         if before:
             apply(connection, partitions(table, before, 2), data.draw(SEEDS))
-        way: dict[str, Any] = {"lanes": 3, "batch": 2, "safe": False}
+        way: Way = {"lanes": 3, "batch": 2, "safe": False, "size": 1}
         if torn and first == "partitions":
             order = in_some_order(partitions(table, torn, 4), data.draw(SEEDS))
             for each in order[: data.draw(SEEDS) % (len(order) + 1)]:

@@ -247,6 +247,7 @@ def test_all_rows_come_out_once_in_order_and_ddls_are_barriers(
         if isinstance(step, DdlStep):
             got.append(step.commit_ts)
         else:
+            assert isinstance(step, RowsStep)
             assert step.rows < rows_max + 9
             for table in step.tables:
                 got.extend(table.rows.to_pylist())

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 
 from drainer import puller as puller_module
 from drainer.merger import Merger
+from drainer.payload import Payload
 from drainer.puller import Puller, Who
 from drainer.pumps import Pumps
 from drainer.spool import Spool
@@ -104,7 +105,9 @@ class Received:
     def received_ts(self, pump: str) -> int:
         return self.commit_ts[-1] if self.commit_ts else 0
 
-    async def receive(self, pump: str, commit_ts: Sequence[int], payloads: Sequence[bytes]) -> None:
+    async def receive(
+        self, pump: str, commit_ts: Sequence[int], payloads: Sequence[Payload]
+    ) -> None:
         assert [b"%d" % ts for ts in commit_ts] == list(payloads)
         self.commit_ts += commit_ts
 
@@ -213,7 +216,7 @@ class Cluster:
         self.statuses: dict[str, NodeStatus] = {}
         self.is_away = False
         self.passes = 0
-        self.lost: dict[str, LostPump] = {}
+        self.lost: Mapping[str, LostPump] = {}
 
     def now_ts(self) -> int:
         return 0
@@ -330,7 +333,7 @@ def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
             await pumps.refresh()
             await until(lambda: merger.received_ts("a") == 5 and merger.received_ts("b") == 4)
             await b.stop()
-            cluster.lost["b"] = LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")
+            cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [1, 2, 3, 4, 5]
             assert merger.sources == ["a"]
@@ -349,7 +352,7 @@ def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_acce
     async def test() -> None:
         cluster, merger = Cluster(), Merger(checkpoint_ts)
         cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
-        cluster.lost["b"] = LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")
+        cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
         async with pumps_of(cluster, merger) as pumps:
             if is_refused:
                 with pytest.raises(NeedsOperator, match=r"\(3, 9\] are gone for ever"):

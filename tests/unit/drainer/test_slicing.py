@@ -119,7 +119,7 @@ def test_damaged_bytes_are_malformed_or_hold_what_protobuf_reads(
 
 def test_rows_larger_than_a_slice_are_slices_of_their_own() -> None:
     rows = [bytes(200_000), b"small", bytes(300_000), bytes(5), bytes(5)]
-    message = pb.TableMutation(table_id=3, inserted_rows=rows, sequence=[0] * 5)
+    message = pb.TableMutation(table_id=3, inserted_rows=rows, sequence=[pb.Insert] * 5)
     data = pb.PrewriteValue(schema_version=8, mutations=[message]).SerializeToString()
     parts = sliced(data, 1000)
     found = [[len(row) for _, row in changes_of(part)[3]] for part in parts]
@@ -131,9 +131,17 @@ def test_rows_larger_than_a_slice_are_slices_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (pb.TableMutation(inserted_rows=[b"x" * 99] * 3, sequence=[0, 0]), "in the list than"),
-        (pb.TableMutation(inserted_rows=[b"x" * 99] * 3, sequence=[0] * 4), "in no list"),
-        (pb.TableMutation(inserted_rows=[b"x" * 99] * 3, sequence=[0, 0, 1]), "in no list"),
+        (
+            pb.TableMutation(inserted_rows=[b"x" * 99] * 3, sequence=[pb.Insert] * 2),
+            "in the list than",
+        ),
+        (pb.TableMutation(inserted_rows=[b"x" * 99] * 3, sequence=[pb.Insert] * 4), "in no list"),
+        (
+            pb.TableMutation(
+                inserted_rows=[b"x" * 99] * 3, sequence=[pb.Insert, pb.Insert, pb.Update]
+            ),
+            "in no list",
+        ),
         (pb.TableMutation(inserted_rows=[b"x" * 99] * 3), "in the list than"),
         (pb.TableMutation(inserted_rows=[b"x" * 99] * 3, deleted_ids=[1]), "obsolete"),
         (pb.TableMutation(inserted_rows=[b"x" * 99] * 3, deleted_pks=[b"a"]), "obsolete"),

@@ -228,6 +228,7 @@ def test_what_comes_whole_but_is_too_large_goes_to_the_disk(folder: Path) -> Non
                     seen.append((ts, content(payload)))
                     payload.release()
                 else:
+                    assert isinstance(payload, bytes)
                     seen.append((ts, payload))
         assert seen == list(data.items())
 

@@ -6,7 +6,7 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -136,13 +136,21 @@ def expected(upstream: Upstream) -> list[Any]:
     return sorted((tuple(stored_value(row[i]) for i in columns) for row in rows), key=repr)
 
 
-WAYS = st.fixed_dictionaries(
-    {
-        "lanes": st.sampled_from([0, 1, 2, 5]),
-        "batch": st.sampled_from([1, 2, 7]),
-        "safe": st.booleans(),
-        "size": st.sampled_from([1, 3]),
-    }
+class Way(TypedDict):
+    """How changes are split."""
+
+    lanes: int
+    batch: int
+    safe: bool
+    size: int
+
+
+WAYS = st.builds(
+    Way,
+    lanes=st.sampled_from([0, 1, 2, 5]),
+    batch=st.sampled_from([1, 2, 7]),
+    safe=st.booleans(),
+    size=st.sampled_from([1, 3]),
 )
 
 
@@ -195,7 +203,7 @@ def test_a_crash_anywhere_is_healed_by_the_safe_form(case: Case, data: st.DataOb
         rest = torn + later
         cut = data.draw(number) % (len(rest) + 1)
         for changes in filter(None, [rest[:cut], rest[cut:]]):
-            made = split(table, changes, **{**way, "safe": True})
+            made = split(table, changes, **(way | {"safe": True}))
             for transaction in interleaved(made, data.draw(number)):
                 run(connection, transaction, safe=True)
         wanted = expected(upstream)
@@ -206,7 +214,7 @@ def crash(
     connection: sqlite3.Connection,
     table: TableInfo,
     changes: Changes,
-    way: dict[str, Any],
+    way: Way,
     seed: int,
     at: int,
 ) -> None:
@@ -273,13 +281,13 @@ def test_no_child_is_ever_without_its_parent(
     order, upstreams = lived(choices)
     answers, numbers = [], []
     for which, table in enumerate((PARENT, CHILD)):
-        mine = [(i, change) for i, (owner, *change) in enumerate(order) if owner == which]
+        mine = [(i, kind, data) for i, (owner, kind, data) in enumerate(order) if owner == which]
         if not mine:
             continue
         links = links_of("statements", table, [FOREIGN_KEY])
-        changes: Changes = [(kind, data) for _, (kind, data) in mine]
+        changes: Changes = [(kind, data) for _, kind, data in mine]
         answers.append(answered(table, changes, safe=safe, links=links))
-        numbers.append(np.array([i for i, _ in mine], np.int32))
+        numbers.append(np.array([i for i, _, _ in mine], np.int32))
     made = spread(in_commit_order(answers, numbers), lanes=lanes, statements_max=1, safe=safe)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for table in (PARENT, CHILD):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import Literal, Protocol, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ UNHURRIED = settings(deadline=None)
 ELEMS = ("red", "green", "blue")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _T = MysqlType
+_Drawn = TypeVar("_Drawn")
 
 
 def column(tp: MysqlType, **options: object) -> ColumnInfo:
@@ -63,7 +65,7 @@ def _integers(c: ColumnInfo) -> st.SearchStrategy[object]:
 
 
 def _floats(c: ColumnInfo) -> st.SearchStrategy[object]:
-    width = 32 if c.tp is _T.FLOAT else 64
+    width: Literal[32, 64] = 32 if c.tp is _T.FLOAT else 64
     # A negative zero is stored as zero, so that equal keys have equal bytes.
     return st.floats(allow_nan=False, allow_infinity=False, width=width).map(lambda x: x + 0.0)
 
@@ -215,7 +217,14 @@ def _stored(c: ColumnInfo, value: object) -> object:
     return value
 
 
-def damage(draw: st.DrawFn, data: bytes) -> bytes:
+class Draw(Protocol):
+    """What a composite strategy draws with, and a test that draws as it goes."""
+
+    def __call__(self, strategy: st.SearchStrategy[_Drawn], /) -> _Drawn:
+        """Return an example."""
+
+
+def damage(draw: Draw, data: bytes) -> bytes:
     """Return the bytes cut short, changed in one place, or made longer."""
     how = draw(st.sampled_from(["cut", "change", "insert"]))
     at = draw(st.integers(0, max(len(data) - 1, 0)))

@@ -53,7 +53,7 @@ class Steps:
         return self.data.draw(st.sampled_from(values))
 
     def often(self, known: Sequence[str], others: st.SearchStrategy[str]) -> str:
-        if known and self.data.draw(st.integers(0, 5)):
+        if known and self.data.draw(st.integers(0, 5)) > 0:
             return self.pick(known)
         return self.data.draw(others)
 
@@ -110,7 +110,7 @@ class Steps:
         return self.pick(choices)
 
     def statement(self) -> str:
-        if self.tables and self.data.draw(st.integers(0, 3)):
+        if self.tables and self.data.draw(st.integers(0, 3)) > 0:
             name, table = self.data.draw(st.sampled_from(self.tables))
             count = self.data.draw(st.integers(1, 2))
             return f"ALTER TABLE {name} " + ", ".join(self.operation(table) for _ in range(count))

@@ -75,7 +75,9 @@ _FAULTS = [
 
 
 @pytest.mark.parametrize(("damage", "told"), _FAULTS)
-def test_files_that_cannot_be_used_are_named(authority: Authority, damage: object, told: str):
+def test_files_that_cannot_be_used_are_named(
+    authority: Authority, damage: object, told: str
+) -> None:
     pair = authority.issue("node")
     assert callable(damage)
     damage(pair)

@@ -51,7 +51,8 @@ def test_every_key_has_an_answer(key: str, value: str, tmp_path: Path) -> None:
 def test_every_flag_has_an_answer(tmp_path: Path) -> None:
     flags = [part for flag, value in FLAGS.items() for part in (f"-{flag}={value}",)]
     config, notes = load(tmp_path, "", *flags)
-    assert (config.gc_days, config.heartbeat_interval_s) == (pytest.approx(1 / 3), 3.0)
+    assert config.gc_days == pytest.approx(1 / 3)
+    assert config.heartbeat_interval_s == 3.0
     assert (config.fake_binlog_interval_s, config.max_message_bytes) == (4.0, 1 << 20)
     assert (config.log_level, config.etcd_urls) == ("debug", "127.0.0.1:2379")
     assert len(notes) == 4

@@ -64,7 +64,10 @@ def run(resolver: Any, use: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
 def ask(resolver: Any, *questions: Question) -> list[Resolution | BaseException]:
     async def use(resolver: Any) -> list[Resolution | BaseException]:
         asked = [resolver.resolve(question) for question in questions]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        answers: list[Resolution | BaseException] = await asyncio.gather(
+            *asked, return_exceptions=True
+        )
+        return answers
 
     return run(resolver, use)
 

@@ -13,7 +13,7 @@ from penstock.codec import decode_binlog
 from penstock.model import Binlog
 from penstock.pb import penstock_pb2, pump_pb2
 
-Verdict = Callable[[bytes], tuple[int, str] | None]
+Verdict = Callable[[bytes], tuple[penstock_pb2.Refusal.Code, str] | None]
 """What to answer to a payload: None takes it, else a refusal's code and message."""
 
 
@@ -120,7 +120,7 @@ class ScriptedPump:
             code, message = refused
             refusal = penstock_pb2.Refusal(code=code, message=message)
             return penstock_pb2.WriteAck(refusals=[refusal])
-        data = first.data + b"".join(piece.data for piece in requests)
+        data = b"".join([first.data, *(piece.data for piece in requests)])
         if len(data) == first.bytes and context.is_active():
             self.large.append(data)
         return penstock_pb2.WriteAck()

@@ -68,26 +68,29 @@ class World:
         self.rolled_back: list[int] = []
         self.pins = self.ts = 0
         self.table: Any = SimpleNamespace(info=SimpleNamespace(id=7, name="t"), schema_name="s")
-        self.current = self.table
+        self.current: Any = self.table
         self._lock = threading.Lock()
         self.done: list[int] = []
+        self.session = self._session(Options(commit_retry_s=0.001, **options))
+        self.is_ours = True
+        self.writer = GroupWriter(self.session, self.journal, may_commit=lambda: self.is_ours)
+
+    def _session(self, options: Options) -> Any:
         nothing = SimpleNamespace(
-            pick=lambda start_ts, retry: pump,
+            pick=lambda start_ts, retry: self.pump,
             report=lambda pump, failure: None,
             report_prewrite=lambda pump, failure: None,
         )
-        self.session: Any = SimpleNamespace(
+        return SimpleNamespace(
             oracle=SimpleNamespace(get_many=self._get_many),
             schemas=SimpleNamespace(
                 catch_up=lambda version: None, table_by_id=lambda table_id: self.current
             ),
             fence=SimpleNamespace(pin=self._pin),
             pumps=nothing,
-            options=Options(commit_retry_s=0.001, **options),
+            options=options,
             roll_back=lambda pump, start_ts: self.rolled_back.append(start_ts),
         )
-        self.is_ours = True
-        self.writer = GroupWriter(self.session, self.journal, may_commit=lambda: self.is_ours)
 
     def _get_many(self, count: int) -> range:
         with self._lock:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -114,10 +115,12 @@ def test_when_all_rest_all_are_asked(make: Make) -> None:
     assert picked(pumps, 4) == {"a": 2, "b": 2}
 
 
-@pytest.mark.parametrize("bounds", [{"full_pause_s": 0.0}, {"full_pause_s_max": 0.5}])
-def test_a_rest_of_no_length_is_refused(bounds: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "options", [partial(Options, full_pause_s=0.0), partial(Options, full_pause_s_max=0.5)]
+)
+def test_a_rest_of_no_length_is_refused(options: Callable[[], Options]) -> None:
     with pytest.raises(NeedsOperator, match="full_pause_s"):
-        Options(**bounds)
+        options()
 
 
 def test_labels_are_followed_when_a_pump_changes_them(make: Make) -> None:

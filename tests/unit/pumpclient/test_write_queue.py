@@ -51,9 +51,11 @@ def test_a_batch_is_bounded_in_count_and_in_bytes(make_queue: MakeQueue) -> None
     for size in sizes:
         put(queue, b"x" * size)
     session = Session()
-    taken = []
+    taken: list[list[int]] = []
     while sum(map(len, taken)) < len(sizes):
-        taken.append([len(p.payload) for p in queue.take(session)])
+        writes = queue.take(session)
+        assert writes is not None
+        taken.append([len(p.payload) for p in writes])
         queue.acked(session)
     # A payload over the bound still travels, alone.
     assert taken == [[10, 10, 10], [60], [50], [500], [10]]
@@ -71,6 +73,7 @@ def test_no_more_batches_than_allowed_are_in_flight(make_queue: MakeQueue) -> No
     assert waiting.is_alive()
     assert queue.acked(session) == first
     waiting.join(5)
+    assert third[0] is not None
     assert len(third[0]) == 1
 
 

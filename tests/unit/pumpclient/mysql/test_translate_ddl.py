@@ -12,7 +12,7 @@ from penstock.model import Origin
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.status import StatusVariables, encode_status
 from pumpclient.mysql.translate.ddl import Ruling, Translator, Verb, origins_of
-from pumpclient.mysql.translate.online import OnlineDdl
+from pumpclient.mysql.translate.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.sql import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
@@ -27,9 +27,9 @@ from tests.unit.penstock.ddl_session import DdlSession
 MYSQL, MARIADB = dialect_of("8.0.36"), dialect_of("10.11.6-MariaDB-log")
 
 
-def executed(sql: str, schema: str = "d", **rules: object) -> list[str]:
-    translator = Translator(**rules)  # type: ignore[arg-type]
-    return [piece.sql for piece in translator.translate(sql, schema, {}).pieces]
+def executed(sql: str, translator: Translator | None = None) -> list[str]:
+    found = (translator or Translator()).translate(sql, "d", {})
+    return [piece.sql for piece in found.pieces]
 
 
 @pytest.mark.parametrize(
@@ -146,17 +146,18 @@ def test_filters_and_routes_hold_for_ddl() -> None:
     def target(schema: str, table: str) -> tuple[str, str]:
         return "all", table.rstrip("0123456789")
 
-    rules = {"is_replicated": is_replicated, "target": target}
-    assert executed("DROP TABLE t1, private, other.t", **rules) == ["DROP TABLE `all`.`t`"]
-    assert executed("CREATE DATABASE other", **rules) == []
+    rules = Translator(is_replicated=is_replicated, target=target)
+    assert executed("DROP TABLE t1, private, other.t", rules) == ["DROP TABLE `all`.`t`"]
+    assert executed("CREATE DATABASE other", rules) == []
     with pytest.raises(NeedsOperator, match="filters leave out"):
-        executed("RENAME TABLE t TO private", **rules)
+        executed("RENAME TABLE t TO private", rules)
 
 
 def test_rows_as_statements_stop_unless_their_schema_is_left_out() -> None:
     with pytest.raises(NeedsOperator, match="as a statement"):
         executed("INSERT INTO t VALUES (1)")
-    assert executed("UPDATE t SET a = 1", is_replicated=lambda schema, table: schema != "d") == []
+    without_d = Translator(is_replicated=lambda schema, table: schema != "d")
+    assert executed("UPDATE t SET a = 1", without_d) == []
 
 
 def test_what_is_unknown_stops_and_an_operator_decides() -> None:
@@ -181,7 +182,9 @@ def test_what_is_unknown_stops_and_an_operator_decides() -> None:
     ("shadow", "trash"), [("_t_gho", "_t_del"), ("_t_new", "_t_old")], ids=["gh-ost", "pt-osc"]
 )
 def test_an_online_ddl_comes_out_as_its_alters_at_the_rename(shadow: str, trash: str) -> None:
-    translator, kept, out = Translator(), {}, []
+    translator = Translator()
+    kept: Kept = {}
+    out: list[str] = []
     for sql in (
         f"CREATE TABLE {shadow} LIKE t",
         f"ALTER TABLE {shadow} ADD a INT",
@@ -191,7 +194,8 @@ def test_an_online_ddl_comes_out_as_its_alters_at_the_rename(shadow: str, trash:
         f"DROP TABLE IF EXISTS {trash}",
     ):
         found = translator.translate(sql, "d", kept)
-        kept, out = found.kept, out + [piece.sql for piece in found.pieces]
+        kept = found.kept
+        out += [piece.sql for piece in found.pieces]
     assert out == ["ALTER TABLE `d`.`t` ADD a INT", "ALTER TABLE `d`.`t` DROP b"]
     assert kept == {}
 
@@ -201,7 +205,7 @@ def test_an_online_ddl_whose_beginning_was_not_seen_stops() -> None:
         executed("RENAME TABLE _t_gho TO t")
     with pytest.raises(NeedsOperator, match="becomes a copy"):
         executed("RENAME TABLE t TO _t_gho")
-    assert executed("CREATE TABLE _t_new (a INT)", online=None) == [
+    assert executed("CREATE TABLE _t_new (a INT)", Translator(online=None)) == [
         "CREATE TABLE `d`.`_t_new` (a INT)"
     ]
     with pytest.raises(NeedsOperator, match="one group"):
