@@ -148,13 +148,17 @@ def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    ("downstream", "name"),
+    # SQLite has one writer, hence nothing in parallel.
+    [pytest.param("mysql", n, marks=pytest.mark.mariadb) for n in WAYS]
+    + [("sqlite", n) for n in WAYS if n != "parallel"],
+    indirect=["downstream"],
+)
 def test_rows_55_and_56_a_hundred_deaths_at_any_passing_of_any_step_or_moment(
     nursery: Nursery, downstream: Downstream, name: str
 ) -> None:
     mysql = downstream._server is not None
-    if name == "parallel" and not mysql:
-        return  # SQLite has one writer.
     chance = random.Random(f"{name} {mysql}")
     steps = steps_of(nursery, name, mysql=mysql)
     deaths = 0

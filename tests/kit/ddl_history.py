@@ -21,7 +21,7 @@ _TYPES = (
     "DATETIME(3) DEFAULT '2020-01-01'", "TIME(2)", "YEAR", "INT UNIQUE", "INT PRIMARY KEY",
     "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
     "ENUM('p','q') DEFAULT 'q'", "SET('x','y,')", "BIT(5) NOT NULL DEFAULT b'11'",
-    "INT COMMENT 'it''s'", "INT CHECK (1 = 1)",
+    "INT COMMENT 'it''s'", "INT CHECK (1 = 1)", "GEOMETRY", "POINT NOT NULL",
 )  # fmt: skip
 _CHARSETS = ("latin1", "utf8", "utf8mb4", "utf8mb4 COLLATE utf8mb4_general_ci")
 _LARGE = (MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB)
@@ -72,6 +72,12 @@ class RandomDdl:
     def _column(self, table: TableInfo) -> str:
         return quoted(self._often([c.name for c in table.columns], _COLUMNS))
 
+    def _column_to_change(self, table: TableInfo) -> str:
+        """Return one that no generated column computes with, which may not take every type."""
+        computed = " ".join(c.generated_expr for c in table.columns)
+        known = [c.name for c in table.columns if quoted(c.name) not in computed]
+        return quoted(self._often(known, _COLUMNS))
+
     def _key(self, table: TableInfo, *, primary: bool = False) -> str:
         known = [c for c in table.columns if not (primary and c.is_generated)]
         chosen = [c for c in known if self._random.random() < 0.4] or known[:1]
@@ -92,6 +98,7 @@ class RandomDdl:
 
     def _operation(self, table: TableInfo) -> str:
         a, b = self._column(table), quoted(self._pick(_COLUMNS))
+        changed = self._column_to_change(table)
         place = self._pick(["", "", " FIRST", f" AFTER {self._column(table)}"])
         index = quoted(self._often([i.name for i in table.indexes], _COLUMNS))
         return self._pick([
@@ -99,7 +106,8 @@ class RandomDdl:
             f"ADD ({b} {self._type()}, g2 INT)",
             f"ADD COLUMN IF NOT EXISTS {b} {self._type()}",
             f"DROP {a}", f"DROP COLUMN IF EXISTS {b}",
-            f"MODIFY {a} {self._type()}{place}", f"CHANGE {a} {b} {self._type()}{place}",
+            f"MODIFY {changed} {self._type()}{place}",
+            f"CHANGE {changed} {b} {self._type()}{place}",
             f"RENAME COLUMN {a} TO {b}", f"RENAME COLUMN {a} TO {self._column(table)}",
             f"ADD INDEX {self._key(table)}", f"ADD UNIQUE {b} {self._key(table)}",
             f"ADD PRIMARY KEY {self._key(table, primary=True)}", "DROP PRIMARY KEY",
@@ -107,7 +115,7 @@ class RandomDdl:
             f"ALTER {a} SET DEFAULT 1", f"ALTER {a} DROP DEFAULT",
             "COMMENT 'it''s'", f"CONVERT TO CHARACTER SET {self._pick(_CHARSETS)}",
             f"DEFAULT CHARSET {self._pick(_CHARSETS)}", "ENGINE = InnoDB", "FORCE",
-            "ADD CHECK (1 = 1)", "ALGORITHM = COPY",
+            "ADD CHECK (1 = 1)", "ALGORITHM = COPY", f"ADD SPATIAL INDEX ({a})",
         ])  # fmt: skip
 
     def _alter(self) -> str:
