@@ -23,8 +23,11 @@ from drainer.apply.keys import apply_key
 from drainer.apply.work import TableRows
 from penstock.schema import TableInfo
 
-TABLE_ROWS_MAX = 2 * partition.SHARE_ROWS_MIN
-"""A table with so many rows is worth its own calls, and may be cut into shares."""
+TABLE_ROWS_MAX = 5 * partition.SHARE_ROWS_MIN
+"""A table with so many rows is worth its own calls, and may be cut into shares.
+
+Ten tables of 2,000 rows took 3 µs of CPU a row from batch to SQL one by one, and 1.6 together.
+"""
 GROUP_BYTES_MAX = 8 << 20
 """So many bytes of rows are copied together at a time."""
 
