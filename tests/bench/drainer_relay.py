@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from drainer.config import DrainerConfig
-from drainer.relay.log import Entry, RelayLog
+from drainer.relay.log import RelayLog
 from penstock.codec import encode_binlog
 from penstock.model import Binlog, BinlogType
 from tests.bench.figure import Figure
@@ -33,7 +33,10 @@ def measure(home: Path) -> Iterator[Figure]:
     for kind, value_bytes in SIZES.items():
         runs = _runs(value_bytes)
         size = sum(len(payload) for run in runs for _, payload in run)
-        ours_s, cpu_s, raw_s, raw_cpu_s = [], [], [], []
+        ours_s: list[float] = []
+        cpu_s: list[float] = []
+        raw_s: list[float] = []
+        raw_cpu_s: list[float] = []
         for number in range(ROUNDS):
             for side, seconds, cpu in ((_raw, raw_s, raw_cpu_s), (_relayed, ours_s, cpu_s)):
                 begun_cpu_s = time.process_time()
@@ -75,7 +78,7 @@ def _runs(value_bytes: int) -> list[list[tuple[int, bytes]]]:
     return runs
 
 
-def _relayed(home: Path, runs: Sequence[Sequence[Entry]]) -> float:
+def _relayed(home: Path, runs: Sequence[Sequence[tuple[int, bytes]]]) -> float:
     folder = home.with_name(f"{home.name}-relay")
     with closing(RelayLog.open(folder, file_bytes_max=FILE_BYTES_MAX)) as log:
         log.start(1, 1, ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,9 @@ ELSEWHERE = {
 }
 """Steps that only some ways have."""
 WAYS = {
-    "snapshot": {"strategy": "merge", "mode": "snapshot"},
-    "parallel": {"strategy": "merge", "mode": "parallel"},
-    "statements": {"strategy": "statements", "mode": "snapshot"},
+    "snapshot": partial(Way, strategy="merge", mode="snapshot"),
+    "parallel": partial(Way, strategy="merge", mode="parallel"),
+    "statements": partial(Way, strategy="statements", mode="snapshot"),
 }
 
 
@@ -65,7 +66,7 @@ class Downstream:
             self._server.drop_user_databases()
             url, self.read = self._server.url, of_mariadb(self._server)
         way = WAYS[name]
-        self.way = Way(url=url, folder=folder, relay=True, bytes_max=20_000, **way)
+        self.way = way(url=url, folder=folder, relay=True, bytes_max=20_000)
 
     def life(self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0) -> int:
         """Let a Drainer live; return its exit code."""
