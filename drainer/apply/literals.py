@@ -11,6 +11,7 @@ quote inside a string is doubled and nothing else is special. What differs:
     enum, set       number (index, mask)     text, as a reader expects to see it
     text with NUL   quoted                   CAST(x'..' AS TEXT): NUL ends its statements
     binary          x'..', BINARY(n) padded  the same
+    geometry        x'..', SRID and WKB      the same
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _FAMILIES = {
 }
 _STRINGS = {
     MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.TINY_BLOB,
-    MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB, MysqlType.BLOB,
+    MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB, MysqlType.BLOB, MysqlType.GEOMETRY,
 }  # fmt: skip
 
 

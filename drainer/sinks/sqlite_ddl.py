@@ -5,6 +5,7 @@
     BIGINT UNSIGNED, BIT(64)         (none)        values above 2^63 - 1 can be text
     FLOAT, DOUBLE                    REAL
     BINARY, VARBINARY, BLOBs         BLOB
+    geometries                       BLOB          SRID and WKB, as MySQL keeps them
     all others                       TEXT          '1.50' stays '1.50', and a date a text
 
 One integer column as the key is the row id; any other key makes the table WITHOUT ROWID. Generated

@@ -23,7 +23,12 @@ from tests.kit.sourcing import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.mariadb
-NAMES = ("types", "many", "loose", "o%n``e")
+NAMES = ("types", "many", "loose", "o%n``e", "place")
+PLACES = (
+    "CREATE TABLE shop.place (p POINT NOT NULL, g GEOMETRY, SPATIAL KEY (p))",
+    "INSERT INTO shop.place SELECT POINT(seq, 1), IF(seq % 2, NULL, POINT(7, seq))"
+    " FROM seq_1_to_20",
+)
 
 
 def sums(server: MariadbServer) -> dict[str, object]:
@@ -62,7 +67,9 @@ def change(server: BinlogServer, n: int) -> None:
         "USE shop", f"DELETE FROM many WHERE id = {n * 3}",
         f"UPDATE many SET k = -{n} WHERE id % 7 = {n}",
         f"INSERT INTO many VALUES ({n}000001, {n}, 'it''s \\\\', '')",
-        f"UPDATE types SET v = 'n{n}', ti = '00:0{n}:00' WHERE id < 3",
+        f"UPDATE types SET v = 'n{n}', ti = '00:0{n}:00', po = POINT({n}, 0) WHERE id < 3",
+        f"UPDATE place SET g = ST_GeomFromText('POINT(1 {n})', {n}) WHERE ST_X(p) = {n}",
+        f"DELETE FROM place WHERE ST_X(p) = {10 + n}",
         f"DELETE FROM loose WHERE a = {n} LIMIT 1", f"INSERT INTO loose VALUES ({n}, 'new')",
     )  # fmt: skip
 
@@ -81,7 +88,7 @@ def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_bin
     state = tmp_path / "source" / "db-1.load.json"
     with binlog_server(tmp_path / "server") as server, PumpClient.connect(url) as client:
         server.run(
-            "DROP DATABASE shop", *mysql_load.statements(),
+            "DROP DATABASE shop", *mysql_load.statements(), *PLACES,
             "DROP TABLE shop.pair, shop.empty, shop.part, shop.choice",
         )  # fmt: skip
         sink = SinkOptions(address_in(mariadb.url, "sink"), "no.where", applied_s=0.5)

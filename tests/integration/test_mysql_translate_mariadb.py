@@ -44,6 +44,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "VARBINARY(300)": ("x'00ff00'", "REPEAT('y', 299)"),
     "LONGTEXT": ("REPEAT('ü', 3000)", "'t'"),
     "BLOB": ("x'00010203'", "x''"),
+    "GEOMETRY": ("ST_GeomFromText('LINESTRING(0 0, 1 1)', 4326)", "POINT(1, -2.5)"),
     "ENUM('a','b','c')": ("'b'", "0", "'c'"),
     "SET('a','b','c')": ("'a,c'", "''", "7"),
     "JSON": ('\'{"b": [1, 2.5, null], "a": "ü"}\'', "'[]'"),

@@ -20,7 +20,8 @@ DAMAGE = (
     "DELETE FROM shop.many WHERE id IN (3, 18000)",
     "INSERT INTO shop.many VALUES (4, 4, 'x', 'y')",
     "UPDATE shop.pair SET v = 7, b = 100000 WHERE a = 'k5' AND b = 5",
-    "UPDATE shop.types SET f = 0.2, vb = 'a', ts = '2026-11-21 08:00:00.124' WHERE id = 1",
+    "UPDATE shop.types SET f = 0.2, vb = 'a', ts = '2026-11-21 08:00:00.124', po = POINT(1, 2)"
+    " WHERE id = 1",
     "UPDATE shop.types SET tx = NULL WHERE id = 18446744073709551615",
     "DELETE FROM shop.loose WHERE a = 3 LIMIT 1",
     "DROP TABLE shop.empty",
@@ -85,7 +86,7 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
         "shop.many (18000): missing",
         "shop.pair ('k5', 5): missing",
         "shop.pair ('k5', 100000): extra",
-        "shop.types (1): changed in f, ts, vb",
+        "shop.types (1): changed in f, ts, vb, po",
         "shop.types (18446744073709551615): changed in tx",
     ]
     assert lines[-1].endswith("10 differences")

@@ -21,19 +21,21 @@ TYPES = (
     " da DATE, dt DATETIME(6), ts TIMESTAMP(3) NULL, ti TIME(2), c CHAR(20), v VARCHAR(300),"
     " l VARCHAR(20) CHARACTER SET latin1, bi BINARY(4), vb VARBINARY(20), tx LONGTEXT, bl BLOB,"
     " e ENUM('a','b''c','d'), se SET('x','y','z'), bt BIT(10), j JSON,"
-    " g INT AS (t + 1) STORED, w INT AS (t + 2) VIRTUAL)"
+    " ge GEOMETRY, po POINT, g INT AS (t + 1) STORED, w INT AS (t + 2) VIRTUAL)"
 )
 TYPED = [
     "1, -128, 255, -32768, 16777215, -9223372036854775808, 0.1, 0.1, -1.5, 1901, '2026-11-21',"
     " '2026-11-21 08:00:00.123456', '2026-11-21 08:00:00.123', '-838:59:59.00', 'abc ', 'dé€😀 ',"
     " 'é', 'ab', 'a\\0b', REPEAT('x', 70000), REPEAT('y', 250), 'b''c', 'x,z', b'1010101010',"
-    " '{\"a\": [1, null]}'",
+    " '{\"a\": [1, null]}', ST_GeomFromText('LINESTRING(0 0, 1 1)', 4326), POINT(1, -2.5)",
     "18446744073709551615, 127, 0, 0, 0, 9223372036854775807, 3.4e38, -1e308, 12345678901234.5,"
     " 2155, '0000-00-00', '0000-00-00 00:00:00', NULL, '838:59:59', '', '', '', 'abcd', '', '',"
-    " REPEAT('z', 251), 'd', '', b'0', '[]'",
-    "2" + ", NULL" * 24,
+    " REPEAT('z', 251), 'd', '', b'0', '[]', MULTIPOINT(POINT(0, 0), POINT(7, 8)), NULL",
+    "2" + ", NULL" * 26,
 ]
-COLUMNS = "id, t, tu, s, m, b, f, d, n, y, da, dt, ts, ti, c, v, l, bi, vb, tx, bl, e, se, bt, j"
+COLUMNS = (
+    "id, t, tu, s, m, b, f, d, n, y, da, dt, ts, ti, c, v, l, bi, vb, tx, bl, e, se, bt, j, ge, po"
+)
 TABLES = {
     "types": TYPES,
     "many": "CREATE TABLE shop.many (id INT PRIMARY KEY, k INT, c CHAR(120), pad CHAR(60))",

@@ -10,7 +10,7 @@ values, or the same `Malformed`, whichever way it took.
     uint64          BIT, ENUM (1-based number), SET (mask)
     double          FLOAT, DOUBLE
     string          text; DECIMAL with the column's scale; times as MySQL prints them; JSON text
-    binary          BINARY, VARBINARY, BLOB
+    binary          BINARY, VARBINARY, BLOB, geometries
 
 Texts of a batch with more than 2 GiB come in Arrow's large types.
 """

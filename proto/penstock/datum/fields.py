@@ -13,6 +13,7 @@
     set                                 uint, mask             str, "a,b"         int
     char varchar text                   bytes                  str                same
     binary varbinary blob               bytes                  bytes              same
+    geometry                            bytes                  SRID (4, LE), WKB  same
     json                                JSON                   str, JSON text     same
 
 A *stored value* is what the column-wise reader yields. Readers also accept the memcomparable twin
@@ -43,6 +44,7 @@ STRING_TYPES = frozenset(
         MysqlType.BLOB,
         MysqlType.MEDIUM_BLOB,
         MysqlType.LONG_BLOB,
+        MysqlType.GEOMETRY,
     }
 )
 TIME_TYPES = frozenset({MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP})

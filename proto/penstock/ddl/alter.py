@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from penstock.ddl.charsets import char_bytes_max, resolve
 from penstock.ddl.defaults import convert, default_of, origin_of
-from penstock.ddl.draft import Draft, DraftKey
+from penstock.ddl.draft import Draft
+from penstock.ddl.draft_keys import DraftKey
 from penstock.ddl.lexer import Kind, read
 from penstock.ddl.operations import (
     Operation,
@@ -25,6 +26,9 @@ from penstock.ddl.types import build_column
 from penstock.ddl.wishes import Wishes, gather
 from penstock.ddl.zero import zero_text
 from penstock.schema import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
+
+_BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}
+"""What a geometry may turn into, or come from."""
 
 
 def altered(
@@ -140,6 +144,11 @@ def _redefined(draft: Draft, before: ColumnInfo, definition: ColumnDef) -> Colum
             f"column {before.name!r} turning from or into a generated one",
             "drop it and add it again",
         )
+    types = {before.tp, after.tp}
+    if MysqlType.GEOMETRY in types and not types <= _BESIDE_GEOMETRY:
+        raise draft.refuse(
+            f"column {before.name!r} turning from or into a geometry", "add another column"
+        )
     if before.origin_default is None:
         return after
     origin = convert(after, before.origin_default)
@@ -252,6 +261,8 @@ def _part(draft: Draft, part: KeyPart, name: str) -> KeyPart:
     assert column is not None, name
     length = part.length
     text = column.tp in TEXT_TYPES and column.tp not in (MysqlType.ENUM, MysqlType.SET)
+    if column.tp is MysqlType.GEOMETRY:
+        return KeyPart(name=name, length=length)
     if not text or (column.tp not in LARGE_TYPES and length >= column.flen):
         length = -1
     return KeyPart(name=name, length=length)

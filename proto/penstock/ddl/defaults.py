@@ -222,8 +222,8 @@ def _set(column: ColumnInfo, value: Value) -> str:
     return ",".join(e for e in column.elems if e in chosen)
 
 
-def _json(column: ColumnInfo, value: Value) -> str:
-    raise ValueError("a JSON column takes an expression only")
+def _only_expressions(column: ColumnInfo, value: Value) -> str:
+    raise ValueError("a JSON column or a geometry takes an expression only")
 
 
 _READERS: dict[MysqlType, Callable[[ColumnInfo, Value], str]] = {
@@ -239,5 +239,6 @@ _READERS: dict[MysqlType, Callable[[ColumnInfo, Value], str]] = {
     MysqlType.DURATION: duration_text,
     MysqlType.ENUM: _enum,
     MysqlType.SET: _set,
-    MysqlType.JSON: _json,
+    MysqlType.JSON: _only_expressions,
+    MysqlType.GEOMETRY: _only_expressions,
 }

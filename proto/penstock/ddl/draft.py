@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.ddl.charsets import char_bytes_max
+from penstock.ddl.draft_keys import KEY_BYTES_MAX, DraftKey, geometry_prefix, part_bytes
 from penstock.ddl.shapes import INTEGER_TYPES, LARGE_TYPES, TEXT_TYPES
 from penstock.ddl.syntax import KeyDef, KeyPart
 from penstock.errors import NeedsOperator
@@ -28,21 +28,8 @@ from penstock.schema import (
     TableInfo,
 )
 
-KEY_BYTES_MAX = 3072
 KEY_COLUMNS_MAX = 16
 _KEY_FLAGS = ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftKey:
-    """A key by column names; id 0 until it gets one."""
-
-    id: int = 0
-    name: str
-    parts: tuple[KeyPart, ...]
-    unique: bool = False
-    primary: bool = False
-    fulltext: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +60,7 @@ class Draft:
                     unique=index.unique,
                     primary=index.primary,
                     fulltext=not index.unique and draft._must_be_fulltext(parts),
+                    spatial=draft._must_be_spatial(parts),
                 )
             )
         return draft
@@ -83,6 +71,11 @@ class Draft:
         return any(c.tp in LARGE_TYPES and length == -1 for c, length in columns) or (
             sum(part_bytes(c, length) for c, length in columns) > KEY_BYTES_MAX
         )
+
+    def _must_be_spatial(self, parts: Sequence[KeyPart]) -> bool:
+        """Return whether only a SPATIAL index can look like this: others have a prefix."""
+        columns = [(self.column(p.name), p.length) for p in parts]
+        return any(c is not None and c.tp is MysqlType.GEOMETRY and n == -1 for c, n in columns)
 
     def column(self, name: str) -> ColumnInfo | None:
         """Return the column of that name, letter case aside."""
@@ -123,6 +116,7 @@ class Draft:
                 unique=key.unique or key.primary,
                 primary=key.primary,
                 fulltext=key.fulltext,
+                spatial=key.spatial,
             )
         )
 
@@ -141,7 +135,7 @@ class Draft:
         return any(
             [p.name.lower() for p in key.parts[: len(wanted)]] == wanted
             and all(p.length == -1 for p in key.parts[: len(wanted)])
-            and not key.fulltext
+            and not (key.fulltext or key.spatial)
             for key in self.keys
         )
 
@@ -220,7 +214,10 @@ class Draft:
             raise self.refuse(f"an index over JSON column {column.name!r}", "index a part of it")
         if key.primary and column.is_generated and not column.generated_stored:
             raise self.refuse("a virtual column in the primary key", "make it STORED")
-        length = -1 if key.fulltext else self._prefix(key, part, column)
+        if key.spatial or column.tp is MysqlType.GEOMETRY:
+            length = geometry_prefix(key, part, column)
+        else:
+            length = -1 if key.fulltext else self._prefix(key, part, column)
         return IndexColumn(name=column.name, offset=column.offset, length=length)
 
     def _prefix(self, key: DraftKey, part: KeyPart, column: ColumnInfo) -> int:
@@ -264,10 +261,3 @@ class Draft:
     def _is_handle(self, primary: IndexInfo) -> bool:
         column = self.columns[primary.columns[0].offset]
         return len(primary.columns) == 1 and column.tp in INTEGER_TYPES
-
-
-def part_bytes(column: ColumnInfo, length: int) -> int:
-    """Return how many bytes a column, or a prefix of it, takes in a key at most."""
-    if column.tp not in TEXT_TYPES or column.tp in (MysqlType.ENUM, MysqlType.SET):
-        return 8
-    return (column.flen if length == -1 else length) * char_bytes_max(column.charset)

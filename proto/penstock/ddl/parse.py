@@ -21,7 +21,7 @@ from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Source, read
 from penstock.ddl.operations import AddKey, DropKey, DropPrimary
 from penstock.ddl.parse_columns import read_charset, read_column, read_option
-from penstock.ddl.parse_keys import at_key, index_options, key_parts, read_key
+from penstock.ddl.parse_keys import at_key, index_options, key_of_kind, key_parts, read_key
 from penstock.ddl.parse_partitions import partition_by
 from penstock.ddl.parse_sequences import alter_sequence, create_sequence
 from penstock.ddl.statements import (
@@ -50,7 +50,6 @@ _NOT_REPLICATED = {
     "SERVER": "it belongs to one server: create it there",
     "TABLESPACE": "it belongs to one server: create it there",
     "TEMPORARY": "temporary tables live in one session and are not replicated",
-    "SPATIAL": "binlogs have no row encoding for geometries",
 }
 
 
@@ -123,12 +122,11 @@ def _schema_options(cur: Cursor) -> Charset:
 
 def _create_index(cur: Cursor) -> Statement | None:
     before = cur.at
-    kind = cur.take_any("UNIQUE", "FULLTEXT")
+    kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     if not cur.take("INDEX"):
         cur.at = before
         return None
-    key = KeyDef(name=None, parts=(), unique=kind == "UNIQUE", fulltext=kind == "FULLTEXT")
-    key = replace(key, if_not_exists=cur.if_not_exists(), name=cur.name())
+    key = replace(key_of_kind(kind), if_not_exists=cur.if_not_exists(), name=cur.name())
     index_options(cur)
     cur.expect("ON")
     ref = cur.table_ref()

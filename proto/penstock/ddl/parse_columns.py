@@ -13,9 +13,11 @@ from dataclasses import replace
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Kind
 from penstock.ddl.parse_keys import enforcement, reference
+from penstock.ddl.shapes import GEOMETRIES
 from penstock.ddl.syntax import (
     Charset,
     ColumnDef,
+    Edit,
     KeyDef,
     KeyPart,
     Place,
@@ -27,20 +29,17 @@ _ONE_WORD = {
     "BIT", "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE",
     "BOOL", "SERIAL", "DATE", "TIME", "DATETIME", "TIMESTAMP", "YEAR", "CHAR", "VARCHAR", "BINARY",
     "VARBINARY", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "TINYBLOB", "BLOB", "MEDIUMBLOB",
-    "LONGBLOB", "ENUM", "SET", "JSON",
+    "LONGBLOB", "ENUM", "SET", "JSON", *GEOMETRIES,
 }  # fmt: skip
 _ALIASES = {
     "BOOLEAN": "BOOL", "INT1": "TINYINT", "INT2": "SMALLINT", "INT3": "MEDIUMINT",
     "MIDDLEINT": "MEDIUMINT", "INT4": "INT", "INTEGER": "INT", "INT8": "BIGINT",
     "DEC": "DECIMAL", "FIXED": "DECIMAL", "NUMERIC": "DECIMAL", "FLOAT4": "FLOAT",
     "FLOAT8": "DOUBLE", "REAL": "DOUBLE", "CHARACTER": "CHAR", "VARCHARACTER": "VARCHAR",
-    "NCHAR": "CHAR", "NVARCHAR": "VARCHAR",
+    "NCHAR": "CHAR", "NVARCHAR": "VARCHAR", "GEOMCOLLECTION": "GEOMETRYCOLLECTION",
 }  # fmt: skip
 _NATIONAL = ("NCHAR", "NVARCHAR")
-_NO_ENCODING = {
-    "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON",
-    "GEOMETRYCOLLECTION", "GEOMCOLLECTION", "VECTOR", "UUID", "INET4", "INET6", "XMLTYPE",
-}  # fmt: skip
+_NO_ENCODING = {"VECTOR", "UUID", "INET4", "INET6", "XMLTYPE"}
 
 
 def read_type(cur: Cursor) -> TypeSpec:
@@ -51,6 +50,9 @@ def read_type(cur: Cursor) -> TypeSpec:
     spec = _long_type(cur) or _plain_type(cur)
     if cur.is_sign("("):
         spec = _parenthesis(cur, spec)
+    if spec.name in GEOMETRIES and cur.take("REF_SYSTEM_ID"):
+        cur.expect_sign("=")
+        cur.integer()
     return _attributes(cur, spec)
 
 
@@ -74,7 +76,9 @@ def _plain_type(cur: Cursor) -> TypeSpec:
     name = _ALIASES.get(written, written)
     if name not in _ONE_WORD:
         cur.fail("a column type")
-    cur.next()
+    token = cur.next()
+    if written == "GEOMCOLLECTION":  # A name that only MySQL knows.
+        cur.edits.append(Edit(token.start, token.end, name))
     if name == "DOUBLE":
         cur.take("PRECISION")
     if name == "CHAR" and cur.take("VARYING"):
@@ -208,6 +212,10 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     elif cur.take("COLUMN_FORMAT") or cur.take("STORAGE"):
         # MySQL Cluster's wishes, which MariaDB does not know and InnoDB does not heed.
         cur.next()
+        cur.drop_text(start)
+    elif column.type.name in GEOMETRIES and cur.take("SRID"):
+        # MySQL's, and only a check: every value has its own. MariaDB cannot say it here.
+        cur.integer()
         cur.drop_text(start)
     elif cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
         if cur.take("CONSTRAINT") and not cur.is_word("CHECK"):

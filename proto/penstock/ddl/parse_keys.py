@@ -38,10 +38,18 @@ def read_key(cur: Cursor) -> KeyDef | None:
     kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     if not cur.take_any("KEY", "INDEX") and not kind:
         cur.fail("a key")
-    if kind == "SPATIAL":
-        cur.refuse("SPATIAL keys", "binlogs have no row encoding for geometries")
-    key = KeyDef(name=constraint, parts=(), unique=kind == "UNIQUE", fulltext=kind == "FULLTEXT")
-    return named_key(cur, key)
+    return named_key(cur, replace(key_of_kind(kind), name=constraint))
+
+
+def key_of_kind(kind: str) -> KeyDef:
+    """Return a key without columns; `kind` is UNIQUE, FULLTEXT, SPATIAL or nothing."""
+    return KeyDef(
+        name=None,
+        parts=(),
+        unique=kind == "UNIQUE",
+        fulltext=kind == "FULLTEXT",
+        spatial=kind == "SPATIAL",
+    )
 
 
 def named_key(cur: Cursor, key: KeyDef) -> KeyDef:

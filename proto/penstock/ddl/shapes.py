@@ -16,8 +16,10 @@
     TINY/–/MEDIUM/LONG TEXT     f9 fc fa fb  bytes the type can hold   0
     ENUM, SET                   f7 f8        longest name; all joined  0
     JSON                        0xf5         4294967295                0
+    GEOMETRY, POINT, …          0xff         4294967295                WKB's number, GEOMETRY's is 0
 
-Types of bytes (BINARY, BLOB …) have the codes of text; their character set is `binary`.
+Types of bytes (BINARY, BLOB …) have the codes of text; their character set is `binary`, and so
+is that of geometries.
 """
 
 from __future__ import annotations
@@ -54,6 +56,13 @@ _STRINGS = {
 INTEGER_TYPES = frozenset(tp for tp, _ in INTEGERS.values())
 LARGE_TYPES = frozenset(tp for tp, _ in _LARGE.values())
 TEXT_TYPES = frozenset({*_STRINGS.values(), *LARGE_TYPES, MysqlType.ENUM, MysqlType.SET})
+GEOMETRIES = (
+    "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON",
+    "GEOMETRYCOLLECTION",
+)  # fmt: skip
+"""Each at the number that WKB has for it; the first one takes all kinds."""
+POINT_BYTES = 25
+"""SRID, byte order, number and two coordinates: what a key over a POINT holds."""
 NUMERIC = frozenset({*INTEGERS, "DECIMAL", "FLOAT", "DOUBLE"})
 VARCHAR_BYTES_MAX = 65535
 CHAR_MAX = 255
@@ -112,6 +121,8 @@ def _number_shape(column: ColumnDef) -> Shape:
         "YEAR": (MysqlType.YEAR, 4, 0),
         "JSON": (MysqlType.JSON, 0xFFFFFFFF, 0),
     }
+    if spec.name in GEOMETRIES:
+        return MysqlType.GEOMETRY, 0xFFFFFFFF, GEOMETRIES.index(spec.name)
     if spec.name in fixed:
         return fixed[spec.name]
     if spec.name == "BIT":

@@ -111,6 +111,7 @@ class KeyDef:
     unique: bool = False
     primary: bool = False
     fulltext: bool = False
+    spatial: bool = False
     implied: bool = False
     at: int = -1
     """Where the text of an implied key would go."""

@@ -67,7 +67,8 @@ def operations(change: SchemaChange) -> list[Names]:
     if job.type == DdlType.MODIFY_SCHEMA_CHARSET:
         return [frozenset({"alter database", "modify schema charset and collate"})]
     words = ddl_words(job.query)
-    if words.startswith(("CREATE INDEX", "CREATE UNIQUE", "CREATE FULLTEXT")):
+    kinds = ("INDEX", "UNIQUE", "FULLTEXT", "SPATIAL")
+    if words.startswith(tuple(f"CREATE {kind}" for kind in kinds)):
         return [frozenset({"create index"})]
     if words.startswith("DROP INDEX"):
         return [frozenset({"drop index"})]

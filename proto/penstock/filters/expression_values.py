@@ -3,7 +3,7 @@
     kind      Python value                        from columns of type
     NUMBER    int, Decimal, float                 integers, YEAR, BIT, DECIMAL, FLOAT, DOUBLE
     TEXT      str                                 CHAR, VARCHAR, TEXT, ENUM, SET
-    BYTES     bytes                               BINARY, VARBINARY, BLOB
+    BYTES     bytes                               BINARY, VARBINARY, BLOB, geometries
     MOMENT    str, YYYY-MM-DD hh:mm:ss[.f]        DATE, DATETIME, TIMESTAMP (in UTC)
     SPAN      str, [-]hhh:mm:ss[.f]               TIME
     JSON      str                                 JSON: only IS NULL can ask about it

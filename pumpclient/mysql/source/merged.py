@@ -34,6 +34,7 @@ from penstock.ddl.operations import (
     RenameKey,
     RenameTo,
 )
+from penstock.ddl.shapes import GEOMETRIES
 from penstock.ddl.statements import (
     AlterTable,
     CreateLike,
@@ -150,6 +151,8 @@ def _room(column: ColumnInfo) -> tuple[object, tuple[int, ...]]:
     tp, scale = column.tp, max(column.decimal, 0)
     if tp in INTEGER_BITS:
         return ("integer", column.is_unsigned), (INTEGER_BITS[tp],)
+    if tp is MysqlType.GEOMETRY:
+        return tp, tuple(int(scale in (0, kind)) for kind in range(1, len(GEOMETRIES)))
     if tp in STRING_TYPES:
         return ("binary" if column.is_binary else "text"), (column.flen,)
     if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):

@@ -34,7 +34,7 @@ NULL = b"\x00"
 _INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
 )
-_TEXTS = STRING_TYPES | {MysqlType.JSON}
+_TEXTS = STRING_TYPES - {MysqlType.GEOMETRY} | {MysqlType.JSON}
 _FAMILIES: dict[WireType, frozenset[MysqlType]] = {
     **dict.fromkeys(
         (WireType.TINY, WireType.SHORT, WireType.INT24, WireType.LONG, WireType.LONGLONG),
@@ -64,6 +64,7 @@ _FAMILIES: dict[WireType, frozenset[MysqlType]] = {
     WireType.ENUM: frozenset({MysqlType.ENUM}),
     WireType.SET: frozenset({MysqlType.SET}),
     WireType.JSON: frozenset({MysqlType.JSON}),
+    WireType.GEOMETRY: frozenset({MysqlType.GEOMETRY}),
 }  # fmt: skip
 """What a column may be in the table when it is this on the wire."""
 

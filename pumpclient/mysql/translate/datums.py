@@ -130,7 +130,7 @@ def _decimal(pair: Pair, reading: Reading) -> Reading | None:
 
 _TEXTS = (
     WireType.STRING, WireType.VARCHAR, WireType.VAR_STRING, WireType.BLOB, WireType.TINY_BLOB,
-    WireType.MEDIUM_BLOB, WireType.LONG_BLOB, *_COMPRESSED,
+    WireType.MEDIUM_BLOB, WireType.LONG_BLOB, WireType.GEOMETRY, *_COMPRESSED,
 )  # fmt: skip
 
 

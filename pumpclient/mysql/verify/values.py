@@ -24,8 +24,12 @@ from typing import Any
 INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"})
 FLOATS = frozenset({"float", "double"})
 BINARY = frozenset(
-    {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry"}
-)
+    {
+        "binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "geometry", "point",
+        "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
+        "geometrycollection", "geomcollection",
+    }
+)  # fmt: skip
 TIMES = frozenset({"datetime", "timestamp", "time"})
 
 Key = tuple[object, ...]

@@ -268,3 +268,17 @@ def test_a_fulltext_index_over_text_survives_other_changes() -> None:
         "ALTER TABLE t ADD z INT",
     )
     assert keys(session.table()) == {"f": ["a"], "g": ["b"]}
+
+
+def test_a_spatial_index_survives_other_changes_and_keys_over_geometries_have_a_prefix() -> None:
+    session = DdlSession(
+        "CREATE TABLE t (p POINT NOT NULL, g GEOMETRY, KEY a (p), KEY b (g), SPATIAL KEY s (p))",
+        "ALTER TABLE t ADD z INT, MODIFY p POLYGON NOT NULL",
+        "CREATE SPATIAL INDEX s2 ON t (p)",
+    )
+    lengths = {i.name: i.columns[0].length for i in session.table().indexes}
+    assert lengths == {"a": 25, "b": 3072, "s": -1, "s2": -1}
+    for refused in ("MODIFY p POLYGON", "MODIFY g INT", "MODIFY z POINT", "ADD UNIQUE (g)"):
+        with pytest.raises(NeedsOperator):
+            session.run(f"ALTER TABLE t {refused}")
+    session.run("ALTER TABLE t DROP KEY s, DROP KEY s2, MODIFY p BLOB, MODIFY g TEXT, DROP KEY b")

@@ -93,6 +93,8 @@ TYPES: list[tuple[str, Column, st.SearchStrategy[object]]] = [
     ("LONGBLOB", Column(WireType.BLOB, 4, collation=BINARY), st.binary(max_size=600)),
     ("VARCHAR(99)", Column(WireType.VARCHAR_COMPRESSED, 400, collation=UTF8), texts(99)),
     ("JSON", Column(WireType.BLOB, 4, collation=UTF8), JSON),
+    ("GEOMETRY", Column(WireType.GEOMETRY, 4), st.binary(max_size=600)),
+    ("POINT", Column(WireType.GEOMETRY, 4, collation=BINARY, geometry=1), st.binary(max_size=25)),
 ]  # fmt: skip
 KEYS = [
     ("BIGINT", Column(WireType.LONGLONG, is_unsigned=False), integers(8, False), "PRIMARY KEY (k)"),

@@ -25,6 +25,7 @@ def side(rows: dict[int, str]) -> Rows:
         ("datetime", "2026-11-21 08:00:00.000", "2026-11-21 08:00:00"),
         ("json", '{"b":1,"a":[1, 2]}', '{"a": [1,2], "b": 1}'), ("varbinary", b"a\0", b"a\0"),
         ("varchar", "é", "é".encode()), ("text", None, None),
+        ("point", b"\0\0\0\0\1\xff", memoryview(b"\0\0\0\0\1\xff")),
     ],
 )  # fmt: skip
 def test_one_value_in_two_spellings_is_equal(type_: str, one: Any, other: Any) -> None:
