@@ -21,6 +21,7 @@ from penstock import config, service
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.http_status import HttpStatus
 from pumpclient.mysql.protocol.prechecks import check_server
+from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.pages import VERBS, Pages
 from pumpclient.mysql.source.unit import SourceUnit
@@ -84,6 +85,8 @@ def check(settings: SourceConfig) -> int:
     address = settings.source.address()
     with address.session() as connection:
         checks = check_server(connection)
+    if settings.mode != "full":
+        checks += Cascades.of(settings).checks(address)
     for each in checks:
         verdict = "ok" if each.passed else "FAILED" if each.required else "warning"
         hint = f" ({each.hint})" if each.hint else ""

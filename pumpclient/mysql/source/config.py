@@ -16,6 +16,7 @@ from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.translate.online import SHADOW, TRASH, OnlineDdl
 
 OPTIMISTIC = "optimistic"
+STOP, ACCEPT = "stop", "accept"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,10 @@ class SourceConfig:
     shard_mode: str = setting(
         "", "optimistic: several tables, of this or other sources, are routed into one; or empty"
     )
+    cascades: str = setting(
+        STOP,
+        "foreign keys that change rows below the binlog (CASCADE, SET NULL): stop, or accept",
+    )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
     data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
@@ -161,12 +166,16 @@ class SourceConfig:
             raise out_of_range(
                 "filter.routes", "extract-…", "let a route of the Drainer add these columns"
             )
-        if self.shard_mode not in ("", OPTIMISTIC):
-            raise out_of_range("shard_mode", self.shard_mode, f"{OPTIMISTIC}, or leave it empty")
+        choices = {
+            "shard_mode": (self.shard_mode, ("", OPTIMISTIC), f"{OPTIMISTIC}, or leave it empty"),
+            "mode": (self.mode, ("full", "incremental", "all"), "full, incremental or all"),
+            "cascades": (self.cascades, (STOP, ACCEPT), f"{STOP} or {ACCEPT}"),
+        }
+        for name, (given, allowed, told) in choices.items():
+            if given not in allowed:
+                raise out_of_range(name, given, told)
         if not 1 <= self.sync.group_count_max <= 4096:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
-        if self.mode not in ("full", "incremental", "all"):
-            raise out_of_range("mode", self.mode, "full, incremental or all")
         if self.load.sink_options() is not None and self.load.readers > SESSIONS_MAX:
             raise out_of_range("readers", self.load.readers, f"with a sink at most {SESSIONS_MAX}")
         positive = {

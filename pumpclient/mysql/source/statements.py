@@ -18,6 +18,7 @@ from penstock.model import Origin
 from penstock.schema import TableInfo
 from pumpclient.client import PumpClient
 from pumpclient.mysql.source import merged
+from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.tables import ensure_schema
 from pumpclient.mysql.translate.ddl import (
     Piece,
@@ -40,9 +41,16 @@ class Statements:
     """Executes the statements of one source."""
 
     def __init__(
-        self, client: PumpClient, rules: Rules, online: OnlineDdl | None, *, merges: bool = False
+        self,
+        client: PumpClient,
+        rules: Rules,
+        online: OnlineDdl | None,
+        cascades: Cascades,
+        *,
+        merges: bool = False,
     ) -> None:
         """Execute through `client` what `rules` let pass; `merges` as `merged` says."""
+        self._cascades = cascades
         self._merges = merges
         self._client = client
         self._rules = rules
@@ -61,7 +69,9 @@ class Statements:
             text = ""
             if ruling is None or ruling.verb is Verb.INJECT:
                 text = self._text(statement, schema)
-            return self._translator.translate(text, schema, kept, ruling)
+            translation = self._translator.translate(text, schema, kept, ruling)
+            self._cascades.look_at(translation.pieces, statement.dialect)
+            return translation
         except NeedsOperator as error:
             raise NeedsOperator(f"{place}: {error.problem}", hint=error.hint) from error
 

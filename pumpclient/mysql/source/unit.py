@@ -25,6 +25,7 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purge import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.unit import RelayUnit
+from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
 from pumpclient.mysql.source.conditions import checked, loaded, owned
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
@@ -145,6 +146,9 @@ class SourceUnit:
     def _started(self, opened: ExitStack) -> tuple[Parts, Checkpoint]:
         config = self._config
         flavor = checked(self._address)
+        cascades = Cascades.of(config)
+        if config.mode != "full":
+            cascades.look_at_server(self._address)
         security = Security(config.security)
         client = PumpClient.connect(
             config.etcd_urls,
@@ -169,13 +173,13 @@ class SourceUnit:
         tables = Tables(
             client, client.session.schemas, self._rules, self._address, self._online, merges=merges
         )
-        checkpoint = self._checkpoint(store, tables, client)
+        checkpoint = self._checkpoint(store, tables, client, cascades)
         parts = Parts(
             client=client,
             store=store,
             journal=journal,
             tables=tables,
-            statements=Statements(client, self._rules, self._online, merges=merges),
+            statements=Statements(client, self._rules, self._online, cascades, merges=merges),
             progress=self.progress,
             source_id=config.source_id,
             flavor=flavor,
@@ -188,7 +192,9 @@ class SourceUnit:
         opened.callback(self._relay_log.close)
         return parts, checkpoint
 
-    def _checkpoint(self, store: SourceStore, tables: Tables, client: PumpClient) -> Checkpoint:
+    def _checkpoint(
+        self, store: SourceStore, tables: Tables, client: PumpClient, cascades: Cascades
+    ) -> Checkpoint:
         root = self._config.relay.dir
         found = store.load()
         if found is None:
@@ -200,6 +206,8 @@ class SourceUnit:
                 )
             found = first_checkpoint(start, root, self._address, self._stream, tables)
             found = replace(found, gtids=gtids or found.gtids)
+            if self._config.mode != "full":  # What came before this place is not in the stream.
+                cascades.look_at_server(self._address)
             store.save(found)
         else:
             moved = without_relay(found, root, self._address, self._stream)

@@ -84,6 +84,8 @@ class Piece:
     sql: str
     tables: tuple[Name, ...]
     source_sql: str
+    is_ruled: bool = False
+    """An operator wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ class Translator:
             piece
             for sql in ruling.statements
             for statement_sql, statement in _split(sql)
-            for piece in [Piece(statement_sql, _names(statement, ""), sql)]
+            for piece in [Piece(statement_sql, _names(statement, ""), sql, is_ruled=True)]
         )
         return Translation(pieces, kept, "" if pieces else "an operator decided so")
 

@@ -1,0 +1,114 @@
+"""Foreign keys by which a MariaDB changes rows below its binlog: none gets past a source unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.source.cascades import Cascades
+from pumpclient.mysql.source.command import ask, load, main
+from pumpclient.mysql.source.unit import SourceUnit
+from tests.integration.test_mysql_source import downstream
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.sourcing import SourceProcess, rows_of
+
+KEY = "CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)"
+NAMED = "shop.c: fk ON DELETE CASCADE ON UPDATE SET NULL"
+
+
+@pytest.fixture
+def server(mariadb_binlog: MariadbServer) -> Iterator[MariadbServer]:
+    """The shared server with one table; whoever has it next finds no such keys."""
+    server = mariadb_binlog
+    server.drop_user_databases()
+    server.run("RESET MASTER", "CREATE DATABASE shop", "CREATE TABLE shop.p (id INT PRIMARY KEY)")
+    yield server
+    server.drop_user_databases()
+
+
+def test_check_and_start_find_them_with_the_least_privileges(
+    server: MariadbServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.run(
+        f"CREATE TABLE shop.c (p INT, {KEY} ON DELETE CASCADE ON UPDATE SET NULL)",
+        "CREATE TABLE shop.inline (p INT REFERENCES shop.p (id) ON UPDATE CASCADE)",
+        f"CREATE TABLE shop._c_new (p INT, {KEY.replace('fk', '_fk')} ON DELETE CASCADE)",
+        f"CREATE TABLE shop.fine (p INT, {KEY.replace('fk', 'ok')} ON DELETE RESTRICT)",
+        f"CREATE OR REPLACE USER 'reader'@'%' IDENTIFIED BY '{server.password}'",
+        "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'reader'@'%'",
+    )
+    config = tmp_path / "source.toml"
+    (tmp_path / "secret").write_text(server.password)
+    config.write_text(
+        f'[source]\nport = {server.port}\nuser = "reader"\npassword-file = "{tmp_path}/secret"\n'
+    )
+
+    def check(*more: str) -> tuple[int, list[str]]:
+        code = main(["check", "--config", str(config), *more])
+        return code, [line for line in capsys.readouterr().out.splitlines() if "foreign" in line]
+
+    try:
+        code, told = check()
+        assert code == 2
+        assert [line.split(" (let")[0] for line in told] == [
+            f"FAILED   foreign keys: {NAMED}",
+            "FAILED   foreign keys: shop.inline: inline_ibfk_1 ON UPDATE CASCADE",
+        ]
+        code, told = check("--cascades", "accept")
+        assert (code, [line.split()[0] for line in told]) == (0, ["warning"] * 2)
+        assert check("--mode", "full") == (0, [])
+        with pytest.raises(NeedsOperator, match="inline_ibfk_1") as stopped:
+            SourceUnit(load(["--config", str(config)])).run()
+        assert NAMED in stopped.value.problem
+        accepting = load(["--config", str(config), "--cascades", "accept"])
+        Cascades.of(accepting).look_at_server(accepting.source.address())
+        assert NAMED in caplog.text
+        assert "inline_ibfk_1" in caplog.text
+        with config.open("a") as file:
+            file.write('[filter]\nignore-tables = [{ db-name = "shop", tbl-name = "~^(c|in)" }]\n')
+        code, told = check()
+        assert (code, told) == (0, ["ok       foreign keys: none changes rows by itself"])
+    finally:
+        server.run("DROP USER 'reader'@'%'")
+
+
+def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    server: MariadbServer,
+    tmp_path: Path,
+) -> None:
+    pumps = [pump_factory(etcd_server.url)]
+    source = SourceProcess(tmp_path / "source", etcd_server.url, server).start()
+    key = KEY.replace("fk", "again")
+    altered = f"ALTER TABLE shop.c DROP FOREIGN KEY fk, ADD {key} ON DELETE CASCADE"
+    try:
+        server.run(f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY})")
+        source.catch_up(server)
+        server.run(
+            altered,
+            "INSERT INTO shop.p VALUES (1), (2)",
+            "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
+            "DELETE FROM shop.p WHERE id = 1",
+        )
+        status = source.fails()
+        assert "shop.c: again ON DELETE CASCADE" in status["problem"]
+        assert "penstock verify --repair" in status["hint"]
+        assert "noted" in ask(["replace", altered, "--status-addr", source.address])
+        source.catch_up(server)
+    finally:
+        assert source.stop() == 0
+    assert "shop.c: again ON DELETE CASCADE" in source.text()
+    found = downstream(etcd, etcd_server.url, pumps)
+    assert found.rows("shop.p") == rows_of(server, "shop.p") == [(2,)]
+    assert rows_of(server, "shop.c") == [(20, 2)]
+    assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog tells of row 10"
