@@ -60,7 +60,7 @@ class Replica:
         self.connection.execute(create_table(fresh, table))
         for sql in create_indexes(fresh, table):
             self.connection.execute(sql.replace("penstock.index", "fresh.index"))
-        same = self.shape("fresh", "fresh") == self.shape(f"s.{table.name}", table.name)
+        same: bool = self.shape("fresh", "fresh") == self.shape(f"s.{table.name}", table.name)
         self.connection.execute("DROP TABLE fresh")
         return same
 
