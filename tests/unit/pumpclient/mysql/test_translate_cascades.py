@@ -12,7 +12,7 @@ from pumpclient.mysql.source.config import ACCEPT, STOP, SourceConfig
 from pumpclient.mysql.translate.cascades import cascades_of_piece, cascades_of_table
 from pumpclient.mysql.translate.ddl import Piece, Ruling, Translator, Verb
 from pumpclient.mysql.translate.online import OnlineDdl
-from pumpclient.mysql.translate.sql import dialect_of
+from pumpclient.mysql.translate.sql import Dialect, dialect_of
 
 MYSQL, MARIADB = dialect_of("8.0.36"), dialect_of("10.11.6-MariaDB-log")
 OLD_MARIADB, NEW_MYSQL = dialect_of("10.4.34-MariaDB"), dialect_of("9.0.1")
@@ -20,16 +20,17 @@ KEY = "FOREIGN KEY (p) REFERENCES p (id)"
 INLINE = "CREATE TABLE c (id INT, p INT REFERENCES p (id) ON DELETE CASCADE)"
 
 
-def pieces(sql: str, ruling: Ruling | None = None, **rules: object) -> tuple[Piece, ...]:
-    translator = Translator(**rules)  # type: ignore[arg-type]
-    return translator.translate(sql, "d", {}, ruling).pieces
+def pieces(
+    sql: str, ruling: Ruling | None = None, translator: Translator | None = None
+) -> tuple[Piece, ...]:
+    return (translator or Translator()).translate(sql, "d", {}, ruling).pieces
 
 
-def found(sql: str, dialect: object = MARIADB, **rules: object) -> list[str]:
+def found(sql: str, dialect: Dialect = MARIADB, translator: Translator | None = None) -> list[str]:
     return [
         str(each)
-        for piece in pieces(sql, **rules)
-        for each in cascades_of_piece(piece, dialect)  # type: ignore[arg-type]
+        for piece in pieces(sql, translator=translator)
+        for each in cascades_of_piece(piece, dialect)
     ]
 
 
@@ -71,8 +72,9 @@ def test_an_inline_reference_counts_where_the_server_heeds_it() -> None:
 
 def test_names_are_those_of_the_server_and_tables_left_out_do_not_count() -> None:
     sql = f"CREATE TABLE c (p INT, CONSTRAINT f {KEY} ON DELETE CASCADE)"
-    assert found(sql, target=lambda s, t: ("x", "y")) == ["d.c: f ON DELETE CASCADE"]
-    assert found(sql, is_replicated=lambda s, t: False) == []
+    renaming = Translator(target=lambda s, t: ("x", "y"))
+    assert found(sql, translator=renaming) == ["d.c: f ON DELETE CASCADE"]
+    assert found(sql, translator=Translator(is_replicated=lambda s, t: False)) == []
 
 
 def test_a_copy_of_an_online_ddl_counts_when_it_takes_the_tables_place() -> None:
