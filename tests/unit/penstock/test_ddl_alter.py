@@ -270,6 +270,15 @@ def test_a_fulltext_index_over_text_survives_other_changes() -> None:
     assert keys(session.table()) == {"f": ["a"], "g": ["b"]}
 
 
+def test_an_index_stays_with_a_renamed_column_unless_a_new_one_stands_before_it() -> None:
+    session = DdlSession("CREATE TABLE t (a INT, b INT, KEY k (a))")
+    for place in ("ADD a INT, CHANGE a c INT AFTER a", "ADD a INT FIRST, RENAME COLUMN a TO c"):
+        with pytest.raises(NeedsOperator, match="whose name a new one takes"):
+            session.run(f"ALTER TABLE t {place}")
+    session.run("ALTER TABLE t CHANGE a c INT, ADD a INT")
+    assert keys(session.table()) == {"k": ["c"]}
+
+
 def test_a_spatial_index_survives_other_changes_and_keys_over_geometries_have_a_prefix() -> None:
     session = DdlSession(
         "CREATE TABLE t (p POINT NOT NULL, g GEOMETRY, KEY a (p), KEY b (g), SPATIAL KEY s (p))",
