@@ -83,6 +83,7 @@ ALTERS = [
     "ADD COLUMN n VARCHAR(9) NOT NULL DEFAULT 'it''s' FIRST",
     "ADD COLUMN n DOUBLE NOT NULL DEFAULT 1e300",
     "ADD COLUMN n INT AS (id + 1) VIRTUAL",
+    "ADD COLUMN n POINT NOT NULL, ADD SPATIAL INDEX (n)",
     "ADD COLUMN (n INT, m DATETIME(3) NOT NULL)",
     "DROP COLUMN v",
     "DROP COLUMN u",
@@ -164,6 +165,8 @@ def test_altered_again_and_again_it_still_is(alters: list[str]) -> None:
         ("VARBINARY(9)", b"ab", "VARCHAR(9)", "ab"),
         ("VARBINARY(9)", b"ab", "BINARY(4)", b"ab\0\0"),
         ("INT", None, "VARCHAR(9)", None),
+        ("POINT", b"\0\0\0\0\1", "GEOMETRY", b"\0\0\0\0\1"),
+        ("GEOMETRY", b"\0\0\0\0\1", "BLOB", b"\0\0\0\0\1"),
     ],
 )
 def test_values_follow_their_column_s_type(
