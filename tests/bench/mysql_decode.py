@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,8 @@ def measure(home: Path) -> Iterator[Figure]:
     finally:
         server.stop()
     for name, (data, count) in files.items():
-        here = _fastest(lambda data=data: decode_here(data), count)  # type: ignore[misc]
-        there = _fastest(lambda data=data: decode_there(data), count)  # type: ignore[misc]
+        here = _fastest(partial(decode_here, data), count)
+        there = _fastest(partial(decode_there, data), count)
         yield Figure(
             name=f"mysql.decode.{name}",
             value=count / here,

@@ -31,21 +31,28 @@ _ALLOWED = (
     row_event.UpdateRowsEvent,
     row_event.DeleteRowsEvent,
 )
+Make = Callable[[random.Random], Any]
 INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "BIGINT": 64}
 BYTES = "VARBINARY(300)", "BLOB", "MEDIUMBLOB"
 DECIMALS = [(5, 2), (12, 2), (18, 9), (38, 10), (65, 30)]
 
 
-def _columns() -> dict[str, Callable[[random.Random], Any]]:
-    out: dict[str, Callable[[random.Random], Any]] = {}
+def _between(low: int, end: int) -> Make:
+    return lambda r: r.choice([low, end - 1, r.randrange(low, end)])
+
+
+def _decimal(digits: int, scale: int) -> Make:
+    return lambda r: f"{r.choice('-+')}{r.randrange(10**digits)}e-{scale}"
+
+
+def _columns() -> dict[str, Make]:
+    out: dict[str, Make] = {}
     for name, bits in INTEGERS.items():
         half = 1 << bits - 1
-        out[name] = lambda r, h=half: r.choice([-h, h - 1, r.randrange(-h, h)])  # type: ignore[misc]
-        out[f"{name} UNSIGNED"] = lambda r, h=half: r.choice([0, 2 * h - 1, r.randrange(2 * h)])  # type: ignore[misc]
+        out[name] = _between(-half, half)
+        out[f"{name} UNSIGNED"] = _between(0, 2 * half)
     for digits, scale in DECIMALS:
-        out[f"DECIMAL({digits},{scale})"] = (
-            lambda r, d=digits, s=scale: f"{r.choice('-+')}{r.randrange(10**d)}e-{s}"  # type: ignore[misc]
-        )
+        out[f"DECIMAL({digits},{scale})"] = _decimal(digits, scale)
     out["FLOAT"] = lambda r: r.choice([0.1, -1e30, r.random()])
     out["DOUBLE"] = lambda r: r.choice([5e-324, -1e300, r.random(), 1 / 3])
     out["DATE"] = lambda r: _moment(r).date()

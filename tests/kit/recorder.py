@@ -88,10 +88,14 @@ def _choices(sectors: int) -> Iterator[tuple[str, Keep]]:
     yield "everything", lambda n: True
     yield "zeros", lambda n: None
     for k in range(sectors):
-        yield f"the first {k}", lambda n, k=k: n < k  # type: ignore[misc]
-        yield f"the first {k}, then zeros", lambda n, k=k: n < k or None  # type: ignore[misc]
-        yield f"all but {k}", lambda n, k=k: n != k  # type: ignore[misc]
-        yield f"only {k}", lambda n, k=k: n == k  # type: ignore[misc]
+        yield from _choices_about(k)
+
+
+def _choices_about(k: int) -> Iterator[tuple[str, Keep]]:
+    yield f"the first {k}", lambda n: n < k
+    yield f"the first {k}, then zeros", lambda n: n < k or None
+    yield f"all but {k}", lambda n: n != k
+    yield f"only {k}", lambda n: n == k
 
 
 def _sectors(file: Written) -> list[tuple[int, bytes]]:
