@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from deploy.local.mariadb import program
 from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.mysql import MysqlSink
 from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import RowStatement, Split
 from penstock.ddl import Catalog, plan_ddl
@@ -57,6 +58,7 @@ def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbSer
         return RowStatement(insert(), "shop.t")
 
     with closing(opened(mariadb, "loopback-channel=7")) as sink:
+        assert isinstance(sink, MysqlSink)
         sink.apply([insert(), insert()], Checkpoint(10, 1))
         assert marks(mariadb) == 1
         sink.save_checkpoint(Checkpoint(11, 1))
@@ -68,7 +70,7 @@ def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbSer
         # Eight of the lanes, the one that says "in between", and the last.
         assert marks(mariadb) == 13
         phases = [[[insert()], [insert()]], [[insert()]]]
-        sink.apply_partitions(Partitions(phases, [insert()]), Checkpoint(14, 1), START)  # type: ignore[attr-defined]
+        sink.apply_partitions(Partitions(phases, [insert()]), Checkpoint(14, 1), START)
         assert marks(mariadb) == 18
     # The next life goes on with the rows that are there.
     with closing(open_sink(f"{mariadb.url}?loopback-channel=7", cluster_id=1)) as sink:

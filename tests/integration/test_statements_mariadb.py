@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deploy.local.etcd import EtcdServer
 from drainer.apply.literals import MYSQL
 from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.mysql import MysqlSink
 from drainer.sinks.split import Split
 from penstock.schema import TableInfo
 from pumpclient import PumpClient
@@ -46,7 +47,8 @@ def made(table: TableInfo, changes: Changes, way: dict[str, Any]) -> Split:
 
 
 def point(sink: Sink) -> Checkpoint:
-    last = sink._ledger.last  # type: ignore[attr-defined]
+    assert isinstance(sink, MysqlSink)
+    last = sink._ledger.last
     return Checkpoint((last.commit_ts if last else 0) + 1, 1)
 
 

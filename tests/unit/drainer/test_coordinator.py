@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,8 @@ async def coordinator(answer_timeout_s: float = 60) -> AsyncIterator[Coordinator
                 assert not thread.is_alive()
 
 
-def run(test: Callable[[], object]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))  # type: ignore[arg-type]
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 20))
 
 
 def test_answers_come_in_the_order_of_the_units_whoever_gave_them() -> None:

@@ -163,7 +163,12 @@ def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog(
     cluster = cluster_of()
     a, b = cluster.start("a", "b")
     asked: list[bytes] = []
-    a.verdict = lambda payload: asked.append(payload) or FULL  # type: ignore[func-returns-value]
+
+    def full(payload: bytes) -> tuple[Refusal.Code, str]:
+        asked.append(payload)
+        return FULL
+
+    a.verdict = full
     busy = iter([(Refusal.RETRYABLE, "busy")] * 3)
     b.verdict = lambda payload: next(busy, None)
     assert cluster.prewrite(1) == "b"

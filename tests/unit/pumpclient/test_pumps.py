@@ -68,7 +68,9 @@ def test_pumps_that_are_preferred_come_first_and_others_stand_in(make: Make) -> 
     pumps = make(*statuses, prefer=("zone=a",))
     assert picked(pumps, 8) == {"a": 4, "c": 4}
     both = [pump for pump in pumps.all if pump.node_id in "ac"]
-    assert pumps.pick(1, 1, both).node_id == "b"  # type: ignore[union-attr]
+    stand_in = pumps.pick(1, 1, both)
+    assert stand_in is not None
+    assert stand_in.node_id == "b"
     pumps.follow([statuses[1]])
     assert picked(pumps, 3) == {"b": 3}
     pumps.follow(statuses)

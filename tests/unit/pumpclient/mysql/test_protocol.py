@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 import uuid
 from contextlib import closing
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -49,7 +50,9 @@ def framed(payloads: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=600), st.randoms())
-def test_events_come_whole_however_the_network_cuts_them(events: list[bytes], random) -> None:  # type: ignore[no-untyped-def]
+def test_events_come_whole_however_the_network_cuts_them(
+    events: list[bytes], random: Random
+) -> None:
     data = framed([event_packet(event) for event in events])
     reader, found, at = PacketReader(semi_sync=False), [], 0
     while at < len(data):
