@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_row_38_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
         begin_ts = load.committed[-1]
         load.more(100)
         for pump in pumps:  # Fresh again, by way of the members that are left.
-            eventually(lambda p=pump: _beats_after(registry, p, begin_ts), 90)  # type: ignore[misc]
+            eventually(partial(_beats_after, registry, pump, begin_ts), 90)
         if way == "kill":
             lost.start()
         lost.thaw()
