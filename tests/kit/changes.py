@@ -67,6 +67,13 @@ def catalog_of(*statements: str) -> Catalog:
 
 _CI = "VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
 _TEXTS = ("a", "A", "a ", "á", "b", "B", "it's", "")
+_POINT = "0101000000000000000000f03f0000000000000040"
+_SHAPES = (
+    # As MySQL keeps them: a point without SRID, the same with one, and a line.
+    bytes.fromhex(f"00000000{_POINT}"),
+    bytes.fromhex(f"e6100000{_POINT}"),
+    bytes.fromhex("00000000010200000002000000" + "00" * 16 + _POINT[-32:]),
+)
 CASES = [
     Case(
         "integer key and unique values",
@@ -82,13 +89,13 @@ CASES = [
     ),
     Case(
         "case-insensitive key",
-        f"a {_CI} PRIMARY KEY, v INT",
-        (_TEXTS, (None, 1, 2, 3)),
+        f"a {_CI} PRIMARY KEY, v INT, p POINT NOT NULL",
+        (_TEXTS, (None, 1, 2, 3), _SHAPES[:2]),
     ),
     Case(
         "no key",
-        f"a INT, b {_CI}, c DOUBLE",
-        ((None, 1, 2), (None, "a", "A", "a ", "b"), (None, 0.1, 1e-7, -2.5)),
+        f"a INT, b {_CI}, c DOUBLE, g GEOMETRY",
+        ((None, 1, 2), (None, "a", "A", "a ", "b"), (None, 0.1, 1e-7, -2.5), (None, *_SHAPES)),
     ),
     Case(
         "unique key for a primary key",
