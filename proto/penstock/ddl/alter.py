@@ -255,8 +255,9 @@ def _apply_keys(draft: Draft, wishes: Wishes, names: dict[str, str]) -> None:
                 f"a column of the unique index {key.name!r} is dropped",
                 "drop the index first: what is left of it might not be unique",
             )
+        name = _key_name(draft, wishes, key)  # Refused even of a key that goes with its columns.
         if parts:
-            kept.append(replace(key, parts=parts, name=_key_name(draft, wishes, key)))
+            kept.append(replace(key, parts=parts, name=name))
     draft.keys = kept
     lowered = [k.name.lower() for k in kept]
     if len(set(lowered)) < len(lowered):

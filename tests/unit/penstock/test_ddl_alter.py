@@ -279,6 +279,12 @@ def test_an_index_stays_with_a_renamed_column_unless_a_new_one_stands_before_it(
     assert keys(session.table()) == {"k": ["c"]}
 
 
+def test_the_primary_key_is_not_renamed_even_where_all_its_columns_go() -> None:
+    session = DdlSession("CREATE TABLE t (a INT PRIMARY KEY, b INT)")
+    with pytest.raises(NeedsOperator, match="PRIMARY"):
+        session.run("ALTER TABLE t RENAME INDEX `PRIMARY` TO k, DROP a")
+
+
 def test_a_spatial_index_survives_other_changes_and_keys_over_geometries_have_a_prefix() -> None:
     session = DdlSession(
         "CREATE TABLE t (p POINT NOT NULL, g GEOMETRY, KEY a (p), KEY b (g), SPATIAL KEY s (p))",
