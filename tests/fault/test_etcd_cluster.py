@@ -36,7 +36,7 @@ class Load:
     """Transactions one after the other, each with timestamps of the oracle, until told to stop."""
 
     def __init__(self, pump: PumpProcess, etcd: Any) -> None:
-        self._oracle = OracleClient(etcd, timeout_s=60)
+        self._oracle = OracleClient(etcd, timeout_s=150)
         self._channel = pump.channel()
         self._stub: Any = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
         self.cluster_id = Registry(etcd).cluster_id()
@@ -63,7 +63,7 @@ class Load:
     def more(self, count: int) -> None:
         """Return once that many more are committed."""
         wanted = len(self.committed) + count
-        eventually(lambda: len(self.committed) >= wanted or self.error is not None, 90)
+        eventually(lambda: len(self.committed) >= wanted or self.error is not None, 180)
         assert self.error is None, self.error
 
     def __enter__(self) -> Load:
@@ -143,7 +143,7 @@ def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbea
 ) -> None:
     with SlowProxy(fresh_etcd.url) as proxy, connected(fresh_etcd.url) as etcd:
         pump = pump_factory(proxy.url)
-        oracle = OracleClient(etcd, timeout_s=60)
+        oracle = OracleClient(etcd, timeout_s=150)
         load = Load(pump, etcd)
         starts = list(oracle.get_many(200))
         prewrites = [Binlog(tp=BinlogType.PREWRITE, start_ts=ts) for ts in starts]
