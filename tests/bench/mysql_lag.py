@@ -31,6 +31,8 @@ WARM_UP_S = 3.0
 SECONDS = float(os.environ.get("MYSQL_LAG_SECONDS", "20"))
 LOOK_EVERY_S = 0.004
 STALL_S_MAX = 60.0
+FIRST = 1_000_000
+"""The number of the first transaction behind the source, above all of the replica's."""
 
 Commits = list[tuple[int, int, float]]
 """Session, number and moment of each transaction."""
@@ -47,7 +49,8 @@ def measure(home: Path) -> Iterator[Figure]:
         sides.ensure_equal()
         with sides.source(sides.upstream.end()) as source:
             sides.until_syncing(source)
-            ours_ms, rate, ours = _measured(sides, sides.cpu(source), first=1_000_000)
+            _wait_for_spark(sides, number=FIRST - 1)
+            ours_ms, rate, ours = _measured(sides, sides.cpu(source), first=FIRST)
         sides.ensure_equal()
     detail = {
         "transactions_per_s": round(rate),
@@ -66,6 +69,17 @@ def measure(home: Path) -> Iterator[Figure]:
             baseline=percentile(theirs_ms, share),
             detail=detail,
         )
+
+
+def _wait_for_spark(sides: Sides, number: int) -> None:
+    """Return once one row went all the way: with the first one the Drainer starts Spark."""
+    marks = f"{sides.sysbench.schema}.marks"
+    sides.upstream.run(f"UPDATE {marks} SET number = {number} WHERE id = 0")
+    deadline_s = time.monotonic() + STALL_S_MAX
+    while sides.downstream.query(f"SELECT number FROM {marks} WHERE id = 0") != [(number,)]:
+        if time.monotonic() > deadline_s:
+            raise Retryable(f"no row arrives:\n{sides.cluster.drainer.log_tail()}")
+        time.sleep(LOOK_EVERY_S)
 
 
 def _measured(sides: Sides, cpu: Cpu, first: int) -> tuple[list[float], float, Spent]:
