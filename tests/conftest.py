@@ -6,6 +6,7 @@ pytest_plugins = [
     "tests.kit.fix_etcd",
     "tests.kit.fix_mariadb",
     "tests.kit.fix_pump",
+    "tests.kit.fix_source",
     "tests.kit.fix_drainer",
     "tests.kit.fix_spark",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 from pymysql.constants import ER
 
 from drainer.sinks.refusal import Refused, inserted, names_in, pairs
+from penstock.ddl.lexer import quote_name
 
 OUT_OF_RANGE = 1690
 """What a guard answers, see `drainer.apply.sql`; so may the downstream's own arithmetic."""
@@ -60,7 +61,7 @@ def _unique_indexes(connection: Any, table: str) -> dict[str, _Parts]:
     with connection.cursor() as cursor:
         cursor.execute(f"SHOW INDEX FROM {table} WHERE Non_unique = 0")
         for row in cursor.fetchall():
-            name = "" if row[_COLUMN] is None else "`" + row[_COLUMN].replace("`", "``") + "`"
+            name = "" if row[_COLUMN] is None else quote_name(row[_COLUMN])
             indexes.setdefault(row[_INDEX], []).append((name, row[_PREFIX]))
     return indexes
 

@@ -6,11 +6,9 @@ import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.errors import Retryable
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER
 from pumpclient.mysql.events.types import EventType
@@ -37,15 +35,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
 @pytest.fixture
 def server(shared: BinlogServer) -> BinlogServer:
     return cleared(shared)
-
-
-@pytest.fixture
-def rig(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
-) -> Iterator[SourceRig]:
-    made = SourceRig(etcd, etcd_server.url, pump_factory, tmp_path / "source")
-    yield made
-    made.close()
 
 
 def flip(path: Path, *, last: int) -> int:

@@ -7,11 +7,9 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from pumpclient.mysql.source import command
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.slow_proxy import SlowProxy
@@ -32,15 +30,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
 @pytest.fixture
 def server(shared: BinlogServer) -> BinlogServer:
     return cleared(shared)
-
-
-@pytest.fixture
-def rig(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
-) -> Iterator[SourceRig]:
-    made = SourceRig(etcd, etcd_server.url, pump_factory, tmp_path / "source")
-    yield made
-    made.close()
 
 
 def wait_for_epoch(rig: SourceRig, epoch: int) -> None:

@@ -15,19 +15,11 @@ from pumpclient.mysql.source import command
 from tests.kit.binlog_server import BinlogServer
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.replica import Replica
-from tests.kit.sourcing import SourceProcess
+from tests.kit.sourcing import SHARDS_AS_ONE, SourceProcess
 
-CONFIG = """
+CONFIG = f"""
     shard-mode = "optimistic"
-    [[filter.routes]]
-    schema-pattern = "shop_*"
-    target-schema = "shop"
-    [[filter.routes]]
-    schema-pattern = "shop_*"
-    table-pattern = "orders_*"
-    target-schema = "shop"
-    target-table = "orders"
-"""
+{SHARDS_AS_ONE}"""
 Rows = list[tuple[Any, ...]]
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.ddl import Catalog, plan_ddl
 from penstock.history import History
 from penstock.schema import TableInfo
@@ -25,15 +23,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
     options = ("--binlog-row-metadata=FULL", "--sql-mode=", "--default-time-zone=+03:00")
     with binlog_server(home, 1, *options) as running:
         yield running
-
-
-@pytest.fixture
-def rig(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
-) -> Iterator[SourceRig]:
-    made = SourceRig(etcd, etcd_server.url, pump_factory, tmp_path / "source")
-    yield made
-    made.close()
 
 
 ZERO_DATES = """CREATE TABLE shop.z (id INT PRIMARY KEY, d DATE, t DATETIME(3), s TIMESTAMP NULL,

@@ -13,6 +13,7 @@ import pytest
 from pumpclient.mysql.verify import command
 from tests.kit import mysql_load
 from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.sourcing import SHARDS_AS_ONE
 
 pytestmark = pytest.mark.mariadb
 DAMAGE = (
@@ -28,20 +29,12 @@ DAMAGE = (
 )
 
 
-ROUTED = """
+ROUTED = f"""
     source-id = "db-1"
     shard-mode = "optimistic"
     [filter]
-    ignore-tables = [{ db-name = "shop_0", tbl-name = "hidden" }]
-    [[filter.routes]]
-    schema-pattern = "shop_*"
-    target-schema = "shop"
-    [[filter.routes]]
-    schema-pattern = "shop_*"
-    table-pattern = "orders_*"
-    target-schema = "shop"
-    target-table = "orders"
-"""
+    ignore-tables = [{{ db-name = "shop_0", tbl-name = "hidden" }}]
+{SHARDS_AS_ONE}"""
 ORDERS = "(id INT PRIMARY KEY, v VARCHAR(20), n INT)"
 
 

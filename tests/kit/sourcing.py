@@ -20,6 +20,17 @@ from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
 LONG_S = 150
+SHARDS_AS_ONE = """
+    [[filter.routes]]
+    schema-pattern = "shop_*"
+    target-schema = "shop"
+    [[filter.routes]]
+    schema-pattern = "shop_*"
+    table-pattern = "orders_*"
+    target-schema = "shop"
+    target-table = "orders"
+"""
+"""Routes of schemas `shop_…` with a table `orders_…` each into one table."""
 
 Row = tuple[Any, ...]
 

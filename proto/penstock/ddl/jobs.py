@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.ddl.catalog import Catalog
-from penstock.ddl.lexer import Source, quote_name
+from penstock.ddl.lexer import Source, quote_name, quote_path
 from penstock.ddl.statements import Statement
 from penstock.ddl.syntax import Edit, TableRef, edited
 from penstock.errors import NeedsOperator
@@ -102,7 +102,7 @@ def qualified(schema: SchemaInfo, name: str, current: SchemaInfo | None) -> str:
     """Return a table's name as it reads while `current` is the database."""
     if current is not None and schema.name == current.name:
         return quote_name(name)
-    return f"{quote_name(schema.name)}.{quote_name(name)}"
+    return quote_path(schema.name, name)
 
 
 def named(ref: TableRef, schema: SchemaInfo, name: str, current: SchemaInfo) -> Edit:

@@ -160,6 +160,11 @@ def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def quote_path(*names: str) -> str:
+    """Return a name behind what it is in, such as a table's behind its schema's."""
+    return ".".join(map(quote_name, names))
+
+
 def quote_text(text: str) -> str:
     """Return a string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.ddl.catalog import SchemaChange
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_path
 from penstock.ddl.parse import parse
 from penstock.ddl.statements import CreateView, Statement
 from penstock.ddl.syntax import Edit, TableRef, edited
@@ -46,7 +46,7 @@ def _edits(statement: Statement, text: str, schema: str | None, mapping: Mapping
     edits = []
     for ref in statement.refs:
         name = _mapped(ref, schema, mapping)
-        edits.append(Edit(ref.start, ref.end, ".".join(map(quote_name, name))))
+        edits.append(Edit(ref.start, ref.end, quote_path(*name)))
     if isinstance(statement, CreateView):
         select = text[statement.select_start : statement.end]
         # A view's own database is not what the tables in it are looked up in.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_name, quote_path
 from penstock.ddl.syntax import Edit
 from penstock.errors import NeedsOperator
 
@@ -44,7 +44,7 @@ def view_edits(select: str, start: int, schema: str, mapping: Mapping) -> list[E
                 hint="give both an alias in the view",
             )
         first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
-        text = f"{quote_name(new[0])}.{quote_name(new[1])}"
+        text = quote_path(*new)
         if not table.alias and new[1] != old[1]:
             text += f" AS {quote_name(old[1])}"
         edits.append(Edit(start + first, start + last, text))

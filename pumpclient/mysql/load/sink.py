@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.sql_rows import SqlRows
 from pumpclient.mysql.load.state import Name
@@ -175,7 +175,7 @@ class Sink:
     ) -> None:
         self._options = options
         self._cluster_id = cluster_id
-        self._checkpoint = ".".join(map(quote_name, options.checkpoint.split(".")))
+        self._checkpoint = quote_path(*options.checkpoint.split("."))
         self.sessions = sessions
 
     def group_bytes(self, wanted: int) -> int:
@@ -183,17 +183,16 @@ class Sink:
         return max(min(wanted, self.sessions[0].packet_bytes_max - _ROOM_BYTES), 1)
 
     def wait_for(
-        self, commit_ts: int, tables: Iterable[Name], is_stopped: Callable[[], bool]
+        self, commit_ts: int, tables: Iterable[Name], check_stopped: Callable[[], None]
     ) -> None:
         """Return once the Drainer has passed `commit_ts` and the tables are there.
 
-        Raises `Retryable` when stopped, `NeedsOperator` when it takes too long.
+        Raises what `check_stopped` does, `NeedsOperator` when it takes too long.
         """
         missing = set(tables)
         deadline_s = time.monotonic() + self._options.applied_s
         while self._checkpoint_ts() < commit_ts or (missing := set(self._absent(missing))):
-            if is_stopped():
-                raise Retryable("stopped before the load was done; it goes on when run again")
+            check_stopped()
             if time.monotonic() > deadline_s:
                 names = ", ".join(".".join(name) for name in sorted(missing)[:10])
                 raise NeedsOperator(

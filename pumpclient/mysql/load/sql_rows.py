@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.datum.fields import STRING_TYPES
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_name, quote_path
 from penstock.schema import PUBLIC, ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.text_rows import AS_NUMBER, INTEGERS, TextRows, compiled, selected
@@ -44,7 +44,7 @@ def sql_rows(table: TableInfo, target: Name) -> SqlRows:
     expression = f"b'(' + join(({texts}{',' * (len(columns) == 1)})) + b')'"
     read, row = compiled(table.name, len(columns), expression, names)
     listed = ",".join(quote_name(column.name) for column in columns)
-    full_name = ".".join(map(quote_name, target))
+    full_name = quote_path(*target)
     head = f"INSERT INTO {full_name} ({listed}) VALUES ".encode()  # noqa: S608
     reader = TextRows(tuple(map(selected, columns)), read, row)
     return SqlRows(reader, head, table.primary_key is not None)

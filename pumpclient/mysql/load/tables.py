@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.chunks import (
     INTEGER_TYPES,
@@ -49,7 +49,7 @@ class SourceTable:
     @property
     def quoted(self) -> str:
         """The same for a statement that takes parameters."""
-        return parameter_safe(f"{quote_name(self.schema)}.{quote_name(self.name)}")
+        return parameter_safe(quote_path(*self.full_name))
 
 
 def parameter_safe(sql: str) -> str:
@@ -139,7 +139,7 @@ def create_database(session: Fetch, schema: str, target: str) -> str:
 
 def create_table(session: Fetch, table: SourceTable) -> str:
     """Return what SHOW CREATE TABLE says."""
-    name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    name = quote_path(*table.full_name)
     return str(session.fetch(f"SHOW CREATE TABLE {name}")[0][1])
 
 

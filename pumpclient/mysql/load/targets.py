@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_path
 from penstock.errors import NeedsOperator
 from penstock.model import Origin
 from pumpclient.client import PumpClient
@@ -14,11 +14,6 @@ from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, cr
 from pumpclient.mysql.translate.ddl import Translator
 from pumpclient.mysql.translate.sql import Dialect, plain_text
 from pumpclient.rows import Table
-
-
-def quoted(name: Name) -> str:
-    """Return a table's full name for a statement."""
-    return f"{quote_name(name[0])}.{quote_name(name[1])}"
 
 
 class Targets:
@@ -58,7 +53,7 @@ class Targets:
     def exists(self, target: Name) -> bool:
         """Tell whether the cluster knows a table."""
         try:
-            self._client.table(quoted(target))
+            self._client.table(quote_path(*target))
         except NeedsOperator:
             return False
         return True
@@ -68,7 +63,7 @@ class Targets:
         for target in sorted({self._translator.target(*name) for name in stale}):
             if self.exists(target):
                 say(f"{target[0]}.{target[1]} was not done: dropped, to be loaded again")
-                self._ddl(f"DROP TABLE {quoted(target)}")
+                self._ddl(f"DROP TABLE {quote_path(*target)}")
 
     def create_database(self, schema: str, target: str) -> None:
         """Create the database `target` as `schema` is on the server."""
@@ -79,7 +74,7 @@ class Targets:
         target = self.name(table)
         if not self.exists(target):
             self._ddl(self._translated(table))
-        return self._client.compiled(quoted(target))
+        return self._client.compiled(quote_path(*target))
 
     def _translated(self, table: SourceTable) -> str:
         text = plain_text(create_table(self._planner, table), 0, self._dialect)

@@ -64,6 +64,11 @@ class _Run:
     is_stopped: Callable[[], bool]
     may_commit: Callable[[], bool]
 
+    def check_stopped(self) -> None:
+        """Raise `Retryable` once the load is to end."""
+        if self.is_stopped():
+            raise Retryable("stopped before the load was done; it goes on when run again")
+
 
 class Load:
     """Loads the tables of one server; `run` returns once all is durable on the Pumps."""
@@ -221,7 +226,7 @@ class _Attempt:
             jobs.append(self._job(table, passing, is_alone=sources[target] == 1))
         if self._sink is not None:
             direct = [self._targets.name(job.table) for job in jobs if job.way is not None]
-            self._sink.wait_for(self._targets.last_ddl_ts, direct, self._run.is_stopped)
+            self._sink.wait_for(self._targets.last_ddl_ts, direct, self._run.check_stopped)
         return jobs
 
     def _job(self, table: SourceTable, passing: Passing, *, is_alone: bool) -> TableJob:
@@ -252,8 +257,7 @@ class _Attempt:
         writer = RowWriter(self._client.session, self._run.journal, self._run.may_commit)
         with closing(writer), readers.groups() as groups:
             for group in groups:
-                if self._run.is_stopped():
-                    raise Retryable("stopped before the load was done; it goes on when run again")
+                self._run.check_stopped()
                 if group.rows:
                     size_bytes = sum(map(len, group.rows))
                     brake.take(size_bytes)

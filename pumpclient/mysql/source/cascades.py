@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pymysql
 
-from penstock.ddl.lexer import quote_name
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
-from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
+from pumpclient.mysql.protocol.address import Connection, ServerAddress
 from pumpclient.mysql.protocol.prechecks import Check
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
-from pumpclient.mysql.source.tables import server_tables
+from pumpclient.mysql.source.tables import server_tables, show_create
 from pumpclient.mysql.translate.cascades import Cascade, cascades_of_piece, cascades_of_table
 from pumpclient.mysql.translate.ddl import Piece
-from pumpclient.mysql.translate.online import Name, OnlineDdl, Role
+from pumpclient.mysql.translate.online import Name, OnlineDdl
 from pumpclient.mysql.translate.sql import Dialect
 
 log = logging.getLogger(__name__)
@@ -103,18 +102,18 @@ class Cascades:
             return [each for name in tables for each in _of_table(connection, name)]
 
     def _is_followed(self, name: Name) -> bool:
-        is_copy = self._online is not None and self._online.role(name[1])[0] is not Role.REAL
+        is_copy = self._online is not None and self._online.is_copy(name[1])
         return self._is_replicated(*name) and not is_copy
 
 
 def _of_table(connection: Connection, name: Name) -> list[Cascade]:
     try:
-        (row,) = rows(connection, f"SHOW CREATE TABLE {'.'.join(map(quote_name, name))}")
+        sql = show_create(connection, name)
     except pymysql.err.ProgrammingError as error:
         if error.args[0] == _NO_TABLE:
             return []  # It has gone since it was listed: the binlog tells of it.
         raise
     try:
-        return cascades_of_table(name, str(row.get("create table", "")))
+        return cascades_of_table(name, sql)
     except NeedsOperator as error:
         raise NeedsOperator(f"{'.'.join(name)}: {error.problem}", hint=error.hint) from error

@@ -22,7 +22,7 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.checkpoint import Checkpoint
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.translate.ddl import Translation, Translator
-from pumpclient.mysql.translate.online import OnlineDdl, Role
+from pumpclient.mysql.translate.online import OnlineDdl
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def load_tables(
 
 
 def _is_shadow(online: OnlineDdl | None, table: str) -> bool:
-    return online is not None and online.role(table)[0] is not Role.REAL
+    return online is not None and online.is_copy(table)
 
 
 def floors_of(config: SourceConfig) -> Floors:

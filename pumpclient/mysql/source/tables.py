@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_name, quote_path
 from penstock.ddl.routing import rename_tables
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
@@ -18,7 +18,7 @@ from penstock.filters.rules import RowPolicy
 from pumpclient.client import PumpClient
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
-from pumpclient.mysql.translate.online import OnlineDdl, Role
+from pumpclient.mysql.translate.online import OnlineDdl
 from pumpclient.mysql.translate.transcode import Transcoder
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
@@ -94,7 +94,7 @@ class Tables:
         return count
 
     def _is_online_ddl(self, name: str) -> bool:
-        return self._online is not None and self._online.role(name)[0] is not Role.REAL
+        return self._online is not None and self._online.is_copy(name)
 
 
 def server_tables(connection: Connection) -> list[tuple[str, str]]:
@@ -105,6 +105,12 @@ def server_tables(connection: Connection) -> list[tuple[str, str]]:
         " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2",
     )
     return [(str(row["s"]), str(row["t"])) for row in found]
+
+
+def show_create(connection: Connection, table: tuple[str, str]) -> str:
+    """Return what SHOW CREATE TABLE says; empty for a view or a sequence."""
+    (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*table)}")
+    return str(row.get("create table", ""))
 
 
 def define_table(
@@ -119,10 +125,8 @@ def define_table(
     no such table, or when its statement cannot be read.
     """
     schema, name = source
-    quoted = ".".join(map(quote_name, source))
-    found = rows(connection, f"SHOW CREATE TABLE {quoted}")
-    sql = next((str(row["create table"]) for row in found if "create table" in row), None)
-    if sql is None:
+    sql = show_create(connection, source)
+    if not sql:
         raise NeedsOperator(f"{schema}.{name} is no table", hint="leave it out with a filter")
     here = target(schema, name)
     ensure_schema(client, here[0])

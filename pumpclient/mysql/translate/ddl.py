@@ -23,7 +23,7 @@ from penstock.ddl.statements import DropTables, RenameTables, Statement
 from penstock.ddl.syntax import TableRef
 from penstock.errors import NeedsOperator
 from penstock.model import Origin
-from pumpclient.mysql.translate.online import Kept, Name, OnlineDdl, Role
+from pumpclient.mysql.translate.online import Kept, Name, OnlineDdl
 
 _SKIPPED = [
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), reason)
@@ -186,7 +186,7 @@ class Translator:
         assert self.online is not None
         if isinstance(statement, RenameTables):
             found = self.online.renamed(tables[0], tables[1], kept)
-        elif any(self.online.role(table)[0] is not Role.REAL for _, table in tables[:1]):
+        elif any(self.online.is_copy(table) for _, table in tables[:1]):
             found = self.online.changed(sql.split(None, 1)[0].upper(), tables[0], sql, kept)
         else:
             return None, kept

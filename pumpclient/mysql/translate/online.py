@@ -58,6 +58,10 @@ class OnlineDdl:
                     return role, found[1]
         return Role.REAL, table
 
+    def is_copy(self, table: str) -> bool:
+        """Tell whether a table is a tool's copy, or what it leaves over."""
+        return self.role(table)[0] is not Role.REAL
+
     def changed(self, kind: str, table: Name, statement: str, kept: Kept) -> Outcome:
         """Return what becomes of a DDL about one table, RENAME aside; `kind` is its first word."""
         role, _ = self.role(table[1])

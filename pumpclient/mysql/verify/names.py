@@ -17,7 +17,7 @@ from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
-from pumpclient.mysql.translate.online import OnlineDdl, Role
+from pumpclient.mysql.translate.online import OnlineDdl
 
 Name = tuple[str, str]
 
@@ -36,8 +36,8 @@ class Names:
 
     def is_compared(self, name: Name) -> bool:
         """Tell whether a table of the upstream is replicated under its own or another name."""
-        is_real = self.online is None or self.online.role(name[1])[0] is Role.REAL
-        return is_real and self.rules.is_replicated(*name)
+        is_copy = self.online is not None and self.online.is_copy(name[1])
+        return self.rules.is_replicated(*name) and not is_copy
 
     def targets(self, tables: Iterable[Name]) -> dict[Name, Name]:
         """Return the name downstream of each table that is compared."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.chunks import Range
@@ -173,7 +173,7 @@ class MysqlSide:
         )
         if not there:
             return Position()
-        name = ".".join(map(quote_name, self._checkpoint))
+        name = quote_path(*self._checkpoint)
         return _position(self._moment.fetch(f"SELECT checkPoint FROM {name}"))  # noqa: S608
 
     def write(
