@@ -81,7 +81,7 @@ for wanted; do
   case $wanted in
     mariadb) mariadb ;;
     sysbench) sysbench ;;
-    tests) mariadb; compiler ;;
+    tests) mariadb; compiler; deploy/servers.sh .venv/servers mysql mariadb ;;
     *) die "no $wanted to set up: mariadb, sysbench or tests" ;;
   esac
 done

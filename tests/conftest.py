@@ -5,6 +5,7 @@ from hypothesis import settings
 pytest_plugins = [
     "tests.kit.fix_etcd",
     "tests.kit.fix_mariadb",
+    "tests.kit.fix_mysql",
     "tests.kit.fix_pump",
     "tests.kit.fix_source",
     "tests.kit.fix_drainer",

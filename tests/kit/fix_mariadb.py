@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local import mariadb as local
+from deploy.local.sql_server import SqlServer
 
 _SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys"}
 
@@ -32,17 +33,22 @@ class MariadbServer(local.MariadbServer):
 
     def drop_user_databases(self) -> None:
         """Drop every database that a test may have made."""
-        connection = self.connect()
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SET foreign_key_checks = 0")
-                cursor.execute("SHOW DATABASES")
-                for (name,) in cursor.fetchall():
-                    if name not in _SYSTEM_SCHEMAS:
-                        quoted = name.replace("`", "``")
-                        cursor.execute(f"DROP DATABASE `{quoted}`")
-        finally:
-            connection.close()
+        drop_user_databases(self)
+
+
+def drop_user_databases(server: SqlServer) -> None:
+    """Drop every database of a server that a test may have made."""
+    connection = server.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET foreign_key_checks = 0")
+            cursor.execute("SHOW DATABASES")
+            for (name,) in cursor.fetchall():
+                if name not in _SYSTEM_SCHEMAS:
+                    quoted = name.replace("`", "``")
+                    cursor.execute(f"DROP DATABASE `{quoted}`")
+    finally:
+        connection.close()
 
 
 @pytest.fixture(scope="session")

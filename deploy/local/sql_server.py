@@ -1,0 +1,129 @@
+"""A private SQL server, MariaDB or MySQL: own data folder, loopback only, durable commits."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import pymysql
+
+from deploy.local.process import ServerProcess, free_port
+from penstock.errors import NeedsOperator, Retryable
+
+START_S_MAX = 90.0
+USER = "penstock"
+UNPACKED = Path(sys.prefix) / "servers"
+"""Where `deploy/servers.sh` unpacks servers that the machine's own release does not have."""
+
+
+class Unpacked:
+    """A server of another release, run by the loader and the libraries that came with it."""
+
+    def __init__(self, name: str) -> None:
+        """Find it; raise `NeedsOperator` when it is not there."""
+        self.root = UNPACKED / name / "usr"
+        if not self.root.is_dir():
+            raise NeedsOperator(
+                f"no {name} in {UNPACKED}", hint=f"deploy/servers.sh {UNPACKED} {name}"
+            )
+
+    def command(self, program: str) -> list[str]:
+        """Return how a program of it is run; `program` is a path such as `sbin/mysqld`."""
+        libraries = self.root / "lib" / "x86_64-linux-gnu"
+        loader = self.root / "lib64" / "ld-linux-x86-64.so.2"
+        return [str(loader), "--library-path", str(libraries), str(self.root / program)]
+
+
+class SqlServer(ServerProcess):
+    """One server whose port, password and data stay the same over restarts."""
+
+    host = "127.0.0.1"
+    user = USER
+
+    def __init__(self, home: Path, program: list[str], options: list[str]) -> None:
+        """`program` starts it and its own options; `options` come last, so they overrule."""
+        self.home = home
+        self.port = free_port()
+        # Awkward on purpose: it must survive a URL.
+        self.password = secrets.token_urlsafe(12) + ":/@#"
+        self.as_root = ["--user=root"] if os.geteuid() == 0 else []
+        super().__init__(
+            [
+                *program,
+                *self.as_root,
+                f"--datadir={home / 'data'}",
+                f"--socket={home / 's'}",
+                f"--pid-file={home / 'pid'}",
+                # In a shared one a server that starts clears the others' files away.
+                f"--tmpdir={home}",
+                f"--init-file={home / 'init.sql'}",
+                f"--bind-address={self.host}",
+                f"--port={self.port}",
+                "--skip-name-resolve",
+                "--skip-log-bin",
+                "--performance-schema=OFF",
+                "--innodb-flush-log-at-trx-commit=1",
+                "--innodb-lock-wait-timeout=5",
+                "--max-connections=100",
+                *options,
+            ],
+            log=home / "server.log",
+        )
+
+    @property
+    def url(self) -> str:
+        """The server as a sink's URL, password included: not for logs."""
+        return f"mysql://{self.user}:{quote(self.password, safe='')}@{self.host}:{self.port}/"
+
+    def write_users(self) -> None:
+        """Write the file that makes the one user at each start."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        who = f"'{self.user}'@'%'"
+        (self.home / "init.sql").write_text(
+            f"CREATE USER IF NOT EXISTS {who} IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
+        )
+
+    def start(self) -> Self:
+        """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
+        super().start()
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline and self.is_running:
+            try:
+                self.connect().close()
+                return self
+            except pymysql.err.OperationalError:
+                time.sleep(0.02)
+        raise Retryable(f"{type(self).__name__} does not start: {self.log_tail()}")
+
+    def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
+        """Open a connection that commits each statement by itself, unless told otherwise."""
+        options = {"autocommit": True, "charset": "utf8mb4", **options}
+        return pymysql.connect(
+            host=self.host, port=self.port, user=self.user, password=self.password, **options
+        )
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own and return its rows."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    def run(self, *statements: str) -> None:
+        """Run statements on one connection."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+        finally:
+            connection.close()

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Unpacks database servers that this Debian release does not have, beside the machine's own packages.
+#
+#   deploy/servers.sh FOLDER NAME...    NAME: mysql (Debian's mysql-server-core) or mariadb (mariadb-server-core)
+#
+# Each goes to FOLDER/NAME with every library it needs, its own loader and C library included, so that nothing of the
+# machine is used or changed: apt works on a state of its own, and `dpkg -x` only unpacks. Run it again: it does nothing
+# where the server is there. `deploy/local/mysql.py` and `deploy/local/mariadb.py` start what is unpacked.
+set -euo pipefail
+SUITE=sid
+folder=$1; shift
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+mirror() {
+  local found
+  found=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -m1 'debian/\?$' || true)
+  echo "${found:-http://deb.debian.org/debian}"
+}
+
+# A mirror may lag behind the unstable suite by more than the days its Release file is valid for; its signature is
+# checked all the same.
+own_state() {
+  local apt=$1
+  mkdir -p "$apt"/etc/{apt.conf.d,preferences.d} "$apt"/state/lists/partial "$apt"/cache/archives/partial
+  touch "$apt/state/status"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) $SUITE main" > "$apt/etc/sources.list"
+  cat > "$apt/apt.conf" <<CONF
+Dir::Etc "$apt/etc";
+Dir::Etc::sourcelist "$apt/etc/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State "$apt/state";
+Dir::State::status "$apt/state/status";
+Dir::Cache "$apt/cache";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::Check-Valid-Until "false";
+APT::Sandbox::User "root";
+CONF
+  APT_CONFIG=$apt/apt.conf apt-get update -qq >&2
+}
+
+unpack() {
+  local name=$1 apt=$2 package=$1-server-core
+  local at=$folder/$name packages
+  say "unpacking Debian $SUITE's $package into $at (nothing is installed)"
+  export APT_CONFIG=$apt/apt.conf
+  packages=$(apt-get install -s --no-install-recommends -t "$SUITE" "$package" libc6 \
+    | awk '/^Inst/ {print $2}' | grep -vE '^(perl|libperl)')
+  rm -rf "$at" "$at.new" "$apt/debs"; mkdir -p "$at.new" "$apt/debs"
+  # shellcheck disable=SC2086
+  (cd "$apt/debs" && apt-get download -qq -t "$SUITE" $packages >&2)
+  for deb in "$apt"/debs/*.deb; do dpkg -x "$deb" "$at.new"; done
+  mv "$at.new" "$at"
+  unset APT_CONFIG
+}
+
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+apt=
+trap '[ -z "$apt" ] || rm -rf "$apt"' EXIT
+for name; do
+  case $name in mysql|mariadb) ;; *) echo "setup: no server $name: mysql or mariadb" >&2; exit 1 ;; esac
+  [ ! -d "$folder/$name" ] || continue
+  if [ -z "$apt" ]; then apt=$(mktemp -d); own_state "$apt"; fi
+  unpack "$name" "$apt"
+done

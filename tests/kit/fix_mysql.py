@@ -1,0 +1,75 @@
+"""Private servers that no Debian release of ours has: a real MySQL, and a newer MariaDB.
+
+`mysql_server` and `mariadb_new_server` are one server each for the whole session, with the defaults
+of their releases (charset and collation too) and with a binlog; `mysql` and `mariadb_new` are the
+same with every user database dropped, and running again if the test before left them dead.
+`deploy/servers.sh` unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local import mariadb as local_mariadb
+from deploy.local import mysql as local_mysql
+from deploy.local.mysql import MysqlServer
+from deploy.local.sql_server import SqlServer, Unpacked
+from tests.kit.fix_mariadb import MariadbServer, drop_user_databases
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = set(getattr(item, "fixturenames", ()))
+        if {"mysql_server", "mysql"} & names:
+            item.add_marker(pytest.mark.mysql)
+        if {"mariadb_new_server", "mariadb_new"} & names:
+            item.add_marker(pytest.mark.mariadb)
+
+
+def _running(server: SqlServer) -> Iterator[SqlServer]:
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(server.home / "data", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlServer]:
+    """One MySQL for the session; a test that stops it starts it again."""
+    server = MysqlServer(tmp_path_factory.mktemp("mysql"), options=local_mysql.binlog_options())
+    server.install()
+    yield from _running(server)
+
+
+@pytest.fixture(scope="session")
+def mariadb_new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlServer]:
+    """One MariaDB of the newest release; a test that stops it starts it again."""
+    server = MariadbServer(
+        tmp_path_factory.mktemp("mariadb-new"),
+        options=(*local_mariadb.binlog_options(), "--binlog-row-metadata=FULL"),
+        unpacked=Unpacked("mariadb"),
+    )
+    server.install()
+    yield from _running(server)
+
+
+def _clean(server: SqlServer) -> SqlServer:
+    if not server.is_running:
+        server.start()
+    drop_user_databases(server)
+    return server
+
+
+@pytest.fixture
+def mysql(mysql_server: SqlServer) -> SqlServer:
+    """The session's MySQL, without any user database."""
+    return _clean(mysql_server)
+
+
+@pytest.fixture
+def mariadb_new(mariadb_new_server: SqlServer) -> SqlServer:
+    """The session's newer MariaDB, without any user database."""
+    return _clean(mariadb_new_server)
