@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("proto/penstock", "pump", "drainer", "pumpclient", "deploy")
-MODULE_LINES_MAX = 300
 FUNCTION_LINES_MAX = 60
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager"}
 
@@ -27,11 +26,10 @@ def named(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", list(modules()), ids=named)
-def test_a_module_says_what_it_does_and_fits_in_the_head(path: Path) -> None:
+def test_a_module_says_what_it_does_in_functions_that_fit_in_the_head(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "no docstring"
-    assert len(text.splitlines()) <= MODULE_LINES_MAX
     assert path.stem not in BANNED_NAMES
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
