@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pymysql.constants import ER
 
+from penstock.ddl import adopted
 from penstock.errors import NeedsOperator
 from penstock.schema import PUBLIC, DdlType, TableInfo
 
@@ -74,7 +75,7 @@ def ensure_repeatable(change: SchemaChange) -> None:
     new = {(schema, t.name.lower()) for _, _, schema, t in change.renamed}
     swapped = bool(old & new)
     for _, before, after in change.altered:
-        ids = {c.name.lower(): c.id for c in before.columns}
+        ids = {c.name.lower(): c.id for c in adopted(change.job, before, after).columns}
         kept = {c.id for c in after.columns}
         for c in after.columns:
             was = ids.get(c.name.lower(), c.id)

@@ -30,6 +30,7 @@ from drainer.apply.keys import apply_key, is_written
 from drainer.apply.literals import SQLITE, Family, family, literal
 from drainer.apply.sql import quote, table_name
 from drainer.sinks.sqlite_convert import converter, default_value, form
+from penstock.ddl import adopted
 from penstock.errors import NeedsOperator
 from penstock.schema import (
     PUBLIC,
@@ -81,7 +82,8 @@ def plan(change: SchemaChange) -> Plan:
     _rename(made, change)
     for schema, before, after in change.altered:
         if before.kind == "TABLE":
-            _alter(made, table_name(SQLITE, schema, after.name), before, after)
+            name = table_name(SQLITE, schema, after.name)
+            _alter(made, name, adopted(change.job, before, after), after)
     for schema, table in change.created:
         if table.kind == "TABLE":
             name = table_name(SQLITE, schema, table.name)
@@ -96,7 +98,7 @@ def _rename(made: Plan, change: SchemaChange) -> None:
         old = table_name(SQLITE, schema, before.name)
         made.statements.append(f"ALTER TABLE {old} RENAME TO {_aside(after)}")
     for _, before, schema, after in renamed:
-        _alter(made, _aside(after), before, after)
+        _alter(made, _aside(after), adopted(change.job, before, after), after)
         new = table_name(SQLITE, schema, after.name)
         made.statements.append(f"ALTER TABLE {_aside(after)} RENAME TO {new}")
 

@@ -37,5 +37,14 @@ JSON as text and lets CONVERT TO change its character set; MySQL and the catalog
 from penstock.ddl.catalog import Catalog, SchemaChange
 from penstock.ddl.plan import plan_ddl
 from penstock.ddl.routing import rename_tables, route_change
+from penstock.ddl.successors import adopted, successors
 
-__all__ = ["Catalog", "SchemaChange", "plan_ddl", "rename_tables", "route_change"]
+__all__ = [
+    "Catalog",
+    "SchemaChange",
+    "adopted",
+    "plan_ddl",
+    "rename_tables",
+    "route_change",
+    "successors",
+]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from penstock.ddl.defaults import is_now
+from penstock.ddl.successors import adopted
 from penstock.schema import ColumnInfo, DdlJob, TableInfo
 from penstock.ts import physical_ms
 
@@ -16,7 +17,7 @@ def settled(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
     """Return the table with the time of the DDL where older rows read as the current time."""
     if job.finished_ts == 0 or not any(is_now(c.origin_default) for c in after.columns):
         return after
-    known = {c.id: c.origin_default for c in before.columns}
+    known = {c.id: c.origin_default for c in adopted(job, before, after).columns}
     columns = tuple(
         replace(c, origin_default=_moment(job, c, known.get(c.id)))
         if is_now(c.origin_default)

@@ -6,17 +6,19 @@ import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.sinks.mysql_ddl import ensure_repeatable
 from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_ddl import create_indexes, create_table, plan
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Malformed, NeedsOperator
-from penstock.schema import TableInfo
+from penstock.schema import DdlJob, TableInfo
 
 
 class Replica:
@@ -32,13 +34,16 @@ class Replica:
     def ddl(self, sql: str) -> list[str]:
         done: list[str] = []
         for job in plan_ddl(sql, "s", self.catalog, lambda: next(self._ids)):
-            steps = plan(self.catalog.apply(job))
-            for name, function in steps.functions.items():
-                self.connection.create_function(name, 1, function)
-            for statement in steps.statements:
-                self.connection.execute(statement)
-            done += steps.statements
+            done += self.follow(job)
         return done
+
+    def follow(self, job: DdlJob) -> list[str]:
+        steps = plan(self.catalog.apply(job))
+        for name, function in steps.functions.items():
+            self.connection.create_function(name, 1, function)
+        for statement in steps.statements:
+            self.connection.execute(statement)
+        return steps.statements
 
     def rows(self, name: str = "t") -> list[Any]:
         return list(self.connection.execute(f"SELECT * FROM `s.{name}`"))
@@ -223,3 +228,45 @@ def test_dropping_a_schema_drops_its_tables(replica: Replica) -> None:
     replica.ddl("CREATE TABLE u (id INT PRIMARY KEY)")
     replica.ddl("DROP DATABASE s")
     assert list(replica.connection.execute("SELECT name FROM sqlite_master")) == []
+
+
+def with_new_ids(job: DdlJob, *names: str) -> DdlJob:
+    """Return the job as a TiDB records it that had to rewrite the values of these columns."""
+    assert job.table is not None
+    ids = itertools.count(job.table.max_column_id + 1)
+    columns = tuple(replace(c, id=next(ids)) if c.name in names else c for c in job.table.columns)
+    largest = max(c.id for c in columns)
+    return replace(job, table=replace(job.table, columns=columns, max_column_id=largest))
+
+
+@pytest.mark.parametrize(
+    ("sql", "names", "values"),
+    [
+        ("ALTER TABLE t MODIFY a VARCHAR(9)", ("a",), (1, "7", "x")),
+        ("ALTER TABLE t MODIFY COLUMN a BIGINT AFTER b", ("a",), (1, "x", 7)),
+        ("ALTER TABLE t CHANGE a c VARCHAR(9)", ("c",), (1, "7", "x")),
+        ("ALTER TABLE t CHANGE a b VARCHAR(9), CHANGE b a TEXT", ("a", "b"), (1, "7", "x")),
+        ("ALTER TABLE t MODIFY a VARCHAR(9), ADD n INT", ("a",), (1, "7", "x", None)),
+        ("ALTER TABLE t DROP a, ADD a INT", (), (1, "x", None)),
+        ("ALTER TABLE t MODIFY a VARCHAR(9) STORED BY x", ("a",),
+         (1, "7", "x")),
+    ],
+)  # fmt: skip
+def test_a_column_that_was_modified_keeps_its_values_under_a_new_id(
+    replica: Replica, sql: str, names: tuple[str, ...], values: tuple[Any, ...]
+) -> None:
+    replica.ddl("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9))")
+    replica.connection.execute("INSERT INTO `s.t` VALUES (1, 7, 'x')")
+    known = sql.partition(" STORED")[0]
+    (job,) = plan_ddl(known, "s", replica.catalog, itertools.count(999).__next__)
+    replica.follow(replace(with_new_ids(job, *names), query=sql))
+    assert replica.rows() == [values]
+    assert replica.has_the_shape_of(replica.table())
+
+
+def test_a_swap_of_column_names_under_new_ids_is_not_run_twice(replica: Replica) -> None:
+    replica.ddl("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
+    sql = "ALTER TABLE t CHANGE a b BIGINT, CHANGE b a BIGINT"
+    (job,) = plan_ddl(sql, "s", replica.catalog, itertools.count(999).__next__)
+    with pytest.raises(NeedsOperator, match="cannot be told"):
+        ensure_repeatable(replica.catalog.apply(with_new_ids(job, "a", "b")))
