@@ -106,8 +106,3 @@ class MariadbServer(SqlServer):
             raise NeedsOperator(
                 f"mariadbd --bootstrap failed: {done.stderr[-2000:]}", hint="see the lines above"
             )
-
-    def end(self) -> tuple[str, int]:
-        """Return the newest binlog file and its size; only of a server that writes one."""
-        ((file, position, *_),) = self.query("SHOW MASTER STATUS")
-        return str(file), int(position)

@@ -44,11 +44,6 @@ class MysqlServer(SqlServer):
                 hint="see the lines above",
             )
 
-    def end(self) -> tuple[str, int]:
-        """Return the newest binlog file and its size; only of a server that writes one."""
-        ((file, position, *_),) = self.query("SHOW BINARY LOG STATUS")
-        return str(file), int(position)
-
 
 def binlog_options(server_id: int = 1) -> tuple[str, ...]:
     """Return the options of a server that others can replicate from, and follow by GTID."""

@@ -8,8 +8,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, flags, free_port, python_module
+from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.relay.layout import Location
 
@@ -20,7 +20,7 @@ class MysqlSource(ServerProcess):
     """One source; its files are below `folder`, and stay over restarts."""
 
     def __init__(
-        self, folder: Path, etcd_url: str, server: MariadbServer, config: str = "", **settings: Any
+        self, folder: Path, etcd_url: str, server: SqlServer, config: str = "", **settings: Any
     ) -> None:
         """`config` is its TOML; `settings` are flags and overrule it: `mode="all"`."""
         self.address = f"127.0.0.1:{free_port()}"
@@ -62,7 +62,7 @@ class MysqlSource(ServerProcess):
         with urllib.request.urlopen(url, timeout=ANSWER_S_MAX) as answer:
             return str(answer.read().decode())
 
-    def has(self, server: MariadbServer) -> bool:
+    def has(self, server: SqlServer) -> bool:
         """Tell whether all that the server has is committed.
 
         Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for somebody.

@@ -127,3 +127,8 @@ class SqlServer(ServerProcess):
                     cursor.execute(statement)
         finally:
             connection.close()
+
+    def end(self) -> tuple[str, int]:
+        """Return the newest binlog file and its size; only of a server that writes one."""
+        file, position, *_ = self.query("SHOW BINARY LOGS")[-1]
+        return str(file), int(position)

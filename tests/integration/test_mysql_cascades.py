@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.command import ask, load, main
@@ -78,6 +79,35 @@ def test_check_and_start_find_them_with_the_least_privileges(
         assert (code, told) == (0, ["ok       foreign keys: none changes rows by itself"])
     finally:
         server.run("DROP USER 'reader'@'%'")
+
+
+def test_a_server_that_logs_what_its_keys_change_is_followed(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, mysql: SqlServer, tmp_path: Path
+) -> None:
+    pumps = [pump_factory(etcd_server.url)]
+    mysql.run(
+        "RESET BINARY LOGS AND GTIDS",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.p (id INT PRIMARY KEY, y YEAR, n INT, u INT UNSIGNED)",
+        f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY} ON DELETE CASCADE)",
+        "INSERT INTO shop.p VALUES (1, 2020, -5, 7), (2, NULL, -6, 8)",
+        "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
+    )
+    source = SourceProcess(tmp_path / "source", etcd_server.url, mysql).start()
+    try:
+        source.catch_up(mysql)
+        altered = f"ADD {KEY.replace('fk', 'again')} ON DELETE CASCADE ON UPDATE CASCADE"
+        mysql.run(
+            f"ALTER TABLE shop.c DROP FOREIGN KEY fk, {altered}",
+            "DELETE FROM shop.p WHERE id = 1",
+            "UPDATE shop.p SET id = 3 WHERE id = 2",
+        )
+        source.catch_up(mysql)
+    finally:
+        assert source.stop() == 0
+    found = downstream(etcd, etcd_server.url, pumps)
+    assert found.rows("shop.p") == rows_of(mysql, "shop.p") == [(3, None, -6, 8)]
+    assert found.rows("shop.c") == rows_of(mysql, "shop.c") == [(20, 3)]
 
 
 def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.sql_server import SqlServer
+from pumpclient.mysql.load.chunks import Range
+from pumpclient.mysql.load.tables import SourceTable
+from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.verify import command
+from pumpclient.mysql.verify.sides import MysqlSide
 from tests.kit import mysql_load
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sourcing import SHARDS_AS_ONE
@@ -44,7 +49,7 @@ def source(mariadb_binlog: MariadbServer) -> MariadbServer:
     return mariadb_binlog
 
 
-def verify(up: MariadbServer, down: MariadbServer, *more: str) -> int:
+def verify(up: SqlServer, down: SqlServer, *more: str) -> int:
     urls = ["--upstream", up.url, "--downstream", down.url]
     return command.main(["verify", *urls, "--rows-per-chunk", "1000", "--wait-s", "0", *more])
 
@@ -95,6 +100,32 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     assert verify(source, mariadb, "--tables", "nothing.*") == 2
     assert "no table is called" in capsys.readouterr().err
     as_sqlite(source, tmp_path / "d.db", capsys)
+
+
+def test_two_mysql_servers_are_compared_by_checksums(
+    mysql: SqlServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mysql.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, v VARCHAR(20), f FLOAT, b BLOB, j JSON)",
+        "INSERT INTO shop.t VALUES (1, 'é ', 0.1, 'x', '[1]'), (2, NULL, NULL, NULL, NULL)",
+        "CREATE TABLE shop.u LIKE shop.t",
+        "INSERT INTO shop.u SELECT * FROM shop.t",
+    )
+    assert verify(mysql, mysql) == 0
+    assert capsys.readouterr().out.startswith("2 tables, ")
+    mysql.run("UPDATE shop.u SET v = 'é' WHERE id = 1")
+    assert checksum(mysql, "t") == checksum(mysql, "t") != checksum(mysql, "u")
+
+
+def checksum(server: SqlServer, table: str) -> tuple[object, ...]:
+    """Return what a server computes over a whole table."""
+    side = MysqlSide(ServerAddress(server.host, server.port, server.user, server.password))
+    try:
+        found = SourceTable("shop", table, "InnoDB", 0, ("id",), ("int",))
+        return side.checksum(found, side.columns(found), Range())
+    finally:
+        side.close()
 
 
 def as_sqlite(source: MariadbServer, path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from deploy.local.mysql_source import MysqlSource
+from deploy.local.sql_server import SqlServer
 from drainer.origins import Origins
 from penstock.codec import decode_prewrite_value
 from penstock.datum.rows import RowCodec
@@ -16,7 +17,6 @@ from penstock.history import History
 from penstock.model import Binlog, MutationType
 from penstock.registry import Registry
 from tests.integration.test_pumpclient_origin import streamed
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
 LONG_S = 150
@@ -39,7 +39,7 @@ class SourceProcess(MysqlSource):
     """One source, with faults if there are to be any; it begins with the first binlog."""
 
     def __init__(
-        self, folder: Path, etcd_url: str, server: MariadbServer, config: str = "", **settings: Any
+        self, folder: Path, etcd_url: str, server: SqlServer, config: str = "", **settings: Any
     ) -> None:
         settings = {"source_id": "db-1", "start": "mysql-bin.000001:4", **settings}
         super().__init__(folder, etcd_url, server, config, **settings)
@@ -56,7 +56,7 @@ class SourceProcess(MysqlSource):
         """Return its log."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def catch_up(self, server: MariadbServer) -> None:
+    def catch_up(self, server: SqlServer) -> None:
         """Wait until it has all that the server has."""
         eventually(lambda: self.has(server), LONG_S)
 
@@ -144,6 +144,6 @@ def _altered(row: Row, before: Any, after: Any) -> Row:
     return tuple(given.get(column.name, column.default) for column in after.columns)
 
 
-def rows_of(server: MariadbServer, table: str) -> list[Row]:
+def rows_of(server: SqlServer, table: str) -> list[Row]:
     """Return what the server has."""
     return sorted((tuple(row) for row in server.query(f"SELECT * FROM {table}")), key=repr)

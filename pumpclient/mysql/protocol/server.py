@@ -98,6 +98,16 @@ def binlog_files(connection: Connection) -> list[BinlogFile]:
     return [BinlogFile(row["log_name"], int(row["file_size"])) for row in found]
 
 
+def logs_cascades(connection: Connection) -> bool:
+    """Tell whether the binlog has the rows that foreign keys change.
+
+    From 9.6 on MySQL does CASCADE and SET NULL above its storage engine unless it was started with
+    `innodb_native_foreign_keys`, which older servers and MariaDB do not know.
+    """
+    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb\\_native\\_foreign\\_keys'")
+    return [str(row["value"]).upper() for row in found] == ["OFF"]
+
+
 def replica_ids(connection: Connection) -> set[int]:
     """Return the numbers that are taken: the server's own and those of its replicas."""
     found = first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS")

@@ -64,7 +64,7 @@ _METADATA_SIZES = {
 _LITTLE_ENDIAN = {WireType.VARCHAR, WireType.VAR_STRING, WireType.VARCHAR_COMPRESSED}
 _NUMERIC = {
     WireType.TINY, WireType.SHORT, WireType.INT24, WireType.LONG, WireType.LONGLONG,
-    WireType.NEWDECIMAL, WireType.FLOAT, WireType.DOUBLE,
+    WireType.NEWDECIMAL, WireType.FLOAT, WireType.DOUBLE, WireType.YEAR,
 }  # fmt: skip
 _TEXTUAL = {
     WireType.STRING, WireType.VAR_STRING, WireType.VARCHAR, WireType.BLOB, WireType.TINY_BLOB,
@@ -112,10 +112,9 @@ class Column:
             return wire_type(high | 0x30), low | ((high & 0x30) ^ 0x30) << 4
         return wire_type(high), low
 
-    def is_numeric(self, flavor: Flavor) -> bool:
-        """Tell whether SIGNEDNESS counts this column; MariaDB counts YEAR too."""
-        if self.type is WireType.YEAR:
-            return flavor is Flavor.MARIADB
+    @property
+    def is_numeric(self) -> bool:
+        """Tell whether SIGNEDNESS counts this column."""
         return self.type in _NUMERIC
 
     def is_textual(self, flavor: Flavor) -> bool:

@@ -16,8 +16,8 @@ counted among those of a field's kind only, or among all where it says "column".
     12  COLUMN_VISIBILITY    bits as in 1, for each column
     13  VECTOR_DIMENSION     a number for each VECTOR
 
-MariaDB counts YEAR among the numeric columns and GEOMETRY among the texts; MySQL counts VECTOR
-among the texts. Labels are texts of the column's own charset in MySQL, and UTF-8 in MariaDB.
+Both count YEAR among the numeric columns. MariaDB counts GEOMETRY among the texts; MySQL counts
+VECTOR among the texts. Labels are texts of the column's own charset in MySQL, and UTF-8 in MariaDB.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Told:
     def __init__(self, columns: list[Column], flavor: Flavor) -> None:
         self.columns = list(columns)
         self._flavor = flavor
-        self.numeric = _indexes(columns, lambda c: c.is_numeric(flavor))
+        self.numeric = _indexes(columns, lambda c: c.is_numeric)
         self.textual = _indexes(columns, lambda c: c.is_textual(flavor))
         self.choices = _indexes(columns, lambda c: c.is_choice)
 

@@ -3,6 +3,7 @@
 at a start         in SHOW CREATE TABLE of each table that is followed: a MariaDB's
                    information_schema hides such keys from a user who has only SELECT
 in the stream      in each DDL that is followed, before it is executed
+logged             a server may do all that above its storage engine, and log it: nothing to judge
 "stop"             `NeedsOperator` names table and key
 "accept"           a warning names them, once in a process
 an operator's SQL  a warning too: it was decided about
@@ -19,6 +20,7 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
 from pumpclient.mysql.protocol.prechecks import Check
+from pumpclient.mysql.protocol.server import logs_cascades
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.tables import server_tables, show_create
 from pumpclient.mysql.translate.cascades import Cascade, cascades_of_piece, cascades_of_table
@@ -47,10 +49,18 @@ class Cascades:
     """The keys of one source, and what becomes of them."""
 
     def __init__(
-        self, policy: str, is_replicated: Callable[[str, str], bool], online: OnlineDdl | None
+        self,
+        policy: str,
+        is_replicated: Callable[[str, str], bool],
+        online: OnlineDdl | None,
+        are_logged: Callable[[], bool],
     ) -> None:
-        """Look at tables that are replicated and no copies of `online`."""
+        """Look at tables that are replicated and no copies of `online`.
+
+        `are_logged` asks the server whether its binlog has what its foreign keys change.
+        """
         self._is_accepted = policy == ACCEPT
+        self._are_logged = are_logged
         self._is_replicated = is_replicated
         self._online = online
         self._told: set[Cascade] = set()
@@ -59,11 +69,19 @@ class Cascades:
     def of(cls, config: SourceConfig) -> Cascades:
         """Return those of a source with these settings."""
         rules = Rules(config.filter)
-        return cls(config.cascades, rules.is_replicated, config.online_ddl.rules())
+        address = config.source.address()
+
+        def are_logged() -> bool:
+            with address.session() as connection:
+                return logs_cascades(connection)
+
+        return cls(config.cascades, rules.is_replicated, config.online_ddl.rules(), are_logged)
 
     def checks(self, address: ServerAddress) -> list[Check]:
         """Return an answer for each key on the server, a good one where there is none."""
         found = self._on_server(address)
+        if found and self._are_logged():
+            return [Check(_CHECK, True, "the binlog has the rows that they change")]
         return [
             Check(_CHECK, False, str(each), _HINT, required=not self._is_accepted) for each in found
         ] or [Check(_CHECK, True, "none changes rows by itself")]
@@ -81,7 +99,7 @@ class Cascades:
     def _judge(
         self, found: Sequence[Cascade], what: str, hint: str, *, is_decided: bool = False
     ) -> None:
-        if not found:
+        if not found or self._are_logged():
             return
         if not (self._is_accepted or is_decided):
             names = "; ".join(map(str, found[:_NAMED_MAX]))

@@ -76,12 +76,10 @@ def test_a_table_map_survives_its_bytes_with_all_that_it_tells(id_size: int) -> 
     assert TableMap.decode(TABLE.encode(id_size=id_size), Flavor.MARIADB, id_size=id_size) == TABLE
 
 
-def test_mysql_counts_neither_years_as_numbers_nor_shapes_as_texts() -> None:
+def test_mysql_counts_no_shapes_as_texts() -> None:
     columns = tuple(
-        replace(c, is_unsigned=None) if c.type is WireType.YEAR
-        else replace(c, collation=None) if c.type is WireType.GEOMETRY else c
-        for c in COLUMNS
-    )  # fmt: skip
+        replace(c, collation=None) if c.type is WireType.GEOMETRY else c for c in COLUMNS
+    )
     vector = Column(WireType.VECTOR, 4, collation=63, dimension=3, name="w", is_visible=True)
     table = replace(TABLE, columns=(*columns, vector), flavor=Flavor.MYSQL)
     assert TableMap.decode(table.encode(), Flavor.MYSQL) == table

@@ -35,7 +35,7 @@ def found(sql: str, dialect: Dialect = MARIADB, translator: Translator | None = 
 
 
 def cascades(policy: str) -> Cascades:
-    return Cascades(policy, lambda schema, table: True, OnlineDdl())
+    return Cascades(policy, lambda schema, table: True, OnlineDdl(), lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,15 @@ def test_a_source_stops_unless_they_are_accepted_and_then_warns_once(
         accepting.look_at(pieces(sql), MYSQL)
     assert len(caplog.messages) == 1
     assert "d.c: f ON DELETE CASCADE" in caplog.text
+
+
+def test_a_server_that_logs_what_its_keys_change_stops_no_source(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sql = f"ALTER TABLE c ADD CONSTRAINT f {KEY} ON DELETE CASCADE"
+    logged = Cascades(STOP, lambda schema, table: True, OnlineDdl(), lambda: True)
+    logged.look_at(pieces(sql), MYSQL)
+    assert not caplog.messages
 
 
 def test_what_an_operator_decided_runs_with_a_warning_and_nothing_else_of_its_place(
