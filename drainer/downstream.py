@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from penstock.config import duration_s
 from penstock.errors import NeedsOperator
 from penstock.settings import out_of_range, setting
+from penstock.sql_tls import FULL
 
 if TYPE_CHECKING:
     from drainer.syncer import SyncerConfig
@@ -37,6 +38,7 @@ class ToSecurity:
     ssl_ca: str = setting("", "PEM file of the CA that signed the downstream's certificate")
     ssl_cert: str = setting("", "PEM file of the certificate to show there")
     ssl_key: str = setting("", "PEM file of its private key")
+    ssl_verify: str = setting(FULL, '"full": CA and host name are checked; "ca": the CA only')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,7 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
         "ssl-ca": to.security.ssl_ca,
         "ssl-cert": to.security.ssl_cert,
         "ssl-key": to.security.ssl_key,
+        "ssl-verify": to.security.ssl_verify.replace(FULL, ""),
     }
     account = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     host = f"[{host}]" if ":" in host else host

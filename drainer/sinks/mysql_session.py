@@ -18,6 +18,7 @@ import itertools
 import logging
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from drainer.sinks.mysql_strangers import CODES, met
 from drainer.sinks.mysql_url import Target
 from drainer.sinks.refusal import Refused, row_of
 from penstock.errors import Retryable
+from penstock.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
 log = logging.getLogger(__name__)
 
@@ -149,8 +151,11 @@ class MysqlSession:
         if self._closing.is_set():
             raise Retryable("the sink is closed")
         if self._connection is None:
+            tls = self._target.tls
             self._connection = connection = _MarkingConnection(
-                **self._target.options, client_flag=CLIENT.FOUND_ROWS
+                **self._target.options,
+                ssl=None if tls is None else tls.context(),
+                client_flag=CLIENT.FOUND_ROWS,
             )
             _keep_alive(connection)
             for name, value in self._target.params:
@@ -250,9 +255,16 @@ def code_of(error: BaseException) -> int:
 
 def passes(error: BaseException) -> bool:
     """Tell whether trying again can help."""
+    if _is_of_certificate(error):
+        return False
     if isinstance(error, OSError):
         return True
     return code_of(error) in _PASSING
+
+
+def _is_of_certificate(error: BaseException) -> bool:
+    cause = getattr(error, "original_exception", error)
+    return isinstance(cause, ssl.SSLCertVerificationError)
 
 
 def run(connection: Connection, statement: str | bytes) -> None:
@@ -272,7 +284,10 @@ def refused(error: BaseException, row: str = "") -> Refused:
     """Return what to tell the operator about an error that stays; `row` is table and key."""
     code = code_of(error)
     hint = "compare the downstream's schema and data with the upstream's"
-    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR):
+    if _is_of_certificate(error):
+        is_name = re.search(MISMATCH, str(error), re.IGNORECASE)
+        hint = MISMATCH_HINT if is_name else CERTIFICATE_HINT
+    elif code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR):
         hint = "check the user, the password and the grants of the downstream's account"
     elif code in _DUPLICATE:
         hint = (

@@ -2,6 +2,7 @@
 
     mysql://user:password@host:port/?checkpoint-schema=tidb_binlog&ssl-ca=/path/ca.pem
 
+`ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as `penstock.sql_tls` has them.
 Special characters in user and password are percent-encoded; `password-file` names a file instead.
 `params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
 `loopback-channel` the mark that transactions leave (`drainer.loopback`), `read-timeout` how many
@@ -18,12 +19,13 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import NeedsOperator
+from penstock.sql_tls import FULL, SqlTls
 
 _CONNECT_TIMEOUT_S = 10
-_TLS = {"ssl-ca": "ssl_ca", "ssl-cert": "ssl_cert", "ssl-key": "ssl_key"}
+_TLS = ("ssl-ca", "ssl-cert", "ssl-key")
 _KNOWN = {
     "checkpoint-schema", "checkpoint-table", "loopback-channel", "params", "password-file",
-    "read-timeout", "sql-mode", "unix-socket", *_TLS,
+    "read-timeout", "sql-mode", "ssl-verify", "unix-socket", *_TLS,
 }  # fmt: skip
 _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*", re.DOTALL)
 _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
@@ -42,6 +44,7 @@ class Target:
     params: tuple[tuple[str, str], ...] = ()
     sql_mode: str = ""
     channel_id: int | None = None
+    tls: SqlTls | None = None
 
 
 def parse_url(url: str) -> Target:
@@ -72,7 +75,8 @@ def parse_url(url: str) -> Target:
         "autocommit": True,
         "connect_timeout": _CONNECT_TIMEOUT_S,
     }
-    options |= {ours: asked[theirs] for theirs, ours in _TLS.items() if theirs in asked}
+    ca, cert, pem = (Path(asked[name]) if name in asked else None for name in _TLS)
+    tls = SqlTls(ca, cert, pem, asked.get("ssl-verify", FULL))
     if read_timeout_s > 0:
         options["read_timeout"] = read_timeout_s
     if "unix-socket" in asked:
@@ -80,6 +84,7 @@ def parse_url(url: str) -> Target:
     return Target(
         name=f"{host}:{port}",
         options=options,
+        tls=tls if ca or cert else None,
         checkpoint_schema=asked.get("checkpoint-schema", "tidb_binlog").replace("`", "``"),
         checkpoint_table=asked.get("checkpoint-table", "checkpoint").replace("`", "``"),
         params=tuple(_variables(asked.get("params", ""))),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.protocol.address import TlsFiles
+from penstock.sql_tls import SqlTls
 from tests.kit.authority import Authority
 from tests.kit.binlog_server import binlog_server
 from tests.kit.relaying import FIRST, assert_same, relaying, sub_dir
@@ -26,14 +26,14 @@ def test_a_relay_log_comes_over_tls_from_the_server_that_the_authority_knows(
         server.run("CREATE USER safe@'%' IDENTIFIED BY 'x' REQUIRE X509")
         server.run("GRANT ALL ON *.* TO safe@'%'")
         mine = authority.issue("relay")
-        files = TlsFiles(ca=mine.ca, cert=mine.cert, key=mine.key)
+        files = SqlTls(ca=mine.ca, cert=mine.cert, key=mine.key)
         address = replace(server.address, user="safe", password="x", tls=files)
         with pytest.raises(NeedsOperator, match="TLS"):
-            replace(address, tls=TlsFiles(ca=stranger.file)).connect()
+            replace(address, tls=SqlTls(ca=stranger.file)).connect()
         with pytest.raises(NeedsOperator, match="password"):
-            replace(address, tls=TlsFiles(ca=mine.ca)).connect()
+            replace(address, tls=SqlTls(ca=mine.ca)).connect()
         with pytest.raises(NeedsOperator, match="paths"):
-            replace(address, tls=TlsFiles(ca=tmp_path / "none")).connect()
+            replace(address, tls=SqlTls(ca=tmp_path / "none")).connect()
         with relaying(tmp_path / "relay", server, address=address) as relay:
             server.insert(20)
             server.run(f"INSERT INTO shop.t VALUES (100, REPEAT('x', {20 << 20}))")

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import pymysql
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.sql_tls import SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files; without `ca` the server's certificate is not checked, only the line encrypted."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    check_hostname: bool = True
-
-    def context(self) -> ssl.SSLContext:
-        """Return the context; raise `NeedsOperator` when a file cannot be used."""
-        try:
-            context = ssl.create_default_context(cafile=self.ca)
-            context.check_hostname = self.ca is not None and self.check_hostname
-            context.verify_mode = ssl.CERT_REQUIRED if self.ca else ssl.CERT_NONE
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
-        except OSError as error:
-            raise NeedsOperator(
-                f"TLS towards the server: {error}", hint="check the paths of ca, cert and key"
-            ) from error
-        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +25,7 @@ class ServerAddress:
     port: int = 3306
     user: str = ""
     password: str = field(default="", repr=False)
-    tls: TlsFiles | None = None
+    tls: SqlTls | None = None
     connect_timeout_s: float = 10.0
     statement_timeout_s: float = 30.0
 

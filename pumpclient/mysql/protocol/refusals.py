@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
 PURGED_HINT = (
     "the server deleted what is still needed: begin again with an initial load, and let the server"
@@ -104,9 +105,9 @@ REFUSALS = (
     _row(1381, "", "start the server with log_bin, binlog_format=ROW"),
     _row(1193, "", "the server does not know a variable that is needed: versions since MySQL 5.7"
          " and MariaDB 10.4 do"),
-    _row(2003, "certificate|ssl|tls",
-         "TLS failed: check the certificates, their names and dates"),
-    _row(2026, "", "TLS failed: check the certificates, their names and dates"),
+    _row(2003, MISMATCH, MISMATCH_HINT),
+    _row(2003, "certificate|ssl|tls", CERTIFICATE_HINT),
+    _row(2026, "", CERTIFICATE_HINT),
     _row(2054, "", "the server wants an authentication plug-in that PyMySQL lacks: install"
          " PyMySQL[rsa] or PyMySQL[ed25519]"),
     _row(2059, "", "the server wants an authentication plug-in that PyMySQL lacks: install"

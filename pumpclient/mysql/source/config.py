@@ -10,8 +10,9 @@ from penstock.filters import FilterConfig
 from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, out_of_range, setting
+from penstock.sql_tls import FULL, SqlTls
 from pumpclient.mysql.load.sink import SESSIONS_MAX, SinkOptions
-from pumpclient.mysql.protocol.address import ServerAddress, TlsFiles, address_in
+from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.translate.online import SHADOW, TRASH, OnlineDdl
 
@@ -31,9 +32,14 @@ class ServerConfig:
     ssl_ca: str = setting("", "PEM file of the CA that its certificate is checked against")
     ssl_cert: str = setting("", "PEM file of a certificate to show to it")
     ssl_key: str = setting("", "PEM file of its private key")
+    ssl_verify: str = setting(FULL, '"full": its CA and host name are checked; "ca": its CA only')
     server_id: int = setting(0, "the replica's number; 0 draws a free one at each connection")
     heartbeat_s: float = setting(10.0, "a silent stream is taken for dead after three of these")
     semi_sync: bool = setting(False, "acknowledge what is on the disk, if the server waits for it")
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for settings that cannot be."""
+        SqlTls(verify=self.ssl_verify)
 
     def address(self) -> ServerAddress:
         """Return where it is, and who asks; raise `NeedsOperator` for a file that is not there."""
@@ -50,7 +56,7 @@ class ServerConfig:
             ca, cert, key = (
                 Path(path) if path else None for path in (self.ssl_ca, self.ssl_cert, self.ssl_key)
             )
-            tls = TlsFiles(ca, cert, key)
+            tls = SqlTls(ca, cert, key, self.ssl_verify)
         return ServerAddress(self.host, self.port, self.user, password, tls)
 
     def stream(self) -> StreamOptions:

@@ -12,6 +12,7 @@ from drainer.sinks.mysql_session import ddl_sql_mode, rows_sql_mode
 from drainer.sinks.mysql_url import parse_url
 from drainer.syncer import SyncerConfig
 from penstock.errors import NeedsOperator
+from penstock.sql_tls import SqlTls
 
 
 def url_of(sink: str = "sqlite:///downstream.db", **settings: object) -> str:
@@ -31,7 +32,7 @@ def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
         "read_timeout": 60.0,
         "params": ("tidb_txn_mode=optimistic", "lock_wait_timeout=7"),
         "checkpoint": ToCheckpoint(schema="s`", table="t"),
-        "security": ToSecurity(ssl_ca="/a b", ssl_cert="/c", ssl_key="/k"),
+        "security": ToSecurity(ssl_ca="/a b", ssl_cert="/c", ssl_key="/k", ssl_verify="ca"),
     }  # fmt: skip
     for password in ({"password": secret}, {"password_file": str(tmp_path / "password")}):
         to = ToConfig(**told, **password)  # type: ignore[arg-type]
@@ -39,9 +40,9 @@ def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
         assert url.startswith("tidb://")
         target = parse_url(url)
         assert target.options["password"] == secret
-        wanted = {"host": "h", "port": 4000, "user": "u@x", "ssl_ca": "/a b", "ssl_cert": "/c",
-                  "read_timeout": 60.0}  # fmt: skip
+        wanted = {"host": "h", "port": 4000, "user": "u@x", "read_timeout": 60.0}
         assert wanted.items() <= target.options.items()
+        assert target.tls == SqlTls(Path("/a b"), Path("/c"), Path("/k"), "ca")
         assert (target.checkpoint_schema, target.checkpoint_table) == ("s``", "t")
         assert target.params == (("tidb_txn_mode", "optimistic"), ("lock_wait_timeout", "7"))
         assert ddl_sql_mode(target) == "STRICT_TRANS_TABLES"

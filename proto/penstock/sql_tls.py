@@ -1,0 +1,62 @@
+"""TLS towards a MySQL or MariaDB: which files, and what of the server's certificate is checked.
+
+ssl-ca                 the server's certificate must be signed by it; without: encrypted only
+ssl-cert, ssl-key      shown to a server that asks for a certificate
+ssl-verify = "full"    the certificate must also hold the host name that was connected to
+ssl-verify = "ca"      its CA is enough: what MySQL makes for itself at its first start holds no
+                       host name, and lacks extensions that newer Pythons ask of a CA
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import NeedsOperator
+
+FULL, CA = "full", "ca"
+MISMATCH = "hostname mismatch|ip address mismatch|doesn't match"
+"""How Python's errors begin for a certificate of another name."""
+MISMATCH_HINT = (
+    'connect by a name that the certificate holds, or set ssl-verify = "ca": the certificates that'
+    " MySQL makes for itself hold none, and their CA is checked all the same"
+)
+CERTIFICATE_HINT = "TLS failed: check the certificates, their names and dates"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTls:
+    """PEM files and what is checked; `NeedsOperator` for a `verify` that there is not."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    verify: str = FULL
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown `verify`."""
+        if self.verify not in (FULL, CA):
+            raise NeedsOperator(
+                f"ssl-verify is {self.verify!r}",
+                hint='"full" checks CA and host name, "ca" the CA only',
+            )
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context; raise `NeedsOperator` when a file cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.ca is None or self.verify == CA:
+                context.check_hostname = False
+            if self.ca is None:
+                context.verify_mode = ssl.CERT_NONE
+            if self.verify == CA:
+                context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise NeedsOperator(
+                f"TLS towards the server: {error}",
+                hint="check the paths of ssl-ca, ssl-cert and ssl-key",
+            ) from error
+        return context
