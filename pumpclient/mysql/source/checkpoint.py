@@ -6,6 +6,10 @@
 Only the owner writes the first, in an etcd transaction that demands the second. `done` is a place
 in the relay log: all up to it is committed. The relay log's sub-directories count histories, and so
 does `epoch`: both grow by one together, whatever the first one was called.
+
+A process that slept, or whose etcd did, loses its lease although no other process wanted it. It
+takes the source again when the owner's key is free and the checkpoint is the one that it stored
+itself: then no other process had the source in between.
 """
 
 from __future__ import annotations
@@ -83,6 +87,10 @@ def _place(text: str) -> Location:
     return Location.parse(text)
 
 
+class SourceTaken(Retryable):
+    """Another process has the source, or had it since we lost it."""
+
+
 class SourceStore:
     """One source's checkpoint while this process owns it; `own` first."""
 
@@ -97,31 +105,45 @@ class SourceStore:
         self._lease: Lease | None = None
         self._created = 0
         self._lock = threading.Lock()
+        self._holder = ""
+        # What the checkpoint's key holds if no one else wrote it; two while a save is in doubt.
+        self._stored: set[bytes | None] = set()
 
     def own(self, holder: str) -> None:
-        """Take the source over; raise `NeedsOperator` naming who has it."""
+        """Take the source over; raise `SourceTaken` naming who has it."""
+        self._take(holder, [])
+
+    def own_again(self) -> None:
+        """Take the source again once its lease is lost; raise `SourceTaken` when another had it."""
+        found = read(self._etcd, self._key)
+        if found not in self._stored:
+            raise SourceTaken(f"another process has had this source since {self._holder} lost it")
+        do = self._etcd.transactions
+        is_same = do.create(self._key) == 0 if found is None else do.value(self._key) == found
+        self._take(self._holder, [is_same])
+
+    def _take(self, holder: str, more: list[Any]) -> None:
         lease = Lease(self._etcd, self._ttl_s)
         do = self._etcd.transactions
         try:
             with etcd_errors():
                 won, answers = self._etcd.transaction(
-                    compare=[do.create(self._owner_key) == 0],
+                    compare=[do.create(self._owner_key) == 0, *more],
                     success=[
                         do.put(self._owner_key, holder, lease=lease.id),
                         do.get(self._owner_key),
                     ],
                     failure=[do.get(self._owner_key)],
                 )
-            value, meta = answers[-1][0]
+            found = answers[-1]
         except BaseException:
             lease.close()
             raise
         if not won:
             lease.close()
-            raise Retryable(
-                f"{value.decode()} runs this source; a dead one is forgotten in {self._ttl_s} s"
-            )
-        self._lease, self._created = lease, meta.create_revision
+            who = found[0][0].decode() if found else "another process"
+            raise SourceTaken(f"{who} runs this source; a dead one is forgotten in {self._ttl_s} s")
+        self._holder, self._lease, self._created = holder, lease, found[0][1].create_revision
 
     def is_ours(self) -> bool:
         """Tell whether no other process can have the source; answers from the local clock."""
@@ -133,21 +155,27 @@ class SourceStore:
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None before the first; raises `Retryable`, `Malformed`."""
-        found = read(self._etcd, self._key)
+        with self._lock:
+            found = read(self._etcd, self._key)
+            if self.is_ours():
+                self._stored = {found}
         return None if found is None else Checkpoint.parse(found, self._key)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; raise `Retryable` when the source is no longer ours."""
-        text = json.dumps(asdict(checkpoint), ensure_ascii=False)
+        text = json.dumps(asdict(checkpoint), ensure_ascii=False).encode()
         do = self._etcd.transactions
         with self._lock, etcd_errors():
+            self._stored.add(text)
             done, _ = self._etcd.transaction(
                 compare=[do.create(self._owner_key) == self._created],
                 success=[do.put(self._key, text)],
                 failure=[],
             )
+            if done:
+                self._stored = {text}
         if not done:
-            raise Retryable(f"{self._owner_key} is another's: this process lost the source")
+            raise Retryable(f"{self._owner_key} is not ours: this process lost the source")
 
     def close(self) -> None:
         """Let others have it."""

@@ -12,7 +12,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.protocol.server import identify
-from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
+from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore, SourceTaken
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,24 @@ def owned(store: SourceStore, stopped: threading.Event) -> None:
                 raise
 
 
+def owned_again(store: SourceStore, stopped: threading.Event) -> None:
+    """Take a source again that was lost; raise `SourceTaken` when another process had it."""
+    while not stopped.is_set():
+        try:
+            store.own_again()
+        except SourceTaken:
+            raise
+        except Retryable as error:
+            log.warning("%s", error)
+            stopped.wait(_WAIT_S)
+        else:
+            log.warning(
+                "this process, or etcd, was away for longer than lease-s; no other process had the"
+                " source meanwhile, so this one continues"
+            )
+            return
+
+
 def loaded(store: SourceStore, stopped: threading.Event) -> Checkpoint | None:
     """Return the checkpoint, asking until etcd answers; None when stopped before."""
     while True:
@@ -52,7 +70,5 @@ def loaded(store: SourceStore, stopped: threading.Event) -> Checkpoint | None:
             return store.load()
         except Retryable as error:
             log.warning("%s", error)
-            if store.is_lost():
-                raise
             if stopped.wait(_WAIT_S):
                 return None

@@ -99,7 +99,7 @@ class Syncer:
             self._writer.close()
             self._gatherer.close()
         if self._parts.store.is_lost():
-            raise Retryable("another process has this source now")
+            raise Retryable("the lease on this source ran out")
 
     def _take(self, chunk: Chunk) -> None:
         begin = chunk.begin

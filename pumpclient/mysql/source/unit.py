@@ -27,7 +27,7 @@ from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.unit import RelayUnit
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
-from pumpclient.mysql.source.conditions import checked, loaded, owned
+from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_again
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.loading import floors_of, load_tables
@@ -135,7 +135,6 @@ class SourceUnit:
                 try:
                     self._live(parts, checkpoint)
                 except Retryable as error:
-                    self._check_ours(parts.store, error)
                     failures = 0 if self.progress.transactions > transactions else failures + 1
                     self._retry_later(error, failures)
                 except PenstockError as error:
@@ -201,9 +200,7 @@ class SourceUnit:
             start, gtids = self._config.start, ""
             if self._config.mode != "incremental":
                 self.progress.state = "loading"
-                start, gtids = load_tables(
-                    self._config, client, self._address, self._rules, self._stopped, store.is_ours
-                )
+                start, gtids = self._loaded(store, client)
             found = first_checkpoint(start, root, self._address, self._stream, tables)
             found = replace(found, gtids=gtids or found.gtids)
             if self._config.mode != "full":  # What came before this place is not in the stream.
@@ -218,6 +215,18 @@ class SourceUnit:
         self.progress.rulings = dict(found.rulings)
         log.info("source %s goes on behind %s", self._config.source_id, found.done)
         return found
+
+    def _loaded(self, store: SourceStore, client: PumpClient) -> tuple[str, str]:
+        while True:
+            try:
+                return load_tables(
+                    self._config, client, self._address, self._rules, self._stopped, store.is_ours
+                )
+            except Retryable as error:
+                if self._stopped.is_set() or not store.is_lost():
+                    raise
+                log.warning("%s", error)
+                owned_again(store, self._stopped)
 
     def _needed(self) -> Location | None:
         """Return the earliest place that is still to be read, for whoever purges."""
@@ -246,10 +255,6 @@ class SourceUnit:
             self._syncer = None
         if self._relay_log.failure is not None and not self._paused:
             raise self._relay_log.failure
-
-    def _check_ours(self, store: SourceStore, error: Retryable) -> None:
-        if store.is_lost():
-            raise error
 
     def _retry_later(self, error: Retryable, failures: int) -> None:
         bound_s = min(_RETRY_S_MAX, _RETRY_S_MIN * 2 ** min(failures, 10))
@@ -284,7 +289,7 @@ class SourceUnit:
             with self._news:
                 self._news.wait_for(is_wanted, _WAIT_S)
             if store.is_lost():
-                raise Retryable("another process has this source now")
+                owned_again(store, self._stopped)
             if is_wanted():
                 break
         return None if self._stopped.is_set() else loaded(store, self._stopped)
