@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pymysql
 
-from drainer.sinks.mysql_session import Connection, MysqlSession, passes, refused
+from drainer.sinks.mysql_session import Connection, MysqlSession, passes, query, refused
 from drainer.sinks.split import (
     ForeignKey,
     InDoubt,
@@ -102,7 +102,7 @@ def run_rows(connection: Connection, rows: list[RowStatement], missed: Missed | 
     """
     for statement in rows:
         try:
-            found = connection.query(statement.sql)
+            found = query(connection, statement.sql)
         except pymysql.err.MySQLError as error:
             if passes(error):
                 raise

@@ -29,6 +29,7 @@ import pymysql
 from pymysql.constants import CLIENT, ER
 
 from drainer.loopback import MARK_SCHEMA, MARK_TABLE
+from drainer.sinks import mysql_enums
 from drainer.sinks.mysql_ddl import ALREADY_CODES
 from drainer.sinks.mysql_strangers import CODES, met
 from drainer.sinks.mysql_url import Target
@@ -267,10 +268,22 @@ def _is_of_certificate(error: BaseException) -> bool:
     return isinstance(cause, ssl.SSLCertVerificationError)
 
 
+def query(connection: Connection, statement: str | bytes) -> int:
+    """Run a statement about rows; return how many it changed."""
+    try:
+        return int(connection.query(statement))
+    except pymysql.err.MySQLError as error:
+        is_enum = code_of(error) == mysql_enums.CODE
+        changed = mysql_enums.written(connection, statement) if is_enum else None
+        if changed is None:
+            raise
+        return changed
+
+
 def run(connection: Connection, statement: str | bytes) -> None:
     """Run a statement of many rows; raise `Refused` that names the row, as far as one can know."""
     try:
-        connection.query(statement)
+        query(connection, statement)
     except pymysql.err.MySQLError as error:
         if passes(error):
             raise

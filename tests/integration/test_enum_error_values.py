@@ -1,0 +1,81 @@
+"""An ENUM's error value ('' with index 0) arrives as it is; what does not fit is still refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from deploy.local.sql_server import SqlServer
+from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.split import RowStatement, Split
+from penstock.errors import NeedsOperator
+
+START = Checkpoint(9, 1)
+UPSERT = "ON DUPLICATE KEY UPDATE e=VALUES(e),n=VALUES(n),s=VALUES(s)"
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("mysql", marks=pytest.mark.mysql),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    made: SqlServer = request.getfixturevalue(request.param)
+    made.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, e ENUM('a','b') NOT NULL, n ENUM('x'), s INT)",
+    )
+    return made
+
+
+@pytest.fixture
+def sink(server: SqlServer) -> Iterator[Sink]:
+    with closing(open_sink(server.url, cluster_id=1, retry_s_max=5)) as made:
+        made.load_checkpoint()
+        made.save_checkpoint(START)
+        yield made
+
+
+def upsert(rows: str) -> bytes:
+    return f"INSERT INTO `shop`.`t` (`id`,`e`,`n`,`s`) VALUES {rows} {UPSERT}".encode()
+
+
+def rows(server: SqlServer) -> list[tuple[object, ...]]:
+    return server.query("SELECT id, e + 0, n + 0, s FROM shop.t ORDER BY id")
+
+
+def test_error_values_are_written_by_every_kind_of_statement(server: SqlServer, sink: Sink) -> None:
+    many = ",".join(f"({i},{i % 3},{i % 2},{i})" for i in range(300))
+    sink.apply([upsert(many)], Checkpoint(10, 1))
+    assert rows(server) == [(i, i % 3, i % 2, i) for i in range(300)]
+    sink.apply([upsert("(1,0,0,0),(2,2,NULL,0)")], Checkpoint(11, 1))
+    assert rows(server)[1:3] == [(1, 0, 0, 0), (2, 2, None, 0)]
+    lane = [
+        RowStatement(b"UPDATE `shop`.`t` SET `e`=0,`s`=7 WHERE `id`=2 AND `e`=2 LIMIT 1", "id 2"),
+        RowStatement(b"REPLACE INTO `shop`.`t` (`id`,`e`,`n`,`s`) VALUES (4,0,1,8)", "id 4"),
+    ]
+    missed = sink.apply_split(Split([[lane]], [], safe=False), Checkpoint(12, 1), START)
+    assert (missed.count, rows(server)[2], rows(server)[4]) == (0, (2, 0, None, 7), (4, 0, 1, 8))
+    assert server.query("SELECT e FROM shop.t WHERE id = 2") == [("",)]
+
+
+@pytest.mark.parametrize("row", ["(1,3,1,1)", "(1,0,2,1)", "(1,0,1,99999999999)", "(1,0,1,'7x')"])
+def test_what_does_not_fit_beside_an_error_value_is_refused(
+    server: SqlServer, sink: Sink, row: str
+) -> None:
+    with pytest.raises(NeedsOperator, match="refused"):
+        sink.apply([upsert(f"(0,0,0,0),{row}")], Checkpoint(10, 1))
+    assert rows(server) == []
+    assert sink.load_checkpoint() == START
+
+
+def test_the_session_is_as_strict_as_before_once_an_error_value_is_written(
+    server: SqlServer, sink: Sink
+) -> None:
+    sink.apply([upsert("(1,0,0,0)")], Checkpoint(10, 1))
+    with pytest.raises(NeedsOperator, match="Out of range"):
+        sink.apply([upsert("(2,1,1,99999999999)")], Checkpoint(11, 1))
+    assert rows(server) == [(1, 0, 0, 0)]
