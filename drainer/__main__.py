@@ -8,19 +8,16 @@ import os
 # and it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-import asyncio
 import ctypes
 import logging
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from drainer import ddl_command
-from drainer.config import DrainerConfig
-from drainer.node import run
-from drainer.original import load_settings
-from penstock import service
-from penstock.errors import NeedsOperator
-from penstock.settings_text import differing
+from penstock import command
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("drainer")
 
@@ -46,15 +43,24 @@ def _give_memory_back() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a Drainer until it is told to stop, or `drainer ddl …`; return the exit code."""
+    """Run a Drainer until it is asked to stop, or `drainer ddl …`; return the exit code."""
+    return command.run("drainer", lambda: _run(argv), extra="drainer")
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["ddl"]:
+        from drainer import ddl_command
+
         return ddl_command.main(arguments[1:])
-    try:
-        config, notes = load_settings(arguments, prog="drainer")
-    except NeedsOperator as error:
-        sys.stderr.write(f"drainer: {error}\n")
-        return 2
+    command.outlive_hangup()
+    from drainer.config import DrainerConfig
+    from drainer.node import run
+    from drainer.original import load_settings
+    from penstock import service
+    from penstock.settings_text import differing
+
+    config, notes = load_settings(arguments, prog="drainer")
     # Py4J logs every call into the JVM below warning level.
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
@@ -67,7 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             log.info("settings: %s", note)
         await run(config, stop)
 
-    return service.run(drain, log_level=config.log_level, log_file=config.log_file)
+    return service.run(
+        drain,
+        log_level=config.log_level,
+        log_file=config.log_file,
+        log_format=config.log_format,
+        extra="drainer",
+    )
 
 
 if __name__ == "__main__":

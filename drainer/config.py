@@ -150,7 +150,10 @@ class DrainerConfig:
     )
     stop_timeout_s: float = setting(10.0, "how long a stop waits for batches under way")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
-    log_file: str = setting("", "log to this file instead of stderr")
+    log_file: str = setting(
+        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+    )
+    log_format: str = setting("text", "text, or json: each line an object")
     apply: ApplyConfig = field(default_factory=ApplyConfig)
     relay: RelayConfig = field(default_factory=RelayConfig)
     filter: FilterConfig = field(default_factory=FilterConfig)

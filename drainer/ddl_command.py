@@ -20,7 +20,7 @@ from drainer.home import Home
 from drainer.original import load_settings
 from drainer.sinks import Checkpoint, open_sink
 from penstock.ddl.parse import parse
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.errors import NeedsOperator
 from penstock.etcd import EtcdClient, connect
 from penstock.history import History
 from penstock.registry import Registry
@@ -33,24 +33,20 @@ _SINK_S_MAX = 10.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Carry out one command and return the process's exit code."""
+    """Carry out one command and return the exit code; raise what `penstock.command` sorts."""
+    verb, *rest = argv or ("",)
+    if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
+        raise NeedsOperator(
+            f"unknown command: drainer ddl {' '.join(argv)}",
+            hint="use list, skip <commit_ts>, or replace <commit_ts> <sql>; settings come last",
+        )
+    given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
+    config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
+    etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
     try:
-        verb, *rest = argv or ("",)
-        if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
-            raise NeedsOperator(
-                f"unknown command: drainer ddl {' '.join(argv)}",
-                hint="use list, skip <commit_ts>, or replace <commit_ts> <sql>; settings come last",
-            )
-        given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
-        config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
-        etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
-        try:
-            lines = _list(config, etcd) if verb == "list" else _decide(config, etcd, given)
-        finally:
-            etcd.close()
-    except PenstockError as error:
-        sys.stderr.write(f"drainer: {error}\n")
-        return 2
+        lines = _list(config, etcd) if verb == "list" else _decide(config, etcd, given)
+    finally:
+        etcd.close()
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import gc
 import logging
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from penstock import service
-from penstock.errors import NeedsOperator
-from penstock.settings_text import differing
-from pump.config import PumpConfig
-from pump.node import run
-from pump.original import load_settings
+from penstock import command
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("pump")
 
@@ -24,12 +22,19 @@ _KEPT_BYTES = 64 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a Pump until it is asked to stop; return the exit code as `penstock.service` defines."""
-    try:
-        settings, notes = load_settings(argv)
-    except NeedsOperator as error:
-        sys.stderr.write(f"pump: {error}\n")
-        return 2
+    """Run a Pump until it is asked to stop; return the exit code as `penstock.command` defines."""
+    return command.run("pump", lambda: _run(argv), extra="pump")
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    command.outlive_hangup()
+    from penstock import service
+    from penstock.settings_text import differing
+    from pump.config import PumpConfig
+    from pump.node import run
+    from pump.original import load_settings
+
+    settings, notes = load_settings(argv)
     # Half as long as a fast disk takes: else the loop and the pulls' threads wait for each other.
     sys.setswitchinterval(0.0005)
     _tune_memory()
@@ -40,7 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             log.info("settings: %s", line)
         await run(settings, stop)
 
-    return service.run(serve, log_level=settings.log_level, log_file=settings.log_file)
+    return service.run(
+        serve,
+        log_level=settings.log_level,
+        log_file=settings.log_file,
+        log_format=settings.log_format,
+        extra="pump",
+    )
 
 
 def _tune_memory() -> None:

@@ -61,7 +61,10 @@ class PumpConfig:
     write_group_bytes: int = setting(4 << 20, "how much one write and fdatasync covers at most")
     write_queue_bytes: int = setting(256 << 20, "above this much waiting, writers are refused")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
-    log_file: str = setting("", "log to this file instead of stderr")
+    log_file: str = setting(
+        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+    )
+    log_format: str = setting("text", "text, or json: each line an object")
     storage: StorageConfig = field(default_factory=StorageConfig)
     resolver: ResolverConfig = field(default_factory=ResolverConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)

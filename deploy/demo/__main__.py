@@ -27,8 +27,8 @@ from deploy.demo.mysql import run as from_mysql
 from deploy.demo.store import Store
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
-from penstock import service
 from penstock.errors import PenstockError, Retryable
+from penstock.logs import start_logging
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient import PumpClient
 
@@ -155,7 +155,7 @@ def report(demo: Demo) -> bool:
 
 def run(home: Path, sink: str, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the downstream is identical."""
-    service.start_logging("info", str(home / "writers.log"))
+    start_logging("info", str(home / "writers.log"))
     print("starting etcd, three Pumps and a Drainer on Spark", flush=True)
     with Cluster(home, sink=sink) as cluster, PumpClient.connect(cluster.etcd.url) as client:
         demo = Demo(cluster, client, size)

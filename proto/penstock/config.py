@@ -2,10 +2,14 @@
 
     flag > environment > TOML file > default
 
+Before the default of `etcd_urls` comes PENSTOCK_ETCD_URLS, the same for all programs.
+
 A field `data_dir` is the key `data-dir`, the flag `--data-dir`, the variable `<PREFIX>_DATA_DIR`;
 a nested dataclass is a TOML section, its flags and variables carry the section's name. Settings
 whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h" (a last `_max` aside). A key
 that no field has is an error that names the nearest one: a typo must not become a silent default.
+A variable that begins with the prefix is one too when it is near to a setting's; any other is said
+to be left out, since a container's platform sets variables of its own.
 
 A `tuple[Rule, ...]` of a dataclass is an array of tables, a `dict[str, Rule]` tables by name; both
 are set in the file alone (`penstock.config_tables`).
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import logging
 import os
 import re
 import tomllib
@@ -29,11 +34,17 @@ from penstock import __version__
 from penstock.config_tables import read_tables, row_type
 from penstock.errors import NeedsOperator
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+ETCD_URLS = "PENSTOCK_ETCD_URLS"
+_NEAR = 0.75
+"""How alike two names are that are taken for one with a typo, of 1."""
+_OF_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -68,14 +79,18 @@ def load(
 
     `rewrite` gets the file's keys, with their sections before them, and may rename them.
 
-    Raises `NeedsOperator` for an unknown key or flag, a value of the wrong kind, or a file that
-    cannot be read.
+    Raises `NeedsOperator` for an unknown key, flag or variable, a value of the wrong kind, or a
+    file that cannot be read.
     """
     settings = list(_settings(cls))
     parser = _parser(cls, settings, prog, env_prefix)
     flags = vars(parser.parse_args(argv))
     environment = os.environ if env is None else env
+    known = {setting.variable(env_prefix) for setting in settings if not row_type(setting.kind)}
+    check_variables(environment, env_prefix, {*known, f"{env_prefix}_CONFIG"})
     values: dict[tuple[str, ...], Any] = {}
+    if ETCD_URLS in environment and any(setting.path == ("etcd_urls",) for setting in settings):
+        values["etcd_urls",] = environment[ETCD_URLS]
     path = flags.pop("config") or environment.get(f"{env_prefix}_CONFIG")
     if path:
         values.update(_from_file(Path(path), settings, rewrite))
@@ -89,6 +104,26 @@ def load(
         if told is not None:
             values[setting.path] = _parsed(setting, told, setting.flag)
     return _build(cls, values)
+
+
+def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str]) -> None:
+    """Raise `NeedsOperator` for a variable that looks like one of `known`, and is none.
+
+    Others that begin with the prefix are named in the log; those that Kubernetes sets for a service
+    of that name are not.
+    """
+    names = {name.removeprefix(f"{prefix}_"): name for name in known}
+    for name in sorted(env):
+        rest = name.removeprefix(f"{prefix}_")
+        if rest == name or name in known or _OF_KUBERNETES.fullmatch(rest):
+            continue
+        near = difflib.get_close_matches(rest, names, 1, _NEAR)
+        if near:
+            raise NeedsOperator(
+                f"unknown variable {name} in the environment",
+                hint=f"did you mean {names[near[0]]}? if it is for another program, unset it here",
+            )
+        log.warning("%s in the environment is no setting, and is left out", name)
 
 
 def size_bytes(text: str) -> int:

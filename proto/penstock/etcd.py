@@ -99,11 +99,14 @@ def connect(
     target = "{}:{}".format(*endpoints[0]) if len(endpoints) == 1 else _addresses(endpoints)
     host, _, port = target.rpartition(":")
     settings: dict[str, Any] = {"host": host, "port": port, "timeout": timeout_s}
-    if not with_tls:
-        return _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
-    # Several addresses are one target, so there is one name to be checked.
-    name = ("grpc.ssl_target_name_override", endpoints[0][0])
-    return _TlsClient(tls or Tls(), **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
+    if with_tls:
+        # Several addresses are one target, so there is one name to be checked.
+        name = ("grpc.ssl_target_name_override", endpoints[0][0])
+        client = _TlsClient(tls or Tls(), **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
+    else:
+        client = _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
+    client.endpoints = ",".join(f"{host}:{port}" for host, port in endpoints)
+    return client
 
 
 def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
@@ -141,11 +144,14 @@ def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
 
 
 @contextmanager
-def etcd_errors() -> Iterator[None]:
+def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     """Turn whatever goes wrong with etcd inside the block into Retryable.
 
-    A refused login is NeedsOperator, since it does not pass by waiting.
+    A refused login is NeedsOperator, since it does not pass by waiting. The client's endpoints are
+    named.
     """
+    endpoints = getattr(etcd, "endpoints", "")
+    where = f"etcd at {endpoints}" if endpoints else "etcd"
     try:
         yield
     except PenstockError:
@@ -155,11 +161,11 @@ def etcd_errors() -> Iterator[None]:
         code = error.code()
         if code in _REFUSALS:
             raise NeedsOperator(
-                f"etcd refused: {error.details()}", hint="check etcd's users and roles"
+                f"{where} refused: {error.details()}", hint="check etcd's users and roles"
             ) from error
-        raise Retryable(f"etcd failed: {code.name}: {error.details()}") from error
+        raise Retryable(f"{where} failed: {code.name}: {error.details()}") from error
     except _etcd3.Etcd3Exception as error:
-        raise Retryable(f"etcd failed: {error or type(error).__name__}") from error
+        raise Retryable(f"{where} failed: {error or type(error).__name__}") from error
     except ValueError as error:
         if "closed channel" not in str(error):
             raise
@@ -169,14 +175,14 @@ def etcd_errors() -> Iterator[None]:
 def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:
     """Return a key's value, None when there is none; Retryable when etcd does not answer."""
     request = rpc_pb2.RangeRequest(key=key.encode())
-    with etcd_errors():
+    with etcd_errors(etcd):
         answer = etcd.kvstub.Range(request, timeout_s or etcd.timeout, metadata=etcd.metadata)
     return answer.kvs[0].value if answer.kvs else None
 
 
 def read_prefix(etcd: EtcdClient, prefix: str) -> tuple[dict[str, bytes], int]:
     """Return all keys below a prefix with their values, in key order, and the store's revision."""
-    with etcd_errors():
+    with etcd_errors(etcd):
         answer = etcd.get_prefix_response(prefix, sort_order="ascend")
         return {kv.key.decode(): kv.value for kv in answer.kvs}, answer.header.revision
 
@@ -225,7 +231,7 @@ class Watch:
         """Apply changes after `revision` until the stream breaks or the watch is cancelled."""
         stream_over = threading.Event()
         try:
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 stub = rpc_pb2_grpc.WatchStub(self._etcd.channel)  # type: ignore[no-untyped-call]
                 call = stub.Watch(
                     self._requests(revision + 1, stream_over),

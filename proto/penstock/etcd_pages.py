@@ -26,7 +26,7 @@ def read_pages(
             limit=page_keys,
             min_create_revision=after_revision + 1 if after_revision else 0,
         )
-        with etcd_errors():
+        with etcd_errors(etcd):
             answer = etcd.kvstub.Range(request, etcd.timeout, metadata=etcd.metadata)
         for kv in answer.kvs:
             yield kv.key.decode(), kv.value, kv.create_revision
@@ -40,7 +40,7 @@ def is_any_from(etcd: EtcdClient, prefix: str, key: str) -> bool:
     request = rpc_pb2.RangeRequest(
         key=key.encode(), range_end=_end(prefix), limit=1, keys_only=True
     )
-    with etcd_errors():
+    with etcd_errors(etcd):
         return bool(etcd.kvstub.Range(request, etcd.timeout, metadata=etcd.metadata).kvs)
 
 

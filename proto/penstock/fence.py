@@ -186,7 +186,7 @@ class WriterFence:
         membership = _Membership(key, Lease(self._etcd, self._ttl_s))
         watch = None
         try:
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 self._etcd.put(key, "0", lease=membership.lease.id)
             watch = Watch(self._etcd, PENDING_KEY, self._see_pending)
             self._membership = membership
@@ -219,7 +219,7 @@ class WriterFence:
                 self._changed.wait(_CHECK_S)
                 return
         if pending:
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 self._etcd.put(membership.key, pending, lease=membership.lease.id)
             membership.acknowledged = pending
             return

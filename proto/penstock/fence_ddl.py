@@ -43,7 +43,7 @@ class DdlFence:
             self._clear(pending)
 
     def _lock(self) -> tuple[int, int]:
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             _, meta = self._etcd.get(LOCK_KEY)
         if meta is None:
             raise Retryable("the DDL lock was lost")
@@ -51,7 +51,7 @@ class DdlFence:
 
     def _announce(self, pending: str, lock_revision: int, lease_id: int) -> Guard:
         do = self._etcd.transactions
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             done, answers = self._etcd.transaction(
                 compare=[do.create(LOCK_KEY) == lock_revision, do.create(PENDING_KEY) == 0],
                 success=[do.put(PENDING_KEY, pending, lease=lease_id), do.get(PENDING_KEY)],
@@ -86,7 +86,7 @@ class DdlFence:
     def _clear(self, pending: str) -> None:
         do = self._etcd.transactions
         try:
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 self._etcd.transaction(
                     compare=[do.value(PENDING_KEY) == pending],
                     success=[do.delete(PENDING_KEY)],

@@ -107,14 +107,17 @@ class Translation:
         return made
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment with the other's variables under our names too."""
-        made = dict(env)
-        for flag, key in self.flags.items():
-            name = f"{self.prefixes[0]}_{flag.upper().replace('-', '_')}"
-            if name in env and len(flag) > 1:
+        """Return the environment with the other's variables under our names."""
+        theirs = {self._variable(flag): key for flag, key in self.flags.items() if len(flag) > 1}
+        made = {name: value for name, value in env.items() if name not in theirs}
+        for name, key in theirs.items():
+            if name in env:
                 for new, value in self._answered(key, env[name]):
                     made.setdefault(f"{self.prefixes[1]}_{_upper(new)}", str(value))
         return made
+
+    def _variable(self, flag: str) -> str:
+        return f"{self.prefixes[0]}_{_upper(flag)}"
 
     def _flag(self, key: str, value: Any) -> str:
         name = key.replace(".", "-")

@@ -149,7 +149,7 @@ class History:
 
     def revision_of(self, job_id: int) -> int:
         """Return etcd's revision of a job's recording, 0 when there is no such job."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             _, meta = self._etcd.get(_key(job_id))
         return 0 if meta is None else int(meta.create_revision)
 
@@ -205,7 +205,7 @@ class History:
         while True:
             next_id, revision = self._read_counter(NEXT_ID_KEY)
             first = max(next_id, FIRST_ID)
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 won, _ = self._etcd.transaction(
                     compare=[do.mod(NEXT_ID_KEY) == revision],
                     success=[do.put(NEXT_ID_KEY, str(first + count))],
@@ -224,7 +224,7 @@ class History:
         if job.origin is not None:
             told = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
             puts.append(do.put(ORIGINS + job.origin.source, told))
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             done, _ = self._etcd.transaction(
                 compare=[
                     do.create(key) == 0,
@@ -244,7 +244,7 @@ class History:
             deadline_s = time.monotonic() + wait_s_max
             while True:
                 changed.clear()
-                with etcd_errors():
+                with etcd_errors(self._etcd):
                     created, answers = self._etcd.transaction(
                         compare=[do.create(LOCK_KEY) == 0],
                         success=[do.put(LOCK_KEY, holder, lease=lease.id), do.get(LOCK_KEY)],
@@ -262,7 +262,7 @@ class History:
 
     def _read_counter(self, key: str) -> tuple[int, int]:
         """Return a decimal key and the revision it was last changed at, zeroes without one."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             value, meta = self._etcd.get(key)
         if value is None:
             return 0, 0

@@ -29,7 +29,7 @@ class Lease:
         self._lost = threading.Event()
         self._stopped = threading.Event()
         sent_s = time.monotonic()
-        with etcd_errors():
+        with etcd_errors(etcd):
             self.id: int = etcd.lease(ttl_s).id
         self._deadline_s = sent_s + ttl_s
         self._thread = threading.Thread(target=self._run, name=f"lease {self.id:x}", daemon=True)
@@ -52,7 +52,7 @@ class Lease:
             return
         self._lost.set()
         try:
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 self._etcd.revoke_lease(self.id)
         except Retryable as error:
             log.info("lease %x is left to expire: %s", self.id, error)
@@ -76,7 +76,7 @@ class Lease:
     def _renew(self) -> None:
         sent_s = time.monotonic()
         request = rpc_pb2.LeaseKeepAliveRequest(ID=self.id)
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             answers = self._etcd.leasestub.LeaseKeepAlive(
                 iter([request]), self._ttl_s / 2, metadata=self._etcd.metadata
             )

@@ -25,11 +25,24 @@ _EXEMPT = frozenset({"penstock.service"})
 Kind = tuple[str, int, str]
 
 
+def message_of(record: logging.LogRecord) -> str:
+    """Return the text of a record; never raises, since a log line must not stop what it is about.
+
+    Arguments that do not fit their template are shown beside it.
+    """
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{record.msg} {record.args!r}"
+
+
 @dataclass(slots=True)
 class _Bucket:
     tokens: float
     at_s: float
     left_out: int = 0
+    last: str = ""
+    """The last line that was left out."""
 
 
 class Limits:
@@ -40,8 +53,11 @@ class Limits:
         self._interval_s = interval_s
         self._buckets: dict[Kind, _Bucket] = {}
 
-    def take(self, kind: Kind, now_s: float) -> int | None:
-        """Return how many lines of this kind were left out before this one; None: leave it out."""
+    def take(self, kind: Kind, now_s: float, text: Callable[[], str] = str) -> int | None:
+        """Return how many lines of this kind were left out before this one; None: leave it out.
+
+        `text` is what the line says.
+        """
         bucket = self._buckets.pop(kind, None) or _Bucket(self._burst, now_s)
         self._buckets[kind] = bucket  # The kind last seen goes to the end.
         if len(self._buckets) > _KINDS_MAX:
@@ -51,14 +67,15 @@ class Limits:
         bucket.at_s = now_s
         if bucket.tokens < 1:
             bucket.left_out += 1
+            bucket.last = text()
             return None
         bucket.tokens -= 1
         left_out, bucket.left_out = bucket.left_out, 0
         return left_out
 
-    def left_out(self) -> dict[Kind, int]:
-        """Return, and forget, how many lines of each kind were left out and never told of."""
-        found = {kind: b.left_out for kind, b in self._buckets.items() if b.left_out}
+    def left_out(self) -> dict[Kind, tuple[int, str]]:
+        """Return, and forget, how many lines of each kind were left out, and the last of them."""
+        found = {k: (b.left_out, b.last) for k, b in self._buckets.items() if b.left_out}
         for kind in found:
             self._buckets[kind].left_out = 0
         return found
@@ -77,14 +94,14 @@ class LimitFilter(logging.Filter):
         if record.levelno <= logging.DEBUG or record.name in _EXEMPT:
             return True
         kind = (record.name, record.levelno, str(record.msg))
-        left_out = self._limits.take(kind, self._clock())
+        left_out = self._limits.take(kind, self._clock(), lambda: message_of(record))
         if left_out:
-            record.msg = f"{record.getMessage()} (and {left_out} more like it)"
+            record.msg = f"{message_of(record)} (and {left_out} more like it)"
             record.args = None
         return left_out is not None
 
     def tell(self, log: logging.Logger) -> None:
         """Log what was left out since, one line for each kind; `log` must be exempt."""
         assert log.name in _EXEMPT, "else these lines could be left out themselves"
-        for (name, level, template), count in self._limits.left_out().items():
-            log.log(level, "left out %d lines of %s like: %s", count, name, template)
+        for (name, level, _), (count, last) in self._limits.left_out().items():
+            log.log(level, "left out %d lines of %s like: %s", count, name, last)

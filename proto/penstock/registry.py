@@ -180,12 +180,12 @@ class Registry:
             if found is not None:
                 return _cluster_id(found)
             drawn = secrets.randbits(63) | 1
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 self._etcd.put_if_not_exists(CLUSTER_ID_KEY, str(drawn))
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         """Publish a node's status, over whatever was there."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             self._etcd.put(_prefix(kind) + status.node_id, status.to_json())
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
@@ -200,7 +200,7 @@ class Registry:
 
     def put_gap(self, gap: Gap) -> None:
         """Remember for ever what a Drainer will miss."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             self._etcd.put(f"{GAPS}/{gap.drainer}/{gap.pump}", json.dumps(asdict(gap)))
 
     def gaps(self, drainer: str) -> Sequence[Gap]:
@@ -211,7 +211,7 @@ class Registry:
 
     def put_lost(self, lost: LostPump) -> None:
         """Remember for ever that a Pump is lost, in place of an earlier word about it."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             self._etcd.put(LOST + lost.pump, lost.to_json())
 
     def lost(self) -> Mapping[str, LostPump]:

@@ -15,10 +15,12 @@ off. A wrong common name is told to the caller: UNAUTHENTICATED.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import ssl
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +84,19 @@ class _Pem:
         return "_Pem(…)"  # Keys must not get into a log by way of a traceback.
 
 
+_in_use: weakref.WeakSet[Tls] = weakref.WeakSet()
+
+
+def read_again() -> None:
+    """Read all certificates that changed on disk now, not only at the next handshake.
+
+    Those that cannot be used are named in the log, and the last good ones serve on.
+    """
+    for tls in list(_in_use):
+        with contextlib.suppress(NeedsOperator):  # Never usable, and so not in use.
+            tls.check()
+
+
 class Tls:
     """PEM files for one end of TLS; without `ca` gRPC's own list of authorities is trusted.
 
@@ -89,18 +104,23 @@ class Tls:
     """
 
     def __init__(
-        self, *, ca: Path | None = None, cert: Path | None = None, key: Path | None = None
+        self,
+        *,
+        ca: Path | str | None = None,
+        cert: Path | str | None = None,
+        key: Path | str | None = None,
     ) -> None:
-        """Prepare; nothing is read yet."""
+        """Prepare; nothing is read yet. Raises `NeedsOperator` for what is no path of a file."""
         if (cert is None) != (key is None):
             raise NeedsOperator(
                 "a certificate and its key belong together", hint="give both of them, or neither"
             )
-        self._ca, self._cert, self._key = ca, cert, key
+        self._ca, self._cert, self._key = _path("ca", ca), _path("cert", cert), _path("key", key)
         self._lock = threading.Lock()
         self._good: _Pem | None = None
         self._good_stamp: object = None
         self._bad_stamp: object = None
+        _in_use.add(self)
 
     def check(self) -> None:
         """Raise `NeedsOperator` when the files were never usable and are not now."""
@@ -184,6 +204,14 @@ class Tls:
 
     def __repr__(self) -> str:
         return ", ".join(str(path) for path in (self._ca, self._cert, self._key) if path)
+
+
+def _path(name: str, given: object) -> Path | None:
+    if given is None or (isinstance(given, str | Path) and str(given)):
+        return None if given is None else Path(given)
+    raise NeedsOperator(
+        f"{name} of TLS is {given!r}", hint="give the path of a PEM file, as text or as a Path"
+    )
 
 
 def _identity(path: Path | None) -> object:

@@ -1,8 +1,9 @@
-"""A node's life: logs to stderr, signals that ask it to stop, and an exit code that says why.
+"""A node's life: logs, signals that ask it to stop or to reload, and an exit code that says why.
 
-0  stopped as asked
-1  a failure that a restart may cure
-2  a human must act; the log line ends with a hint
+SIGINT, SIGTERM   stop; the second one of a kind ends the process at once
+SIGHUP            log files are opened again, certificates are read again; never stops a node
+
+The exit codes are those of every program (`penstock.command`).
 """
 
 from __future__ import annotations
@@ -11,94 +12,76 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Callable
 
+from penstock import command, security
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.log_limits import LimitFilter
+from penstock.logs import Logs, start_logging
 
 log = logging.getLogger(__name__)
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
 
-class _Formatter(logging.Formatter):
-    """`2026-11-21T09:30:00.016Z INFO pump.node: text`, in UTC."""
-
-    converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-
-def start_logging(level: str = "info", file: str = "") -> LimitFilter:
-    """Send log lines to stderr, or to `file` when one is named; return what limits their rate."""
-    names = logging.getLevelNamesMapping()
-    if level.upper() not in names:
-        raise NeedsOperator(
-            f"unknown log level {level!r}", hint="use debug, info, warning or error"
-        )
-    handler: logging.Handler = logging.FileHandler(file) if file else logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    limits = LimitFilter()
-    handler.addFilter(limits)
-    logging.basicConfig(level=names[level.upper()], handlers=[handler], force=True)
-    logging.captureWarnings(True)
-    return limits
-
-
-def run(main: Main, *, log_level: str = "info", log_file: str = "") -> int:
+def run(
+    main: Main,
+    *,
+    log_level: str = "info",
+    log_file: str = "",
+    log_format: str = "text",
+    extra: str = "",
+) -> int:
     """Run `main` until it returns or fails; its event is set by the first SIGINT or SIGTERM.
 
     A second signal of the same kind ends the process at once. Refuses to run with assertions off,
-    because a broken promise must stop a node before it does harm.
+    because a broken promise must stop a node before it does harm. `extra` is the one of the
+    distribution that brings what the node imports. Raises `NeedsOperator` for logs that cannot be.
     """
     if not __debug__:
         sys.stderr.write("refusing to run with python -O: assertions guard the data\n")
-        return 2
-    limits = start_logging(log_level, log_file)
+        return command.NEEDS_OPERATOR
+    logs = start_logging(log_level, log_file, log_format)
     try:
-        return _lived(main)
+        return _lived(main, logs, extra)
     finally:
-        limits.tell(log)
+        logs.tell_left_out(log)
 
 
-def _lived(main: Main) -> int:
+def _lived(main: Main, logs: Logs, extra: str) -> int:
     """Run `main` and return the exit code that tells how it ended."""
+    command.outlive_hangup()
     try:
-        asyncio.run(_with_signals(main))
-    except NeedsOperator as error:
-        log.error("stopped: %s", error)
-        return 2
-    except PenstockError as error:
-        log.error("stopped: %s", error)
-        return 1
+        asyncio.run(_with_signals(main, logs))
     except BaseExceptionGroup as group:
-        return _explained(group)
-    except Exception:
-        log.exception("stopped by a defect; please report it with the lines above")
-        return 1
-    return 0
+        return _explained(_leaves(group), extra)
+    except Exception as error:
+        return _explained([error], extra)
+    return command.DONE
 
 
-def _explained(group: BaseExceptionGroup[BaseException]) -> int:
-    """Log the leaves of a task group's failure, the ones for a human last."""
-    ours, others = group.split(PenstockError)
-    if others is not None:
-        log.error("stopped by a defect; please report it", exc_info=others)
-    leaves = _leaves(ours) if ours else []
-    for leaf in leaves:
-        log.error("stopped: %s", leaf)
-    return 2 if any(isinstance(leaf, NeedsOperator) for leaf in leaves) else 1
+def _explained(errors: list[BaseException], extra: str) -> int:
+    """Log what ended a node, the ones for a human last; return the exit code."""
+    endings = [(error, command.ending(error, extra)) for error in errors]
+    for error, found in endings:
+        if found is None:
+            log.error("stopped by a defect; please report it with the lines above", exc_info=error)
+        elif not isinstance(error, PenstockError):  # Where it came from may be of use, too.
+            log.debug("the traceback", exc_info=error)
+    ours = [(found, type(error).__name__) for error, found in endings if found is not None]
+    for found, name in sorted(ours, key=lambda each: each[0].code):
+        fields = {"exit_code": found.code, "error": name}
+        log.error("stopped: %s", found.line, extra=fields)
+    return max((found.code for found, _ in ours), default=command.FAILED)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     found: list[BaseException] = []
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return sorted(found, key=lambda error: isinstance(error, NeedsOperator))
+    return found
 
 
-async def _with_signals(main: Main) -> None:
+async def _with_signals(main: Main, logs: Logs) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -109,4 +92,15 @@ async def _with_signals(main: Main) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask, number)
+    loop.add_signal_handler(signal.SIGHUP, _reload, logs)
     await main(stop)
+
+
+def _reload(logs: Logs) -> None:
+    """Open log files again, and read certificates again; what cannot be is one line in the log."""
+    try:
+        logs.reopen()
+    except NeedsOperator as error:
+        log.error("SIGHUP: %s", error)
+    log.info("SIGHUP: the log is open again, certificates and passwords are read again")
+    security.read_again()

@@ -215,7 +215,7 @@ class OracleServer:
         won = False
         try:
             do = self._etcd.transactions
-            with etcd_errors():
+            with etcd_errors(self._etcd):
                 won, _ = self._etcd.transaction(
                     compare=[do.create(LEADER_KEY) == 0],
                     success=[do.put(LEADER_KEY, self._address, lease=lease.id)],
@@ -263,7 +263,7 @@ class OracleServer:
     def _save(self, term: _Term, limit_ms: int) -> int:
         """Save a window; return what is saved now, which may be an earlier save thought lost."""
         do = self._etcd.transactions
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             # Comparing the window's revision keeps a late save of ours, given up as timed out, from
             # putting the window back.
             saved, answers = self._etcd.transaction(
@@ -283,7 +283,7 @@ class OracleServer:
 
     def _read(self, key: str) -> tuple[bytes | None, int]:
         """Return a key's value and the revision it was last changed at, 0 when there is none."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             value, meta = self._etcd.get(key)
             return value, meta.mod_revision if meta else 0
 

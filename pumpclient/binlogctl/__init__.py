@@ -10,18 +10,17 @@
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
 
-Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first.
+Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first; the
+others are those of `penstock.command`.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock import __version__
-from penstock.errors import NeedsOperator, PenstockError
+from penstock import __version__, command
 from pumpclient.binlogctl import dump, lost, nodes
 from pumpclient.binlogctl.nodes import table_of
 
@@ -29,17 +28,14 @@ __all__ = ["main", "table_of"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code."""
-    arguments = _parser().parse_args(argv)
-    try:
+    """Run one command and return the exit code as `penstock.command` defines."""
+
+    def body() -> int:
+        arguments = _parser().parse_args(argv)
         code: int = arguments.run(arguments)
-    except NeedsOperator as error:
-        print(f"binlogctl: {error}", file=sys.stderr)
-        return 2
-    except PenstockError as error:
-        print(f"binlogctl: {error}", file=sys.stderr)
-        return 1
-    return code
+        return code
+
+    return command.run("binlogctl", body)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ Every byte is read and every checksum verified, whatever is shown. Exit code 1 w
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -117,14 +116,9 @@ def _dump(arguments: argparse.Namespace) -> int:
         raise NeedsOperator(
             f"there is no {arguments.path}", hint="name a Pump's data-dir or a .seg file"
         )
-    try:
-        totals = _walk(arguments)
-        if arguments.summary:
-            print(totals.text(len(segment_paths(arguments.path))))
-        sys.stdout.flush()
-    except BrokenPipeError:  # Whoever reads has seen enough, as `head` does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    totals = _walk(arguments)
+    if arguments.summary:
+        print(totals.text(len(segment_paths(arguments.path))))
     if totals.damages and not arguments.summary:
         print(f"binlogctl: {len(totals.damages)} damaged places", file=sys.stderr)
     return _DAMAGED if totals.damages else 0

@@ -23,8 +23,8 @@ from deploy.local.mariadb import MariadbServer, binlog_options
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.process import ServerProcess
 from deploy.local.sysbench import Sysbench, SysbenchRun
-from penstock import service
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.logs import start_logging
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
@@ -230,7 +230,7 @@ def _execute(cursor: Cursor, statement: str) -> None:
 
 def run(home: Path, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the two sides are equal."""
-    service.start_logging("info", str(home / "writers.log"))
+    start_logging("info", str(home / "writers.log"))
     print(f"starting two MariaDB servers, etcd, {PUMPS} Pumps and a Drainer on Spark", flush=True)
     upstream = MariadbServer(home / "upstream", options=binlog_options())
     with ExitStack() as stack:

@@ -1,6 +1,22 @@
 """`python -m pumpclient.mysql.source`, the same as the `mysql-source` script."""
 
-from pumpclient.mysql.source.command import main
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock import command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a source or one command; return the exit code as `penstock.command` defines."""
+
+    def body() -> int:
+        from pumpclient.mysql.source.command import main
+
+        return main(argv)
+
+    return command.run("mysql-source", body, extra="mysql")
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

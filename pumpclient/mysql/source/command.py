@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from penstock import config, service
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.errors import NeedsOperator, Retryable
 from penstock.http_status import HttpStatus
+from penstock.settings import check_address
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.config import SourceConfig
@@ -32,21 +33,14 @@ _COMMANDS = ("status", "pause", "resume", *VERBS, "purge")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a source or one command; return 0, 1 for what may work later, 2 for what must change."""
+    """Run a source or one command; return the exit code, raise what `penstock.command` sorts."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        if arguments[:1] == ["check"]:
-            return check(load(arguments[1:]))
-        if arguments and arguments[0] in _COMMANDS:
-            sys.stdout.write(ask(arguments))
-            return 0
-        return run(load(arguments))
-    except NeedsOperator as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return 2
-    except PenstockError as error:
-        sys.stderr.write(f"{PROG}: {error}\n")
-        return 1
+    if arguments[:1] == ["check"]:
+        return check(load(arguments[1:]))
+    if arguments and arguments[0] in _COMMANDS:
+        sys.stdout.write(ask(arguments))
+        return 0
+    return run(load(arguments))
 
 
 def load(argv: Sequence[str]) -> SourceConfig:
@@ -77,7 +71,13 @@ def run(settings: SourceConfig) -> int:
     # Groups are made of some ten thousand lists that no cycle runs through: they need no visits.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    return service.run(serve, log_level=settings.log_level, log_file=settings.log_file)
+    return service.run(
+        serve,
+        log_level=settings.log_level,
+        log_file=settings.log_file,
+        log_format=settings.log_format,
+        extra="mysql",
+    )
 
 
 def check(settings: SourceConfig) -> int:
@@ -98,14 +98,15 @@ def ask(argv: Sequence[str]) -> str:
     """Ask the source that runs here; return its answer, raise what it refuses."""
     told = _parser().parse_args(argv)
     method, path = _request(told)
+    check_address("addr", told.status_addr)
     host, _, port = told.status_addr.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
         text = answer.read().decode()
-    except OSError as error:
-        raise Retryable(f"no source answers at {told.status_addr}: {error}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise Retryable(f"no source answers at {told.status_addr}: {error!r}") from error
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:

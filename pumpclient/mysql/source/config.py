@@ -152,7 +152,10 @@ class SourceConfig:
     status_addr: str = setting("127.0.0.1:9251", "host:port of the pages and metrics; off: none")
     lease_s: int = setting(10, "a dead process keeps the source-id for so long")
     log_level: str = setting("info", "debug, info, warning or error", flag="-L")
-    log_file: str = setting("", "log to this file instead of stderr")
+    log_file: str = setting(
+        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+    )
+    log_format: str = setting("text", "text, or json: each line an object")
     source: ServerConfig = field(default_factory=ServerConfig)
     relay: RelayConfig = field(default_factory=RelayConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from penstock import __version__
-from penstock.errors import PenstockError
+from penstock.errors import Retryable
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.names import names_of
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     told = _parser().parse_args(argv)
     try:
         return verify(told)
-    except PenstockError as error:
+    except Retryable as error:  # 1 says that rows differ.
         sys.stderr.write(f"penstock verify: {error}\n")
         return 2
 

@@ -7,11 +7,20 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from penstock import service
 from penstock.errors import Corrupt, NeedsOperator, Retryable
+from penstock.logs import start_logging
+from tests.kit.authority import Authority
+from tests.kit.wait import eventually
+
+
+def written(path: Path, text: str) -> None:
+    """Return once a text is in a file."""
+    eventually(lambda: path.exists() and text in path.read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +28,8 @@ def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
     logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -63,6 +74,60 @@ def test_the_hint_is_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     assert captured.out == ""
 
 
+def test_a_hangup_opens_the_log_again_and_does_not_end_the_node(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+
+    async def main(stop: asyncio.Event) -> None:
+        path.rename(tmp_path / "node.log.1")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.to_thread(written, path, "SIGHUP")
+
+    assert service.run(main, log_file=str(path)) == 0
+    told = path.read_text()
+    assert "SIGHUP: the log is open again" in told
+    assert "stopping" not in told
+
+
+def test_a_hangup_reads_certificates_again(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = authority.issue("pump-1").tls
+    tls.check()
+    before = tls.version()
+
+    async def main(stop: asyncio.Event) -> None:
+        authority.issue("pump-1")
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.to_thread(written, path, "read anew")
+
+    path = tmp_path / "node.log"
+    assert service.run(main, log_file=str(path)) == 0
+    assert tls.version() is not before
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_with_a_hint(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def main(stop: asyncio.Event) -> None:
+        await asyncio.to_thread(Path("/proc/nowhere").mkdir)
+
+    assert service.run(main) == 2
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert "stopped: cannot use /proc/nowhere: No such file or directory (" in told[0]
+
+
+def test_a_package_that_is_missing_later_is_one_line_with_the_extra(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def main(stop: asyncio.Event) -> None:
+        raise ModuleNotFoundError("No module named 'pymysql'", name="pymysql")
+
+    assert service.run(main, extra="drainer") == 2
+    told = capfd.readouterr().err
+    assert "the package pymysql is not installed (pip install 'penstock[drainer]')" in told
+    assert "Traceback" not in told
+
+
 def test_an_unknown_log_level_is_refused() -> None:
     with pytest.raises(NeedsOperator, match="unknown log level 'loud'"):
-        service.start_logging("loud")
+        start_logging("loud")

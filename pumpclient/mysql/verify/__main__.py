@@ -1,0 +1,22 @@
+"""`python -m pumpclient.mysql.verify`, the same as the `penstock` script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock import command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code as `penstock.command` defines."""
+
+    def body() -> int:
+        from pumpclient.mysql.verify.command import main
+
+        return main(argv)
+
+    return command.run("penstock", body, extra="mysql")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,132 @@
+"""Log lines: one for each, whatever is in it, in a file that others may move away."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import NeedsOperator
+from penstock.logs import JsonLines, TextLines, start_logging
+
+log = logging.getLogger("some.part")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def record(text: str, *arguments: object, **more: Any) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "some.part", "levelname": "INFO", "msg": text, **more})
+    made.args = arguments
+    return made
+
+
+def test_statements_of_several_lines_stay_one_line_of_text() -> None:
+    line = TextLines().format(record("runs %s", "CREATE TABLE t (\n  id INT\r\n)\x1b[2J"))
+    assert line.endswith("INFO some.part: runs CREATE TABLE t (\\n  id INT\\r\\n)\\x1b[2J")
+
+
+@given(st.text())
+def test_no_text_breaks_a_line_or_is_lost_in_json(text: str) -> None:
+    assert len(TextLines().format(record("%s", text)).splitlines()) == 1
+    line = JsonLines().format(record("%s", text))
+    assert "\n" not in line
+    assert json.loads(line)["message"] == text
+
+
+def test_json_lines_tell_time_level_logger_and_what_was_given_besides() -> None:
+    fields = json.loads(JsonLines().format(record("stopped: %s", "why", created=1.5, exit_code=2)))
+    assert fields == {
+        "time": "1970-01-01T00:00:01.000Z",
+        "level": "info",
+        "logger": "some.part",
+        "message": "stopped: why",
+        "exit_code": 2,
+    } | {"time": fields["time"]}
+    assert fields["time"].startswith("1970-01-01T00:00:01.")
+
+
+def test_a_traceback_is_indented_in_text_and_a_field_in_json() -> None:
+    try:
+        raise RuntimeError("two\nlines")
+    except RuntimeError as error:
+        about = record("a defect", exc_info=(type(error), error, error.__traceback__))
+    first, *below = TextLines().format(about).splitlines()
+    assert first.endswith("a defect")
+    assert all(line.startswith("    ") for line in below)
+    assert "RuntimeError: two" in "\n".join(below)
+    line = JsonLines().format(about)
+    assert "\n" not in line
+    assert "RuntimeError: two\nlines" in json.loads(line)["traceback"]
+
+
+def test_arguments_that_do_not_fit_their_template_do_not_stop_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    start_logging(file=str(path))
+    for _ in range(20):  # More than the limit lets pass.
+        log.info("%d rows of %s", "many")
+    assert "%d rows of %s ('many',)" in path.read_text()
+
+
+def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    start_logging(file=str(path))
+    log.info("one")
+    path.rename(tmp_path / "node.log.1")
+    log.info("two")
+    assert "one" in (tmp_path / "node.log.1").read_text()
+    assert "one" not in path.read_text()
+    assert "two" in path.read_text()
+
+
+def test_a_file_is_opened_again_on_demand(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    logs = start_logging(file=str(path))
+    log.info("one")
+    path.rename(tmp_path / "node.log.1")
+    logs.reopen()
+    assert path.exists()
+    log.info("two")
+    assert "two" in path.read_text()
+
+
+def test_a_log_that_cannot_be_written_any_more_does_not_stop_the_node(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    logs = start_logging(file=str(folder / "node.log"))
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(NeedsOperator, match="cannot open the log file"):
+        logs.reopen()
+    log.info("nowhere")
+    folder.mkdir()
+    log.info("again")
+    assert "again" in (folder / "node.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"level": "loud"}, "unknown log level 'loud'"),
+        ({"form": "xml"}, "unknown log format 'xml'"),
+        ({"file": "/nowhere/node.log"}, "cannot write the log file /nowhere/node.log"),
+        ({"file": "/"}, "cannot write the log file /"),
+    ],
+)
+def test_logs_that_cannot_be_are_refused(settings: dict[str, str], problem: str) -> None:
+    with pytest.raises(NeedsOperator, match=problem):
+        start_logging(**settings)
