@@ -168,7 +168,7 @@ def test_a_data_dir_that_cannot_be_is_one_error_and_exit_code_two(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["pumps"], ["drainers"], ["timestamp"], ["status", "pump-1"], ["trigger-gc", "pump-1"]],
+    [["pumps"], ["drainers"], ["status", "pump-1"], ["trigger-gc", "pump-1"]],
 )
 def test_an_etcd_that_is_away_is_named_and_worth_another_try(
     arguments: Sequence[str], here: Run
