@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
-from pumpclient.mysql.source.command import main
+from pumpclient.mysql.source.__main__ import main
 from tests.integration.test_mysql_source import downstream
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sourcing import SourceProcess, rows_of
