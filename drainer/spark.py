@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import shutil
+import socketserver
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drainer.apply.arrow import without_pandas
 from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.task import serve_partition
 from drainer.apply.version import Bundle
@@ -39,6 +41,7 @@ _RESTART_S_MIN = 0.5
 _RESTART_S_MAX = 15.0
 _STOP_TIMEOUT_S = 10.0
 _LOCAL_TASKS_MAX = 4
+_LOOPBACK = "127.0.0.1"
 
 _LOG4J = """
 rootLogger.level = warn
@@ -150,7 +153,7 @@ class SparkJob:
         # Spark is imported by the thread that uses it: the import alone takes half a second.
         from pyspark import SparkContext
 
-        _import_spark_lightly()
+        _import_spark()
 
         running = SparkContext._active_spark_context
         if running is not None and _jvm_is_alive() and not running._jsc.sc().isStopped():
@@ -217,16 +220,23 @@ class SparkJob:
             log.warning("the Spark session did not stop cleanly: %s", _first_lines(error))
 
 
-def _import_spark_lightly() -> None:
-    """Import what Spark's calls into the JVM import, but not pandas: 40 MB that nobody uses."""
-    if "pandas" in sys.modules:
-        return
-    modules: dict[str, Any] = sys.modules
-    modules["pandas"] = None
-    try:
+def _import_spark() -> None:
+    """Import what Spark's first call into the JVM imports, and bind all that it does to addresses.
+
+    Spark binds one server, that of its accumulators, to the name `localhost`: on a host that
+    resolves no name it could not start.
+    """
+    with without_pandas():
         importlib.import_module("pyspark.testing.utils")
-    finally:
-        del modules["pandas"]
+    from pyspark import accumulators
+
+    accumulators.AccumulatorTCPServer.server_bind = _bind_to_an_address
+
+
+def _bind_to_an_address(server: socketserver.TCPServer) -> None:
+    if server.server_address[0] == "localhost":
+        server.server_address = (_LOOPBACK, *server.server_address[1:])
+    socketserver.TCPServer.server_bind(server)
 
 
 def _jvm_is_alive() -> bool:

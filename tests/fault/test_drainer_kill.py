@@ -85,6 +85,29 @@ def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(
         assert in_sqlite(path) == shop.expected()
 
 
+@pytest.mark.slow
+def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "down.db"
+    pump_factory(etcd_server.url)
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", batch_rows_max=20)
+    with PumpClient.connect(etcd_server.url) as client:
+        shop = Shop(client, seed=14)
+        shop.create()
+        for _ in range(10):
+            drainer.kill()
+            shop.trade(100)
+            drainer.start()
+            drainer.wait_until(shop.last_ts)
+            assert "defect" not in drainer.log_text()
+        assert in_sqlite(path) == shop.expected()
+
+
 def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_once(
     etcd: Any,
     etcd_server: EtcdServer,
