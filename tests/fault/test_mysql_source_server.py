@@ -230,7 +230,7 @@ def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     server.run("FLUSH BINARY LOGS")
     server.insert(3, first=10)
     server.run("FLUSH BINARY LOGS")
-    server.run(f"PURGE BINARY LOGS TO '{server.logs[-1]}'")
+    server.purge()
     source.start()
     status = source.fails()
     assert "1236" in status["problem"]

@@ -152,14 +152,7 @@ def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> Non
         relay.catch_up(source)
     source.run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
     source.insert(1)
-    last = source.logs[-1]
-
-    def purged() -> bool:
-        # The server keeps what its own recovery may need for a moment.
-        source.run(f"PURGE BINARY LOGS TO '{last}'")
-        return source.logs == [last]
-
-    eventually(purged, LONG_S)
+    source.purge()
     with relaying(tmp_path, source) as relay:
         error = relay.fails()
         assert isinstance(error, Purged)

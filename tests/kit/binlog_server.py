@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.local.mariadb import binlog_options, program
+from deploy.local.mariadb import binlog_options
+from deploy.local.programs import program
 from pumpclient.mysql.events.types import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.wait import eventually
 
 FLAGS_AT = 4 + 17
+PURGE_S_MAX = 90
 
 
 class BinlogServer(MariadbServer):
@@ -52,6 +55,20 @@ class BinlogServer(MariadbServer):
             "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
         )
         return [int(row[0]) for row in found]
+
+    def purge(self) -> None:
+        """Purge all files but the newest, and return once they are gone.
+
+        A server keeps, without an error, what a session still sends, be its replica dead, and what
+        InnoDB may still ask for.
+        """
+        newest = self.logs[-1]
+
+        def is_purged() -> bool:
+            self.run(f"PURGE BINARY LOGS TO '{newest}'")
+            return self.logs == [newest]
+
+        eventually(is_purged, PURGE_S_MAX)
 
     def raw(self, into: Path, first: str) -> None:
         """Let mariadb-binlog fetch all files from `first` on into a folder."""
