@@ -9,24 +9,25 @@ BIN := .venv/bin
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# What a goal needs beside Python's packages, by the names of deploy/packages.txt: all of it is there before anything starts.
+NEEDS_demo := $(if $(filter mysql,$(SINK) $(SOURCE)),mariadb) $(if $(filter mysql,$(SOURCE)),sysbench)
+NEEDS_test := mariadb clients tests servers
+NEEDS_test-slow := $(NEEDS_test) sysbench
+NEEDS_bench := mariadb clients sysbench
+
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
-	@deploy/setup.sh
+	@deploy/setup.sh $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too
-	@[ "$(SINK)" != mysql ] || deploy/setup.sh mariadb
-	@[ "$(SOURCE)" != mysql ] || deploy/setup.sh sysbench
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark and MariaDB
-	@deploy/setup.sh tests
 	$(BIN)/python -m pytest
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
-	@deploy/setup.sh tests sysbench
 	$(BIN)/python -m pytest -m slow
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
-	@deploy/setup.sh mariadb sysbench
 	@$(BIN)/python -m tests.bench $(ONLY)
 
 check: setup proto-check  ## Style, types and import rules

@@ -29,7 +29,7 @@ def use_java(environment: Mapping[str, str] = os.environ) -> Path:
         seen.append(f"{home} ({f'Java {version}' if version else 'no Java'})")
     raise NeedsOperator(
         f"Spark needs Java {VERSION_MIN} or later; found {', '.join(seen) or 'none'}",
-        hint="apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
+        hint="apt-get install default-jre-headless, or set JAVA_HOME",
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
+from deploy.local.programs import program
 from deploy.local.sql_server import SqlServer, Unpacked
 from penstock.errors import NeedsOperator
 
@@ -18,15 +18,6 @@ _SYSTEM_TABLES = (
     "fill_help_tables.sql",
     "mariadb_sys_schema.sql",
 )
-
-
-def program(*names: str) -> str:
-    """Return the path of the first of `names` that is installed."""
-    for name in names:
-        found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-        if found:
-            return found
-    raise NeedsOperator(f"no {names[0]} here", hint="apt-get install mariadb-server-core")
 
 
 def binlog_options(server_id: int = 1) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess
+from deploy.local.programs import program
 from penstock.errors import NeedsOperator
 
 WORKLOAD = "oltp_read_write"
@@ -22,14 +22,6 @@ DDL gets past them.
 """
 _TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
 _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
-
-
-def program() -> str:
-    """Return the path of sysbench; raise `NeedsOperator` when it is not installed."""
-    found = shutil.which("sysbench")
-    if found is None:
-        raise NeedsOperator("no sysbench here", hint="apt-get install sysbench")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +38,7 @@ class Sysbench:
         """Return the command line of `prepare`, `run` or `cleanup`, password included."""
         server = self.server
         return [
-            program(), self.workload, "--db-driver=mysql", f"--mysql-host={server.host}",
+            program("sysbench"), self.workload, "--db-driver=mysql", f"--mysql-host={server.host}",
             f"--mysql-port={server.port}", f"--mysql-user={server.user}",
             f"--mysql-password={server.password}", f"--mysql-db={self.schema}",
             f"--tables={self.tables}", f"--table-size={self.rows}",

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer, program
+from deploy.local.mariadb import MariadbServer
+from deploy.local.programs import program
 from pumpclient import PumpClient
 from pumpclient.mysql.load.sink import SinkOptions
 from pumpclient.mysql.load.unit import Load, LoadOptions

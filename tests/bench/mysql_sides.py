@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.cluster import Cluster
-from deploy.local.mariadb import MariadbServer, binlog_options, program
+from deploy.local.mariadb import MariadbServer, binlog_options
 from deploy.local.mysql_source import MysqlSource
+from deploy.local.programs import program
 from deploy.local.sysbench import Sysbench
 from penstock.errors import Retryable
 from pumpclient import PumpClient

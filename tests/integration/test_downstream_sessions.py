@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.mariadb import program
+from deploy.local.programs import program
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.sinks.mysql import MysqlSink
 from drainer.sinks.partitions import Partitions

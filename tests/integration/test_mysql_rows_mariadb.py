@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.mariadb import program
+from deploy.local.programs import program
 from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, make_event
 from pumpclient.mysql.events.types import ROWS_TYPES, EventType

@@ -41,5 +41,5 @@ def test_the_java_that_set_up_brought_is_the_last_resort(tmp_path: Path) -> None
 
 def test_without_java_the_error_names_what_was_found_and_a_remedy(tmp_path: Path) -> None:
     old = java(tmp_path / "a", "1.8.0_392")
-    with pytest.raises(NeedsOperator, match=r"Java 1\).*openjdk-17-jre-headless"):
+    with pytest.raises(NeedsOperator, match=r"Java 1\).*default-jre-headless"):
         use_java({"JAVA_HOME": str(old), "PATH": ""})

@@ -1,0 +1,137 @@
+"""What is missing is installed at once, or named in one line with its Debian packages.
+
+The script runs with a PATH of the test's own, where `id` and `apt-get` are the test's too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploy.local.programs import needed, program
+from penstock.errors import NeedsOperator
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "deploy" / "packages.sh"
+TOOLS = ("bash", "dirname", "grep", "sort", "tr")
+
+
+class Machine:
+    """A machine with a few tools, and with what a test adds."""
+
+    def __init__(self, home: Path, *, user_id: int = 0) -> None:
+        self.bin = home / "bin"
+        self.bin.mkdir()
+        self.installed = home / "installed"
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found
+            (self.bin / tool).symlink_to(found)
+        self.add("id", f"echo {user_id}")
+
+    def add(self, name: str, script: str = "exit 0") -> None:
+        """Put a program there."""
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def add_apt(self) -> None:
+        """Put an apt-get there that writes down what it is asked for."""
+        self.add("apt-get", f'echo "$@" >> {self.installed}')
+
+    def asks(self, *wanted: str) -> subprocess.CompletedProcess[str]:
+        """Run the script."""
+        return subprocess.run(
+            [str(SCRIPT), *wanted],
+            env={"PATH": str(self.bin)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+
+def test_without_root_one_line_names_all_that_is_missing_and_its_packages(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, user_id=1000)
+    machine.add_apt()
+    done = machine.asks("sysbench", "clients")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "setup: missing here: mariadb mariadb-dump mariadb-binlog mariadb-tzinfo-to-sql sysbench;"
+        " as root: apt-get install --no-install-recommends"
+        " mariadb-client mariadb-client-core sysbench"
+    ]
+    assert not machine.installed.exists()
+
+
+def test_with_root_all_packages_are_installed_at_once(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.add_apt()
+    machine.add("mariadb")
+    assert machine.asks("sysbench", "clients").returncode == 0
+    update, install = machine.installed.read_text().splitlines()
+    assert update.startswith("update")
+    assert install.endswith(" mariadb-client sysbench")
+
+
+def test_nothing_is_asked_of_anybody_when_all_is_there(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, user_id=1000)
+    machine.add("sysbench")
+    done = machine.asks("sysbench")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_machine_without_apt_is_told_what_debian_calls_it(tmp_path: Path) -> None:
+    done = Machine(tmp_path).asks("sysbench")
+    assert done.returncode == 1
+    assert done.stderr == "setup: missing here: sysbench; Debian has them in sysbench\n"
+
+
+def test_a_name_that_is_not_in_the_table_is_refused(tmp_path: Path) -> None:
+    done = Machine(tmp_path).asks("sysbnch")
+    assert done.returncode == 1
+    assert "no sysbnch in" in done.stderr
+
+
+def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
+    files = [*(ROOT / "deploy").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    asked = re.compile(r'\bprogram\("([\w-]+)"')
+    names = {name for file in files for name in asked.findall(file.read_text())}
+    assert {"mariadbd", "mariadb-binlog", "mariadb-tzinfo-to-sql", "sysbench"} <= names
+    assert names <= {row.program for row in needed()}
+
+
+@pytest.mark.parametrize(
+    ("goal", "some"),
+    [
+        (["demo", "SINK=mysql"], {"mariadb"}),
+        (["demo", "SOURCE=mysql"], {"mariadb", "sysbench"}),
+        (["test"], {"mariadb", "clients", "tests", "servers"}),
+        (["test-slow"], {"mariadb", "clients", "tests", "servers", "sysbench"}),
+        (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),
+    ],
+)
+def test_a_goal_wants_all_that_it_needs_before_anything_starts(
+    goal: list[str], some: set[str]
+) -> None:
+    steps = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", *goal],
+        cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    first, *wanted = steps[0].split()
+    assert first == "deploy/setup.sh"
+    assert set(wanted) == some
+    assert set(wanted) <= {name for row in needed() for name in row.wanted_for}
+
+
+def test_a_hint_names_the_package_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    for row in needed():
+        with pytest.raises(NeedsOperator) as refused:
+            program(row.program)
+        assert refused.value.hint.endswith(f"apt-get install {row.package}")
