@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.last_word import LastWord
 from penstock.lost import LostPump
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import (
@@ -38,9 +39,14 @@ class Neighbours(Protocol):
 
     lost: Mapping[str, LostPump]
     """The Pumps that are given up, as the last pass found them."""
+    last_words: Mapping[str, LastWord]
+    """What stopped Pumps have said that they hold, as the last pass found it."""
 
     async def publish_and_list(self) -> Sequence[NodeStatus]:
         """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        """List a Pump that etcd does not know any more. May be Retryable."""
 
     def now_ts(self) -> int:
         """Return about the present time of the cluster; 0 if it is not known."""
@@ -69,6 +75,7 @@ class Membership:
         self._tls = tls
         self._known: tuple[int, float] | None = None
         self.lost: Mapping[str, LostPump] = {}
+        self.last_words: Mapping[str, LastWord] = {}
 
     def now_ts(self) -> int:
         """Return about the present time of the cluster, without asking anyone."""
@@ -98,6 +105,10 @@ class Membership:
     async def publish_and_list(self) -> Statuses:
         """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
         return await asyncio.to_thread(self._publish_and_list, self._status())
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        """List a Pump that etcd does not know any more. May be Retryable."""
+        await asyncio.to_thread(self._registry.put, NodeKind.PUMP, pump)
 
     async def publish(self, state: NodeState) -> None:
         """Take a state and publish it; etcd being away is logged and nothing more."""
@@ -162,8 +173,10 @@ class Membership:
 
     def _publish_and_list(self, status: NodeStatus) -> Statuses:
         self._registry.put(NodeKind.DRAINER, status)
-        self.lost = self._registry.lost()
-        return self._registry.list(NodeKind.PUMP)
+        statuses = self._registry.list(NodeKind.PUMP)
+        # After the list: a Pump withdraws its word before it lists itself as anything but offline.
+        self.lost, self.last_words = self._registry.lost(), self._registry.last_words()
+        return statuses
 
     def _status(self) -> NodeStatus:
         return NodeStatus(

@@ -12,21 +12,27 @@ or dead holds the low water where it is; it is never skipped. Fake binlogs keep 
 
 A Pump that joins late enters at what was already emitted. That is safe because it takes its first
 write only after it entered here: its commits then get timestamps the oracle had not yet handed out.
+One that left before it had sent everything, and comes back, enters where it left. What it sends at
+or below what was emitted can take no place in the order any more: fake binlogs may pass, and what
+an operator has named; any transaction else stops the merge, with the range that is missing.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import lt
 
 import numpy as np
 
-from drainer.payload import Payload, release, start_ts_of
+from drainer.payload import Payload, is_fake, release, start_ts_of
 from penstock.errors import NeedsOperator
+
+log = logging.getLogger(__name__)
 
 PAYLOAD_OVERHEAD_BYTES = 80
 """What a buffered binlog costs beside its bytes: the bytes object, its timestamp, two slots."""
@@ -65,17 +71,27 @@ class _Source:
 class Merger:
     """The merge of all Pumps' streams; knows no clock, no network and no thread."""
 
-    def __init__(self, after_ts: int) -> None:
-        """Start after `after_ts`: what is at or below it was emitted in an earlier life."""
+    def __init__(self, after_ts: int, ignored_ts: Set[int] = frozenset()) -> None:
+        """Start after `after_ts`: what is at or below it was emitted in an earlier life.
+
+        Transactions at `ignored_ts` may come too late: an operator has seen to them.
+        """
         self.emitted_ts = after_ts
         self.duplicates = 0
+        self.late = 0
+        """Transactions that came too late and were among `ignored_ts`."""
+        self._ignored_ts = ignored_ts
         self._sources: dict[str, _Source] = {}
 
-    def add(self, source: str) -> int:
-        """Let a Pump enter and return the `commit_ts` after which it must be pulled."""
+    def add(self, source: str, left_ts: int | None = None) -> int:
+        """Let a Pump enter and return the `commit_ts` after which it must be pulled.
+
+        `left_ts` is up to where it was received when it left, if there may be more after that.
+        """
         assert source not in self._sources or self._sources[source].finished, source
-        self._sources[source] = _Source(self.emitted_ts)
-        return self.emitted_ts
+        after_ts = self.emitted_ts if left_ts is None else min(left_ts, self.emitted_ts)
+        self._sources[source] = _Source(after_ts)
+        return after_ts
 
     def finish(self, source: str) -> None:
         """Let a Pump leave: what it sent is still emitted, but it no longer holds the merge."""
@@ -91,10 +107,34 @@ class Merger:
         assert not state.finished, f"{source} has left the merge"
         if commit_ts[0] <= state.received_ts or not _rises(commit_ts):
             raise _disorder(source, state.received_ts, commit_ts)
+        if commit_ts[0] <= self.emitted_ts:
+            left_ts, state.received_ts = state.received_ts, commit_ts[-1]
+            commit_ts, payloads = self._on_time(source, left_ts, commit_ts, payloads)
+            if not commit_ts:
+                return
         size = sum(map(len, payloads)) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
         state.received_ts = commit_ts[-1]
         state.bytes += size
         state.chunks.append(_Chunk(commit_ts, payloads, size))
+
+    def _on_time(
+        self, source: str, left_ts: int, commit_ts: Sequence[int], payloads: Sequence[Payload]
+    ) -> tuple[Sequence[int], Sequence[Payload]]:
+        """Return the part of a run that is not too late; `NeedsOperator` when more than time is.
+
+        A Pump that enters at what was emitted sends nothing below it; only one that left does.
+        """
+        late = bisect_right(commit_ts, self.emitted_ts)
+        for ts, payload in zip(commit_ts[:late], payloads, strict=False):
+            if is_fake(payload):
+                continue
+            if ts not in self._ignored_ts:
+                raise _too_late(source, left_ts, ts, self.emitted_ts)
+            log.warning("transaction %d of Pump %s is in ignore-txn-commit-ts, and too late for"
+                        " the merge: it is left out", ts, source)  # fmt: skip
+            self.late += 1
+            release(payload)
+        return commit_ts[late:], payloads[late:]
 
     def take(self) -> Merged | None:
         """Return the next run at or below the low water, or None when every such one is out.
@@ -203,6 +243,17 @@ def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOpera
         f"Pump {source} sent commit_ts {ts} after {last}",
         hint="its store is damaged, or two Pumps run under one node id; "
         "emitting either binlog could break the commit order, so the Drainer stops",
+    )
+
+
+def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOperator:
+    return NeedsOperator(
+        f"Pump {source} came back with the transaction {ts}, after this Drainer had gone on without"
+        f" it: what it holds of ({left_ts}, {emitted_ts}] is not downstream",
+        hint="restore the downstream from a backup made before that, and the Drainer pulls it in"
+        f" order; or read it with `binlogctl dump --full --from-ts {left_ts + 1} --to-ts"
+        f" {emitted_ts}` on that Pump's data-dir, repair the downstream by hand, and then name"
+        " those transactions in ignore-txn-commit-ts",
     )
 
 

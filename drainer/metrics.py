@@ -39,6 +39,11 @@ def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
         "low_water", "What every Pump was received up to, ms.", physical_ms(held.low_water)
     )
     yield _gauge("low_water_held_seconds", "How long it has stood there.", held.for_s)
+    yield _gauge(
+        "late_transactions_left_out",
+        "Transactions in ignore-txn-commit-ts that came too late for the merge.",
+        pumps.late,
+    )
     condition = GaugeMetricFamily(
         f"{OWN}_pump_condition", "1 for what a stream is.", labels=["nodeID", "condition"]
     )

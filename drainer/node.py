@@ -104,7 +104,7 @@ class _Node:
         self._port = listen(self._server, config.addr, parts.security)
         address = reached_at(config, self._port)
         node_id = parts.home.node_id(config.node_id, address)
-        merger = Merger(checkpoint.commit_ts)
+        merger = Merger(checkpoint.commit_ts, config.ignored_ts)
         self._membership = Membership(
             Registry(parts.etcd),
             parts.oracle,
@@ -116,7 +116,7 @@ class _Node:
         spool = Spool(parts.home.path / "spool", bytes_max=config.batch_bytes_max)
         tls, metadata_only = parts.security.tls, parts.executors_fetch
         who = Who(parts.cluster_id, node_id, spool, tls=tls, metadata_only=metadata_only)
-        self._pumps = Pumps(merger, self._membership, who, config.buffer_bytes)
+        self._pumps = Pumps(merger, self._membership, who, config.buffer_bytes, checkpoint.pumps)
         self._pipeline = self._wired(merger, followed, checkpoint, relay)
         services = Services(
             refresh=self._pumps.refresh,

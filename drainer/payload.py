@@ -104,6 +104,11 @@ def start_ts_of(payload: Payload) -> int:
     return payload.start_ts if isinstance(payload, Remote) else decode_binlog(payload).start_ts
 
 
+def is_fake(payload: Payload) -> bool:
+    """Tell whether it moves nothing but time; raise `Malformed` for bytes that are no binlog."""
+    return isinstance(payload, bytes) and decode_binlog(payload).is_fake
+
+
 def release(payload: Payload) -> None:
     """Let go of a binlog that nobody will read any more."""
     if isinstance(payload, Spooled):

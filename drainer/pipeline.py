@@ -210,6 +210,7 @@ class Pipeline:
             self._source.schemas.version,
             ddl_intent_ts=intent_ts,
             origins=step.origins,
+            pumps=self._source.pumps.standing(),
         )
         work = _Work(step, checkpoint, change, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and (step.rows or step.slices):

@@ -121,6 +121,11 @@ class Puller:
             pause_s = RETRY_S_MIN if got else min(pause_s * 2, RETRY_S_MAX)
             await asyncio.sleep(pause_s)
 
+    @property
+    def is_original(self) -> bool:
+        """True for a Pump that turned out to know only the original's methods."""
+        return not self._batched
+
     def _found(self) -> None:
         if self.problem:
             log.info("pulling from Pump %s at %s", self.pump, self.address)

@@ -8,7 +8,13 @@ what arrives more than `FRESH_S` after the last pass waits for the next one to s
 that was frozen, or cut off from etcd, may have been taken for dead by a Pump that then joined.)
 
 Every Pump that is not offline takes part. One that is paused, restarting or dead holds the merge;
-it is named in log, status and metrics, never skipped, unless an operator has declared it lost.
+it is named in log, status and metrics, never skipped, unless an operator has declared it lost. An
+offline one is let go when its own last word says that all of it is here (`parting.py`).
+
+Who takes part is in the checkpoint (`standing`): a Drainer that starts knows whom it has to wait
+for, whatever etcd lists by then. A Pump that was lost stands there with the commit_ts up to which
+it was received; should it come back all the same, it is pulled from there, and not from where the
+others are.
 """
 
 from __future__ import annotations
@@ -16,11 +22,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from drainer.figures import Figures
 from drainer.membership import Neighbours
 from drainer.merger import PAYLOAD_OVERHEAD_BYTES, Merger
+from drainer.parting import may_part
 from drainer.payload import Payload, release
 from drainer.puller import Puller, Who
 from drainer.stall import (
@@ -43,16 +50,30 @@ FRESH_S = 6.0
 """Less than the 10 s after which a Pump takes a silent Drainer for dead, clocks being apart."""
 
 _HELD_WARN_S = HELD_S
+_UNKNOWN_HOST = "unknown:0"
 
 
 class Pumps:
     """All Pumps of the cluster as one merge sees them; lives in one event loop."""
 
-    def __init__(self, merger: Merger, around: Neighbours, who: Who, room_bytes: int) -> None:
-        """Prepare; all Pumps together may have `room_bytes` waiting for the merge."""
+    def __init__(
+        self,
+        merger: Merger,
+        around: Neighbours,
+        who: Who,
+        room_bytes: int,
+        standing: Mapping[str, int] | None = None,
+    ) -> None:
+        """Prepare; all Pumps together may have `room_bytes` waiting for the merge.
+
+        `standing` is the checkpoint's.
+        """
         self.arrived = asyncio.Event()
         self.figures = Figures()
         self._given_up: dict[str, tuple[LostPump, int]] = {}
+        stood = standing or {}
+        self._expected = {name for name, left_ts in stood.items() if not left_ts}
+        self._left_ts = {name: left_ts for name, left_ts in stood.items() if left_ts}
         self._heard_s: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._merger = merger
@@ -65,6 +86,7 @@ class Pumps:
         self._passing = asyncio.Lock()
         self._passed = asyncio.Event()
         self._fresh_until_s = 0.0
+        self._doubted: set[str] = set()
         self._watch = LowWaterWatch(_now_s(), warn_s=_HELD_WARN_S)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -76,9 +98,11 @@ class Pumps:
             lost = self._around.lost
             for status in statuses:
                 if status.node_id in lost:
-                    self._give_up(lost[status.node_id], status)
+                    self._statuses[status.node_id] = status
+                    self._give_up(lost[status.node_id])
                 else:
                     self._follow(status)
+            await self._look_for_expected({status.node_id for status in statuses})
             self._fresh_until_s = started_s + FRESH_S
             self._passed.set()
             self._passed = asyncio.Event()
@@ -151,6 +175,18 @@ class Pumps:
         """Return up to which commit_ts each Pump's stream was received."""
         return {name: self._merger.received_ts(name) for name in self._pullers}
 
+    def standing(self) -> dict[str, int]:
+        """Return who takes part, for the checkpoint: 0; or up to where it was received.
+
+        The latter for those that were given up, and for one that came back from there and is not
+        with the others yet.
+        """
+        stands = {name: left_ts for name, (_, left_ts) in self._given_up.items()}
+        for name in self._pullers:
+            received_ts = self._merger.received_ts(name)
+            stands[name] = received_ts if received_ts < self._merger.emitted_ts else 0
+        return stands | dict.fromkeys(self._expected, 0)
+
     def views(self) -> list[PumpView]:
         """Return every Pump as an operator sees it, those given up too."""
         now_ts, now_s, views = self._around.now_ts(), _now_s(), []
@@ -173,6 +209,11 @@ class Pumps:
         return Held(low_water=self._watch.low_water, for_s=for_s, since_s=time.time() - for_s)
 
     @property
+    def late(self) -> int:
+        """How many transactions came too late for the merge and were left out, as was said."""
+        return self._merger.late
+
+    @property
     def binlogs_waiting(self) -> int:
         """How many binlogs wait for the merge."""
         return self._merger.binlogs
@@ -181,6 +222,7 @@ class Pumps:
         """Return what an operator wants to read: who holds the merge, and a line for each Pump."""
         views = self.views()
         lines = self.held().describe(views)
+        lines["late_transactions_left_out"] = str(self.late)
         for view in views:
             lines[f"pump {view.name}"] = view.describe()
             lines[f"pump {view.name} received_ts"] = str(view.received_ts)
@@ -205,17 +247,41 @@ class Pumps:
         name = status.node_id
         self._statuses[name] = status
         known = self._pullers.get(name)
-        if status.state is NodeState.OFFLINE:
+        if status.state is NodeState.OFFLINE and self._may_part(status):
+            self._expected.discard(name)
             if known is not None:
-                self._leave(status, *known)
+                self._leave(status, known[1])
         elif known is not None:
             known[0].address = status.host
         else:
             self._join(status)
 
+    def _may_part(self, status: NodeStatus) -> bool:
+        """Tell whether an offline Pump is to be let go; `NeedsOperator` when some is missing."""
+        name, known = status.node_id, self._pullers.get(status.node_id)
+        word = self._around.last_words.get(name)
+        if known is None:
+            if word is None and name in self._left_ts:
+                return True  # It went with its word, which is withdrawn as it starts again.
+            received_ts = self._left_ts.get(name, self._merger.emitted_ts)
+            return may_part(status, word, received_ts, takes_part=name in self._expected)
+        received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
+        parts = may_part(status, word, received_ts, takes_part=is_ours)
+        if not parts and name not in self._doubted:
+            self._doubted.add(name)
+            log.warning(
+                "Pump %s is offline in etcd, but has not said itself that it hands over nothing"
+                " more: it stays in the merge, at %d (was its state changed by hand? If it does"
+                " not run, start it)",
+                name, received_ts,
+            )  # fmt: skip
+        return parts
+
     def _join(self, status: NodeStatus) -> None:
         name = status.node_id
-        after_ts = self._merger.add(name)
+        after_ts = self._merger.add(name, self._left_ts.pop(name, None))
+        self._expected.discard(name)
+        self._given_up.pop(name, None)
         log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
         puller = Puller(name, status.host, self._who, self)
         puller.on_break = self.figures.broke
@@ -224,27 +290,49 @@ class Pumps:
         task.add_done_callback(self._puller_ended)
         self._pullers[name] = (puller, task)
 
-    def _leave(self, status: NodeStatus, puller: Puller, task: asyncio.Task[None]) -> None:
-        """Let a Pump go that has said it is drained; say so when it was declared gone instead."""
+    async def _look_for_expected(self, listed: Set[str]) -> None:
+        """List Pumps again that took part at the checkpoint and that etcd does not know any more.
+
+        So they are waited for and shown like others that are away; one that lives lists itself.
+        """
+        for name in self._expected - listed:
+            lost, word = self._around.lost.get(name), self._around.last_words.get(name)
+            if lost is not None:
+                self._give_up(lost)
+                continue
+            status = NodeStatus(node_id=name, host=_UNKNOWN_HOST, state=NodeState.PAUSED)
+            if word is not None and may_part(
+                status, word, self._merger.emitted_ts, takes_part=True
+            ):
+                self._expected.discard(name)
+                continue
+            log.error(
+                "Pump %s took part up to the checkpoint, and etcd does not list it: it is listed"
+                " again as paused, and waited for (start it; it lists itself)",
+                name,
+            )
+            await self._around.list_again(status)
+            self._follow(status)
+
+    def _leave(self, status: NodeStatus, task: asyncio.Task[None]) -> None:
+        """Let a Pump go that is drained."""
         name = status.node_id
         received_ts = self._merger.received_ts(name)
-        if received_ts < status.max_commit_ts:
-            log.error(
-                "Pump %s was set offline at commit_ts %d, this Drainer has received it up to %d: "
-                "what lies between is lost to it",
-                name, status.max_commit_ts, received_ts,
-            )  # fmt: skip
-        else:
-            log.info("Pump %s is offline and leaves the merge, drained at %d", name, received_ts)
+        log.info("Pump %s is offline and leaves the merge, drained at %d", name, received_ts)
+        self._doubted.discard(name)
+        self._left_ts[name] = received_ts
         self._part(name, task)
 
-    def _give_up(self, lost: LostPump, status: NodeStatus) -> None:
+    def _give_up(self, lost: LostPump) -> None:
         """Leave a Pump out that is lost; `NeedsOperator` when more is lost to us than accepted."""
-        name = status.node_id
+        name = lost.pump
+        self._expected.discard(name)
         if name in self._given_up:
             return
         known = self._pullers.get(name)
-        received_ts = self._merger.received_ts(name) if known else self._merger.emitted_ts
+        received_ts = self._left_ts.get(name, self._merger.emitted_ts)
+        if known is not None:
+            received_ts = self._merger.received_ts(name)
         lost.check_drainer(received_ts)
         if received_ts >= lost.up_to_ts:
             return  # Nothing of it was missed.
@@ -254,6 +342,7 @@ class Pumps:
             name, lost.made, received_ts, lost.up_to_ts,
         )  # fmt: skip
         self._given_up[name] = (lost, received_ts)
+        self._left_ts[name] = received_ts
         if known is not None:
             self._part(name, known[1])
 
@@ -279,11 +368,12 @@ class Pumps:
             log.warning("no Pump is registered; waiting at commit_ts %d", held.low_water)
         for view in self.views():
             if view.holds:
+                remedy = view.remedy
                 log.warning(
                     "the merge has waited %.0f s for Pump %s (%s, %s) at low water %d; "
-                    "%d bytes of other Pumps wait with it",
+                    "%d bytes of other Pumps wait with it%s",
                     held.for_s, view.name, view.state, view.why or "connected", held.low_water,
-                    self._merger.bytes,
+                    self._merger.bytes, f" ({remedy})" if remedy else "",
                 )  # fmt: skip
 
 

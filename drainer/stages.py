@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from drainer.merger import Merged
@@ -16,6 +17,9 @@ class Feed(Protocol):
 
     def taken(self) -> None:
         """Note that the merger was taken from: there may be room again."""
+
+    def standing(self) -> Mapping[str, int]:
+        """Return who takes part in the merge, for the checkpoint."""
 
 
 class Merge(Protocol):

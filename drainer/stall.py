@@ -62,6 +62,23 @@ class PumpView:
     lag_s: float
     holds: bool
 
+    @property
+    def remedy(self) -> str:
+        """What ends the waiting for it, the harmless way first; empty where time will do."""
+        if self.condition is Condition.STOPPED:
+            return (
+                f"start {self.name} again and it hands over what it holds; to do without it from"
+                f" then on: binlogctl offline-pump --node-id {self.name}, which also takes a"
+                " stopped one of which every Drainer has everything"
+            )
+        if self.condition is Condition.DEAD:
+            return (
+                f"start {self.name} again: what it holds is on its disk only; if that disk is gone"
+                f" for ever, binlogctl lost-pump {self.name} --accept-loss-after 0 changes nothing"
+                " and says what every Drainer would lose"
+            )
+        return ""
+
     def describe(self) -> str:
         """Return it on one line."""
         about = f"{self.condition}, {self.why}" if self.why else str(self.condition)
@@ -91,6 +108,9 @@ class Held:
             holders = [view for view in views if view.holds]
             who = "; ".join(f"{v.name} ({v.condition}: {v.why or v.state})" for v in holders)
             told["held_by"] = f"{who or 'no Pump is registered'}, since {since}"
+            remedies = dict.fromkeys(view.remedy for view in holders if view.remedy)
+            if remedies:
+                told["held_by_remedy"] = "; ".join(remedies)
         return told
 
 

@@ -1,6 +1,7 @@
 """What a Pump is called and where it is reached: the name stays with the data, the address may not.
 
     .node      the name, in the data folder: text of one line, written once
+    .cluster   the id of the cluster whose binlogs these are: decimal text, written once
 
 A Pump that moves to another host, or whose host is renamed, keeps its name, and with it its place
 in the merge and its writers; only the address in its status changes.
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from penstock.errors import NeedsOperator
 from penstock.files import replace_file
+from penstock.registry import CLUSTER_ID_KEY
 
 _NAME_FILE = ".node"
+_CLUSTER_FILE = ".cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,22 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
             hint="leave --node-id away, or use another --data-dir",
         )
     return name
+
+
+def refuse_other_cluster(folder: Path, cluster_id: int) -> None:
+    """Raise `NeedsOperator` for a data folder of another cluster; its id stays with the data.
+
+    A folder that bears none yet, being new or of an earlier version, belongs to `cluster_id`.
+    """
+    path = folder / _CLUSTER_FILE
+    if not path.exists():
+        replace_file(path, f"{cluster_id}\n".encode())
+        return
+    kept = path.read_text(encoding="utf-8").strip()
+    if kept != str(cluster_id):
+        raise NeedsOperator(
+            f"{folder} holds binlogs of cluster {kept or '?'}, but etcd is that of cluster"
+            f" {cluster_id}",
+            hint="check --etcd-urls and --data-dir; if etcd lost its data, put the id back before"
+            f" any node starts: etcdctl put {CLUSTER_ID_KEY} {kept or '<id>'}",
+        )

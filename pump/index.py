@@ -53,6 +53,8 @@ _pack_key, _pack_commit, _pack_prewrite = _COMMIT_KEY.pack, _COMMIT.pack, _PREWR
 _NOWHERE = (0, 0, 0)
 _CHUNK_ENTRIES = 512
 _TS_END = 1 << 64
+_FAKES_PASSED_MAX = 1_000_000
+"""Read in about two seconds."""
 
 _compacted = failpoints.point("pump.flush.compacted")
 _flushed = failpoints.point("pump.flush.done")
@@ -206,6 +208,22 @@ class Index:
     def last_ts(self) -> tuple[int, int]:
         """Return the largest start_ts and the largest commit_ts in the index, 0 if none."""
         return self._last(b"p", b"q"), self._last(b"c", b"d")
+
+    def last_transaction_ts(self) -> int:
+        """Return the largest commit_ts that is not a fake binlog's, 0 without one.
+
+        Behind very many fake ones it gives up and returns where it got to, which is above.
+        """
+        with (
+            _errors(str(self.path)),
+            self._db.iterator(start=b"c", stop=b"d", reverse=True, verify_checksums=True) as rows,
+        ):
+            ts = 0
+            for key, value in itertools.islice(rows, _FAKES_PASSED_MAX):
+                ts = _COMMIT_KEY.unpack(key)[1]
+                if value[0] != FAKE:
+                    return int(ts)
+            return 0 if next(rows, None) is None else int(ts)
 
     def forget(self, up_to_ts: int, before_segment: int) -> int:
         """Delete the entries up to `up_to_ts` whose binlogs lay in dropped segments."""

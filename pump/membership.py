@@ -1,6 +1,7 @@
 """A Pump among the others: how it joins, keeps its status in etcd, and what Drainers still need.
 
     serving ──> `paused` in etcd ──> Notify every live Drainer ──> `online` in etcd ──> Prewrites
+       └─ its last word is withdrawn first; the next one is left when it stops
 
 A Drainer that was notified has this Pump in its merge before any writer can choose it; so no
 binlog can be overtaken. A Drainer whose heartbeat is stale is dead and skipped: when it starts, it
@@ -26,6 +27,7 @@ from penstock.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
 from penstock.security import Tls, open_aio_channel
 
 if TYPE_CHECKING:
+    from penstock.last_word import LastWord
     from penstock.registry import NodeRegistry
     from pump.clock import ClusterClock
     from pump.identity import Identity
@@ -63,6 +65,7 @@ class Membership:
         self._tls = tls
         self.state = NodeState.PAUSED
         self.etcd_is_away = False
+        self._word: LastWord | None = None
 
     async def join(self) -> None:
         """Return once this Pump is online; tries again until then, saying what is in the way."""
@@ -70,6 +73,7 @@ class Membership:
             try:
                 await self._clock.next_ts()
                 await self._check_name()
+                await asyncio.to_thread(self._registry.forget_last_word, self._node_id)
                 await self._put(NodeState.PAUSED)
                 await self._notify_drainers()
                 await self._put(NodeState.ONLINE)
@@ -82,13 +86,19 @@ class Membership:
                 return
 
     async def enter(self, state: NodeState) -> None:
-        """Take a state at once, and publish it; without etcd the next heartbeat will.
-
-        After offline there is no next one: then this tries for a minute.
-        """
+        """Take a state at once, and publish it; without etcd the next heartbeat will."""
         self.state = state
         log.info("pump %s is %s", self._node_id, state)
         await self._beat()
+
+    async def leave(self, state: NodeState, word: LastWord | None) -> None:
+        """Take the last state, once nothing can be written any more, and say what is held.
+
+        The word comes first: who sees an offline Pump can know why. After offline there is no
+        heartbeat any more: then this tries for a minute.
+        """
+        self._word = word
+        await self.enter(state)
         if state is NodeState.OFFLINE and self.etcd_is_away:
             await self._insist()
 
@@ -136,14 +146,16 @@ class Membership:
             if not self.etcd_is_away:
                 return
         log.error(
-            "etcd never heard that pump %s is %s (tell it: binlogctl update-pump --node-id %s"
-            " --state %s)",
-            *(self._node_id, self.state, self._node_id, self.state),
+            "etcd never heard that pump %s is %s, so Drainers wait for it (when etcd is back, start"
+            " this Pump again and take it offline once more)",
+            *(self._node_id, self.state),
         )
 
     async def _beat(self) -> None:
         begin_s = time.monotonic()
         try:
+            if self._word is not None:
+                await asyncio.to_thread(self._registry.put_last_word, self._word)
             await self._put(self.state)
         except PenstockError as error:
             if not self.etcd_is_away:

@@ -4,10 +4,11 @@
     online ── Close ──> closing ── every Drainer's checkpoint passed our end ──> offline
 
 Paused means "will be back with the binlogs it holds", so the Drainers wait for it; offline means
-"everything here was applied, forget me". A Drainer that is dead but not offline will want its
-binlogs when it starts again: it holds up `Close`, and log and status name it. `Close` may be
-repeated while closing, to name Drainers that shall not be waited for as long as they are dead;
-what such a one loses is an error in the log.
+"everything here was applied, forget me". A paused Pump of which that is true can be taken offline
+without being started, by its last word (`penstock.last_word`). A Drainer that is dead but not
+offline will want its binlogs when it starts again: it holds up `Close`, and log and status name it.
+`Close` may be repeated while closing, to name Drainers that shall not be waited for as long as they
+are dead; what such a one loses is an error in the log.
 """
 
 from __future__ import annotations
@@ -187,5 +188,8 @@ class Operator:
         behind_s = seconds_between(drainer.max_commit_ts, end_ts)
         text = f"drainer {drainer.node_id} ({drainer.state}) is {behind_s:.1f} s behind"
         if not self._membership.is_live(drainer):
-            text += ", and not running (start it, or name it with --skip-drainer)"
+            text += (
+                ", and not running (start it; without it, named with --skip-drainer, it never gets"
+                " what it lacks)"
+            )
         return text

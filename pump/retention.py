@@ -6,9 +6,10 @@
 
 Every Drainer that is not offline holds the purge, a dead one too: when it starts again it needs
 its binlogs, and a full disk only makes writers wait, while a gap cannot be closed any more. A
-Drainer that will not come back is marked offline with binlogctl. Who wants the disk bounded
-whatever happens sets `gc-force-after-days`: what is older goes, and an error in the log names the
-Drainers that lost something, and what. Both are announced, as in the original, 20 hours ahead.
+Drainer that will not come back is marked offline with `binlogctl update-drainer`. Who wants the
+disk bounded whatever happens sets `gc-force-after-days`: what is older goes, and an error in the
+log names the Drainers that lost something, and what. Both are announced, as in the original,
+20 hours ahead.
 """
 
 from __future__ import annotations
@@ -77,7 +78,14 @@ def _warning(drainer: NodeStatus, left_s: float, *, lossy: bool) -> str:
     when = f"in {left_s / 3600:.1f} h" if left_s > 0 else "from now on"
     return (
         f"drainer {drainer.node_id} ({drainer.state}) is at checkpoint {drainer.max_commit_ts} and"
-        f" {when} {what} (start it, or mark it offline with binlogctl)"
+        f" {when} {what} ({_remedy(drainer)})"
+    )
+
+
+def _remedy(drainer: NodeStatus) -> str:
+    return (
+        "start it; if it will never run again: binlogctl update-drainer --node-id"
+        f" {drainer.node_id} --state offline lets go of what only it needs, for ever"
     )
 
 
@@ -156,7 +164,7 @@ class Retention:
             held += f", {len(others)} more Drainers are late too"
         if found.forced:
             return f"{held}, those older than {self._force_after_days:g} days went all the same"
-        return f"{held}, though {old} (start it, or mark it offline with binlogctl)"
+        return f"{held}, though {old} ({_remedy(first)})"
 
     def _name_losses(self, found: Plan) -> None:
         purged_ts = self._storage.purged_ts

@@ -142,6 +142,13 @@ class Storage:
         """The commit_ts up to which the stream is gone; a pull must start at or above it."""
         return self.stream.purge.purged_ts
 
+    def holds_up_to_ts(self) -> int:
+        """Return a commit_ts above which no transaction is indexed, nor was before a purge.
+
+        It is the last transaction's own, unless very many fake binlogs came after that.
+        """
+        return max(self._index.last_transaction_ts(), self.purged_ts)
+
     def append(self, records: Sequence[Record]) -> Appended:
         """Store `records` with one write and one fdatasync; durable when it returns.
 

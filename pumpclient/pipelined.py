@@ -210,7 +210,7 @@ class GroupWriter:
             return Malformed(told, hint="a smaller bound of group or transaction may help")
         if failure.reason is Reason.CLUSTER_MISMATCH:
             return NeedsOperator(
-                told, hint="it was started with another etcd; update its state or its settings"
+                told, hint="it belongs to another cluster: check its --etcd-urls, and this writer's"
             )
         return Retryable(told)
 

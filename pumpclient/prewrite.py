@@ -113,7 +113,7 @@ class Prewriter:
         elif failure.reason is Reason.CLUSTER_MISMATCH:
             raise NeedsOperator(
                 f"pump {pump.node_id}: {failure.message}",
-                hint="it was started with another etcd; update its state or its settings",
+                hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
             )
         return False
 

@@ -38,15 +38,16 @@ class EndsAtDdl(PenstockError):
 class Replay:
     """The stored stream in the place of the Pumps' merged one."""
 
-    def __init__(self, stored: RelayLog, after_ts: int, gathering: Gathering) -> None:
-        """Prepare to give out what was merged after `after_ts`."""
+    def __init__(self, stored: RelayLog, checkpoint: Checkpoint, gathering: Gathering) -> None:
+        """Prepare to give out what was merged after the checkpoint."""
         self.arrived = asyncio.Event()
         self.is_out = False
         """True once everything was given out."""
-        self.last_ts = after_ts
+        self.last_ts = checkpoint.commit_ts
         """The commit_ts of the last binlog that was given out."""
-        self._runs: Iterator[Run] = stored.runs(after_ts, gathering)
+        self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, gathering)
         self._jobs = {job.id: job for job in stored.jobs()}
+        self._pumps = checkpoint.pumps
 
     def take(self) -> Merged | None:
         """Return the next run; None at the end."""
@@ -59,6 +60,10 @@ class Replay:
 
     def taken(self) -> None:
         """Do nothing: there is no one to tell that there is room."""
+
+    def standing(self) -> Mapping[str, int]:
+        """Return who took part at the checkpoint."""
+        return self._pumps
 
     async def fetch_job(self, step: DdlStep) -> DdlJob:
         """Return the job of a DDL; raise `EndsAtDdl` when the log lacks it."""
@@ -111,7 +116,7 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
     spool_dir = parts.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
     gathering = Gathering(spool_dir, RECORD_BYTES_MAX)
-    source = Replay(stored, checkpoint.commit_ts, gathering)
+    source = Replay(stored, checkpoint, gathering)
     log.warning(
         "the upstream cannot be reached and the downstream, at %d, may be between two states: "
         "applying (%d, %d] from the relay log in %s",

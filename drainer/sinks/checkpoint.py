@@ -8,7 +8,9 @@ It is one row, the cluster's id and JSON, in the shape of the original:
 The first three fields are the original's, the others are ours, and it does not mind them; of a row
 that the original wrote only `commitTS` and `consistent` are read. Where transactions come from
 sources that tell their origin, `origins` is {source: [epoch, file, position]}: the last ones that
-are downstream, so that none is there twice (`drainer.origins`). `consistent` is false while a
+are downstream, so that none is there twice (`drainer.origins`). `pumps` is whom the merge waited
+for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
+received (`drainer.pumps`). `consistent` is false while a
 Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
 `ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
 is above `commitTS`, is up to where changes may be there already: a batch of several transactions
@@ -42,6 +44,7 @@ class Checkpoint:
     ddl_intent_ts: int = 0
     applying_ts: int = 0
     origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
+    pumps: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def is_between(self) -> bool:
@@ -60,6 +63,8 @@ class Checkpoint:
         }
         if self.origins:
             fields["origins"] = self.origins
+        if self.pumps:
+            fields["pumps"] = self.pumps
         return json.dumps(fields | {"writer": writer})
 
     @classmethod
@@ -85,6 +90,7 @@ class Checkpoint:
             ddl_intent_ts=_number(stored, "ddl-intent"),
             applying_ts=_number(stored, "applying"),
             origins=_origins(stored),
+            pumps=_pumps(stored),
         )
 
 
@@ -105,6 +111,13 @@ def _origins(stored: dict[str, Any]) -> dict[str, Place]:
         epoch, file, position = (_number(named, name) for name in named)
         places[source] = (epoch, file, position)
     return places
+
+
+def _pumps(stored: dict[str, Any]) -> dict[str, int]:
+    found = stored.get("pumps", {})
+    if not isinstance(found, dict):
+        raise _unreadable(stored, f"pumps are {found!r}")
+    return {name: _number(found, name) for name in found}
 
 
 def _unreadable(stored: object, why: str) -> Malformed:

@@ -1,6 +1,7 @@
 """A checkpoint in a file, for a sink whose downstream cannot hold one with its changes.
 
-    <data-dir>/savepoint    TOML: consistent, commitTS, schema-version, ddl-intent, [origins]
+    <data-dir>/savepoint    TOML: consistent, commitTS, schema-version, ddl-intent, [origins],
+                                 [pumps]
 
 The name and the first three keys are the original's, so that its file is continued. A save writes
 another file, syncs it, renames it and syncs the folder: a crash leaves the old file or the new one.
@@ -57,10 +58,13 @@ class CheckpointFile:
             "ddl-intent": checkpoint.ddl_intent_ts,
         }
         lines = [f"{key} = {value}\n" for key, value in fields.items()]
+        # A name in JSON's quotes is a quoted key of TOML, if nothing below a blank is in it.
         if checkpoint.origins:
-            # A name in JSON's quotes is a quoted key of TOML, if nothing below a blank is in it.
             places = {json.dumps(name): list(at) for name, at in checkpoint.origins.items()}
             lines += ["[origins]\n", *(f"{name} = {at}\n" for name, at in places.items())]
+        if checkpoint.pumps:
+            pumps = checkpoint.pumps.items()
+            lines += ["[pumps]\n", *(f"{json.dumps(name)} = {ts}\n" for name, ts in pumps)]
         text = "".join(lines)
         fresh = self.path.with_suffix(".new")
         try:

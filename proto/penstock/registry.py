@@ -5,6 +5,7 @@
 /penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (lost.py)
+/penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (last_word.py)
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import Malformed
 from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
+from penstock.last_word import LAST_WORDS, LastWord, last_words
 from penstock.lost import LOST, LostPump, lost_pumps
 from penstock.ts import seconds_between
 
@@ -163,6 +165,21 @@ class NodeRegistry(Protocol):
     def lost(self) -> Mapping[str, LostPump]:
         """Return all Pumps that were declared lost, by node id."""
 
+    def forget(self, kind: NodeKind, node_id: str) -> None:
+        """List a node no longer; nothing happens when it is not listed."""
+
+    def put_last_word(self, word: LastWord) -> None:
+        """Publish what a Pump that stops holds, in place of an earlier word of it."""
+
+    def forget_last_word(self, pump: str) -> None:
+        """Withdraw a Pump's last word, because it is about to take more."""
+
+    def last_words(self) -> Mapping[str, LastWord]:
+        """Return the last words of all Pumps that stopped in order, by node id."""
+
+    def retire(self, status: NodeStatus, word: LastWord) -> bool:
+        """Set a Pump offline, unless it was heard of after `status` and `word`; True when done."""
+
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change."""
 
@@ -218,6 +235,41 @@ class Registry:
         """Return all Pumps that were declared lost, by node id; Malformed if that is unreadable."""
         items, _ = read_prefix(self._etcd, LOST)
         return lost_pumps(items)
+
+    def forget(self, kind: NodeKind, node_id: str) -> None:
+        """List a node no longer; nothing happens when it is not listed."""
+        with etcd_errors():
+            self._etcd.delete(_prefix(kind) + node_id)
+
+    def put_last_word(self, word: LastWord) -> None:
+        """Publish what a Pump that stops holds, in place of an earlier word of it."""
+        with etcd_errors():
+            self._etcd.put(LAST_WORDS + word.pump, word.to_json())
+
+    def forget_last_word(self, pump: str) -> None:
+        """Withdraw a Pump's last word, because it is about to take more."""
+        with etcd_errors():
+            self._etcd.delete(LAST_WORDS + pump)
+
+    def last_words(self) -> Mapping[str, LastWord]:
+        """Return the last words of all Pumps that stopped in order; Malformed if unreadable."""
+        items, _ = read_prefix(self._etcd, LAST_WORDS)
+        return last_words(items)
+
+    def retire(self, status: NodeStatus, word: LastWord) -> bool:
+        """Set a Pump offline, unless it was heard of after `status` and `word`; True when done."""
+        key, do = _prefix(NodeKind.PUMP) + status.node_id, self._etcd.transactions
+        offline = replace(status, state=NodeState.OFFLINE)
+        with etcd_errors():
+            done, _ = self._etcd.transaction(
+                compare=[
+                    do.value(key) == status.to_json(),
+                    do.value(LAST_WORDS + word.pump) == word.to_json(),
+                ],
+                success=[do.put(key, offline.to_json())],
+                failure=[],
+            )
+        return bool(done)
 
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
         """Call back with the full list: once before this returns, then after each change.

@@ -1,10 +1,11 @@
 """The operator's command: who is in the cluster, how a node is, what lies in its log.
 
     pumps, drainers                    a table to standard output
-    status                             all that one node tells of itself
+    status                             all that one node tells of itself, or was last known of it
     pause-pump, pause-drainer          the node stops and keeps its place: paused
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
-    update-pump, update-drainer        only writes another state to etcd, for a node that is dead
+                                       (offline-pump: also of a stopped one that is drained)
+    update-pump, update-drainer        writes another state to etcd, for a node that is dead
     lost-pump                          a Pump's disk is gone for ever: go on without what it held
     trigger-gc                         a Pump purges now what it may
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__, command
-from pumpclient.binlogctl import dump, lost, nodes
+from pumpclient.binlogctl import dump, lost, nodes, steering
 from pumpclient.binlogctl.nodes import table_of
 
 __all__ = ["main", "table_of"]
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         shared.add_argument(flag, type=Path, metavar="FILE", help=f"PEM file of {what}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
+    steering.add_commands(commands, shared)
     lost.add_command(commands, shared)
     dump.add_commands(commands)
     return parser

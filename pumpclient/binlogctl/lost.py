@@ -10,21 +10,19 @@ take notice within seconds; those that do not run, when they start.
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.errors import NeedsOperator
 from penstock.lost import LostPump
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from pumpclient.binlogctl.liveness import refuse_living
 from pumpclient.binlogctl.nodes import CALL_S, Cluster, call, known_node, now_ts, time_of, tls_of
-
-_CONNECT_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,13 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
     with Cluster(arguments) as registry:
         status = known_node(registry, NodeKind.PUMP, arguments.node)
         cluster_ts = now_ts(arguments)
-        _refuse_living(arguments, status, cluster_ts)
+        hint = "let it hand over what it has: binlogctl offline-pump; only a dead Pump can be lost"
+        refuse_living(arguments, registry, NodeKind.PUMP, status, hint)
         known = registry.lost().get(status.node_id)
-        if known is None and status.state is NodeState.OFFLINE:
+        word = registry.last_words().get(status.node_id)
+        # One that is offline without a final word of its own is waited for still.
+        is_done = status.state is NodeState.OFFLINE and word is not None and word.is_final
+        if known is None and is_done:
             raise NeedsOperator(
                 f"{status.node_id} is offline: no Drainer waits for it",
                 hint="nothing is to be done",
@@ -83,30 +85,6 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
         registry.put(NodeKind.PUMP, replace(status, state=NodeState.OFFLINE))
     print(f"{status.node_id}: lost; Drainers go on without what it held after {lost.after_ts}")
     return 0
-
-
-def _refuse_living(arguments: argparse.Namespace, status: NodeStatus, cluster_ts: int) -> None:
-    """Raise `NeedsOperator` when there is any sign that the Pump may still live."""
-    name, where = status.node_id, status.host
-    hint = "let it hand over what it has: binlogctl offline-pump; only a dead Pump can be lost"
-    if is_live(status, cluster_ts):
-        since = time_of(status.update_ts, time.time())
-        raise NeedsOperator(f"{name} is alive: its last heartbeat is of {since}", hint=hint)
-    host, _, port = where.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-    except (OSError, ValueError):
-        return
-    request = penstock_pb2.StatusRequest()
-    try:
-        reply = call(NodeKind.PUMP, where, "Status", request, CALL_S, tls_of(arguments))
-    except PenstockError as error:
-        raise NeedsOperator(
-            f"something listens at {where} that does not say who it is: {error}",
-            hint=f"make sure that no process of {name} is left there, frozen or starting",
-        ) from error
-    if reply.node_id == name:
-        raise NeedsOperator(f"{name} is alive: it answers at {where}", hint=hint)
 
 
 def _received(

@@ -1,11 +1,10 @@
-"""What `binlogctl` knows of nodes: listing them, and asking one to stop or to tell about itself."""
+"""What `binlogctl` knows of nodes: listing them, and asking one to tell about itself."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -31,8 +30,12 @@ _STUBS: Final[dict[NodeKind, Any]] = {
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands about nodes to a parser."""
-    for kind in KINDS:
-        _add_kind(commands, shared, kind)
+    for kind, folder in KINDS.items():
+        listing = commands.add_parser(f"{kind}s", parents=[shared], help=f"list the {kind}s")
+        listing.add_argument(
+            "--show-offline-nodes", action="store_true", help="also those that have left"
+        )
+        listing.set_defaults(run=_list, kind=folder)
     status = commands.add_parser("status", parents=[shared], help="all that a node tells of itself")
     gc = commands.add_parser("trigger-gc", parents=[shared], help="pump: purge what may go, now")
     for command in (status, gc):
@@ -47,33 +50,6 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     )
     now.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if there is one")
     now.set_defaults(run=_timestamp)
-
-
-def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None:
-    listing = commands.add_parser(f"{kind}s", parents=[shared], help=f"list the {kind}s")
-    listing.add_argument(
-        "--show-offline-nodes", action="store_true", help="also those that have left"
-    )
-    listing.set_defaults(run=_list, kind=KINDS[kind])
-    for verb, what in (
-        ("pause", "stop it for now; it keeps its place"),
-        ("offline", "let it hand everything over and leave"),
-        ("update", "write its state to etcd, whatever it does"),
-    ):
-        command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
-        command.add_argument("--node-id", required=True, help=f"as listed by `{kind}s`")
-        command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
-        if (verb, kind) == ("offline", "pump"):
-            command.add_argument(
-                "--skip-drainer",
-                action="append",
-                default=[],
-                metavar="NODE-ID",
-                help="do not wait for this Drainer as long as it is dead; may be repeated",
-            )
-        if verb == "update":
-            states = [str(state) for state in NodeState]
-            command.add_argument("--state", required=True, choices=states)
 
 
 class _OtherKind(NeedsOperator):
@@ -105,26 +81,15 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _steer(arguments: argparse.Namespace) -> int:
-    kind, verb = arguments.kind, arguments.verb
-    with Cluster(arguments) as registry:
-        status = known_node(registry, kind, arguments.node_id)
-        if verb == "update":
-            registry.put(kind, replace(status, state=NodeState(arguments.state)))
-            print(f"{status.node_id}: {status.state} -> {arguments.state}")
-            return 0
-    method, request = _ending(status, verb, getattr(arguments, "skip_drainer", []))
-    call(kind, status.host, method, request, CALL_S, tls_of(arguments))
-    goal = "pausing" if verb == "pause" else "closing"
-    print(f"{status.node_id}: {goal}; see `binlogctl status {status.node_id}` for how it goes")
-    return 0
-
-
 def _status(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, list(KINDS.values()))
     tls = tls_of(arguments)
     try:
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
+    except Retryable as error:
+        if arguments.addr:
+            raise
+        return _last_known(arguments, kind, error)
     except _OtherKind:
         if not arguments.addr:
             raise
@@ -138,9 +103,38 @@ def _status(arguments: argparse.Namespace) -> int:
         "committed": time_of(reply.max_commit_ts, time.time()),
         **dict(sorted(reply.details.items())),
     }
+    _print_facts(facts)
+    return 0
+
+
+def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable) -> int:
+    """Print what etcd knows of a node that does not answer; fail unless it stopped in order."""
+    with Cluster(arguments) as registry:
+        status = known_node(registry, kind, arguments.node)
+        word = registry.last_words().get(status.node_id) if kind is NodeKind.PUMP else None
+    now_s = time.time()
+    facts = {
+        "node_id": status.node_id,
+        "state": f"{status.state}, the last that was heard of it",
+        "max_commit_ts": str(status.max_commit_ts),
+        "committed": time_of(status.max_commit_ts, now_s),
+        "heartbeat": time_of(status.update_ts, now_s),
+        "address": f"{status.host}, no answer: {error}",
+    }
+    if kind is NodeKind.PUMP:
+        facts["holds_up_to"] = "unknown: it did not stop in order"
+        if word is not None:
+            facts["holds_up_to"] = f"{word.up_to_ts}, said at {word.made}"
+            facts["open_transactions"] = str(word.open_count)
+    _print_facts(facts)
+    if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
+        return 0
+    raise error
+
+
+def _print_facts(facts: Mapping[str, str]) -> None:
     width = max(map(len, facts))
     print("\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in facts.items()))
-    return 0
 
 
 def _trigger_gc(arguments: argparse.Namespace) -> int:
@@ -196,21 +190,6 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
     return status
 
 
-def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
-    """Return the call that makes a node stop; only it knows what it still has to finish."""
-    # A Pump that is closing can still be told whom not to wait for.
-    again = bool(skip_drainers) and status.state is NodeState.CLOSING
-    if status.state is not NodeState.ONLINE and not again:
-        raise NeedsOperator(
-            f"{status.node_id} is {status.state}",
-            hint="only a node that is online can be stopped; update its state if it is dead",
-        )
-    if verb == "pause":
-        return "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
-    request = penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers)
-    return "Close", request
-
-
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
     """Return how nodes are called, from --ssl-ca and its like."""
     ca, cert, key = arguments.ssl_ca, arguments.ssl_cert, arguments.ssl_key
@@ -247,7 +226,7 @@ def _refusal(address: str, error: Any) -> PenstockError:
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Retryable(f"{what}; if it is dead for good, update its state")
+        return Retryable(f"{what}; if it does not run, start it")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return _OtherKind(what, hint="is it another kind of node, or another version?")
     return NeedsOperator(what, hint="look at the node's log")

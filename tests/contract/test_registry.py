@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.last_word import LastWord
 from penstock.lost import LostPump
 from penstock.registry import Gap, NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
 from tests.kit.registry import MemoryRegistry
@@ -62,6 +63,41 @@ def test_the_last_put_wins(registry: NodeRegistry) -> None:
     registry.put(PUMP, status("a:1"))
     registry.put(PUMP, status("a:1", NodeState.OFFLINE))
     assert [s.state for s in registry.list(PUMP)] == [NodeState.OFFLINE]
+
+
+def test_a_node_that_is_forgotten_is_listed_no_longer(registry: NodeRegistry) -> None:
+    registry.put(NodeKind.DRAINER, status("d"))
+    registry.put(PUMP, status("d"))
+    registry.forget(NodeKind.DRAINER, "d")
+    registry.forget(NodeKind.DRAINER, "never seen")
+    assert registry.list(NodeKind.DRAINER) == []
+    assert [s.node_id for s in registry.list(PUMP)] == ["d"]
+
+
+def test_a_last_word_is_there_until_it_is_withdrawn(registry: NodeRegistry) -> None:
+    word = LastWord(pump="a:1", up_to_ts=2**60, open_count=1, made="today")
+    registry.put_last_word(replace(word, up_to_ts=1))
+    registry.put_last_word(word)
+    assert registry.last_words() == {"a:1": word}
+    registry.forget_last_word("a:1")
+    registry.forget_last_word("a:1")
+    assert registry.last_words() == {}
+
+
+def test_a_stopped_pump_is_retired_only_if_it_was_not_heard_of_since(
+    registry: NodeRegistry,
+) -> None:
+    word = LastWord(pump="a:1", up_to_ts=7, open_count=0, made="today")
+    stopped = status("a:1", NodeState.PAUSED, update_ts=1)
+    registry.put(PUMP, stopped)
+    assert not registry.retire(stopped, word), "it has left no last word"
+    registry.put_last_word(word)
+    registry.put(PUMP, replace(stopped, update_ts=2))
+    assert not registry.retire(stopped, word), "it was heard of"
+    assert not registry.retire(replace(stopped, update_ts=2), replace(word, up_to_ts=6))
+    assert [s.state for s in registry.list(PUMP)] == [NodeState.PAUSED]
+    assert registry.retire(replace(stopped, update_ts=2), word)
+    assert registry.list(PUMP) == [replace(stopped, state=NodeState.OFFLINE, update_ts=2)]
 
 
 def test_everyone_gets_the_same_cluster_id(registry: NodeRegistry) -> None:

@@ -126,7 +126,7 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     session.pump.wait_for("not offline yet: drainer dead .* behind, and not running")
     eventually(lambda: "0 of 2 Drainers have all up to" in ctl("status", "pump-1")[1])
     told = ctl("status", "pump-1")[1]
-    assert "name it with --skip-drainer" in told
+    assert "named with --skip-drainer, it never gets what it lacks" in told
     assert "drainer slow (online) is" in told
 
     code, told = ctl(*offline, "--skip-drainer", "daed")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.timestamp import OracleClient
-from pumpclient.binlogctl import main
+from pumpclient.binlogctl import liveness, main
 from tests.kit.fix_pump import PumpProcess
+from tests.kit.session import Session
+from tests.kit.wait import eventually
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -44,14 +48,98 @@ def test_pumps_and_drainers_are_listed_and_offline_ones_only_on_demand(
     assert run("drainers") == (0, "no nodes\n", "")
 
 
-def test_a_state_is_written_for_a_node_that_is_dead(run: Run, registry: Registry) -> None:
+def test_a_state_is_written_for_a_drainer_that_is_dead_and_what_follows_is_said(
+    run: Run, registry: Registry
+) -> None:
     status = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=5)
     registry.put(NodeKind.DRAINER, status)
     code, out, _ = run("update-drainer", "--node-id", "d", "--state", "offline")
-    assert (code, out) == (0, "d: online -> offline\n")
+    assert (code, out.splitlines()[0]) == (0, "d: online -> offline")
+    assert "goes on from its checkpoint 5, or stops if some after that are gone" in out
     found = registry.get(NodeKind.DRAINER, "d")
     assert found is not None
     assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
+
+
+def test_where_nobody_tells_the_time_a_heartbeat_is_watched(
+    run: Run, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "WATCHED_S", 3)
+    status = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.ONLINE, update_ts=5)
+    registry.put(NodeKind.DRAINER, status)
+    beat = threading.Timer(1.5, registry.put, (NodeKind.DRAINER, replace(status, update_ts=6)))
+    beat.start()
+    code, _, err = run("update-drainer", "--node-id", "d", "--state", "offline")
+    beat.join()
+    assert (code, "d is alive: its last heartbeat" in err) == (2, True)
+    assert run("update-drainer", "--node-id", "d", "--state", "paused")[0] == 0
+
+
+@pytest.mark.parametrize("state", [str(state) for state in NodeState])
+def test_the_state_of_a_living_pump_is_not_changed_by_anybody_else(
+    run: Run,
+    registry: Registry,
+    etcd_server: EtcdServer,
+    pump_factory: Callable[..., PumpProcess],
+    state: str,
+) -> None:
+    pump = pump_factory(etcd_server.url)
+    code, _, err = run("update-pump", "--node-id", "pump-1", "--state", state)
+    assert (code, "pump-1 is alive" in err) == (2, True), err
+    found = registry.get(NodeKind.PUMP, "pump-1")
+    assert found is not None
+    assert found.state is NodeState.ONLINE
+    # Nor when somebody has written another state past us, or its heartbeats do not come through.
+    registry.put(NodeKind.PUMP, replace(found, state=NodeState.PAUSED, update_ts=5))
+    code, _, err = run("update-pump", "--node-id", "pump-1", "--state", state)
+    assert (code, "pump-1 is alive" in err) == (2, True), err
+    assert pump.is_running
+
+
+def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
+    run: Run,
+    etcd: Any,
+    registry: Registry,
+    etcd_server: EtcdServer,
+    pump_factory: Callable[..., PumpProcess],
+) -> None:
+    keeper, pump = pump_factory(etcd_server.url), pump_factory(etcd_server.url)
+    session = Session(etcd, pump)
+    last_ts = session.transaction().commit_ts
+    session.close()
+    late = NodeStatus(
+        node_id="d", host="127.0.0.1:1", state=NodeState.PAUSED, max_commit_ts=last_ts - 1
+    )
+    registry.put(NodeKind.DRAINER, late)
+    offline = ("offline-pump", "--node-id", "pump-2")
+    pump.kill()
+    for command in (offline, ("update-pump", "--node-id", "pump-2", "--state", "offline")):
+        eventually(lambda: "is alive" not in run(*command)[2], 60)  # noqa: B023  # Called here.
+        code, _, err = run(*command)
+        assert code in (1, 2)
+        assert "start" in err
+    assert "nobody knows what it holds" in err
+    code, out, err = run("status", "pump-2")
+    assert (code, "unknown: it did not stop in order" in out) == (1, True), out
+    pump.start()
+    pump.stop()
+    code, out, err = run("status", "pump-2")
+    assert (code, err, "paused, the last that was heard of it" in out) == (0, "", True), out
+    assert f"holds_up_to        {last_ts}, said at" in out
+    code, _, err = run(*offline)
+    assert (code, f"drainer d (paused) lacks those in ({last_ts - 1}, {last_ts}]" in err) == (
+        2,
+        True,
+    )
+    registry.put(NodeKind.DRAINER, replace(late, max_commit_ts=last_ts))
+    code, out, _ = run(*offline)
+    assert (code, "pump-2: paused -> offline" in out) == (0, True)
+    code, _, err = run(*offline)
+    assert (code, "is offline" in err) == (2, True)
+    pump.start()  # It may come back: it is listed again before it takes anything.
+    assert pump.status().state == "online"
+    assert registry.last_words() == {}
+    assert keeper.is_running
 
 
 def test_a_timestamp_is_that_of_the_cluster(
@@ -79,7 +167,7 @@ def test_a_dead_node_cannot_be_paused_and_the_error_says_what_can_be_done(
     registry.put(NodeKind.PUMP, status)
     code, _, err = run("pause-pump", "--node-id", "p")
     assert code == 1
-    assert "update its state" in err
+    assert "if it does not run, start it" in err
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,10 @@ class Ledger:
     def taken(self) -> None:
         """Do nothing."""
 
+    def standing(self) -> dict[str, int]:
+        """Return nobody: there are no Pumps."""
+        return {}
+
     async def fetch_job(self, step: DdlStep) -> DdlJob:
         """Return a DDL's job."""
         return self._jobs[step.job_id]

@@ -17,6 +17,7 @@ from drainer.puller import Who
 from drainer.pumps import Pumps
 from drainer.spool import Spool
 from drainer.stall import PumpView
+from penstock.last_word import LastWord
 from penstock.lost import LostPump
 from penstock.registry import NodeKind, NodeStatus, Registry
 from penstock.security import Tls
@@ -43,6 +44,7 @@ class Merging:
         self.found: list[tuple[int, bytes]] = []
         self.peak_bytes = 0
         self.lost: Mapping[str, LostPump] = {}
+        self.last_words: Mapping[str, LastWord] = {}
         self._registry = registry
         self._oracle = oracle
         self._by_way_of = by_way_of
@@ -69,9 +71,13 @@ class Merging:
         assert self._failure is None, self._failure
 
     async def publish_and_list(self) -> Sequence[NodeStatus]:
-        self.lost = await asyncio.to_thread(self._registry.lost)
         found = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
+        self.lost = await asyncio.to_thread(self._registry.lost)
+        self.last_words = await asyncio.to_thread(self._registry.last_words)
         return [replace(s, host=self._by_way_of.get(s.node_id, s.host)) for s in found]
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        await asyncio.to_thread(self._registry.put, NodeKind.PUMP, pump)
 
     def now_ts(self) -> int:
         return self._oracle.get_ts()

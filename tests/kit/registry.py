@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from penstock.last_word import LastWord
 from penstock.lost import LostPump
-from penstock.registry import Gap, NodeKind, NodeStatus, Statuses
+from penstock.registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
 
 
 class MemoryRegistry:
@@ -19,6 +21,7 @@ class MemoryRegistry:
         self._nodes: dict[tuple[NodeKind, str], NodeStatus] = {}
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._lost: dict[str, LostPump] = {}
+        self._words: dict[str, LastWord] = {}
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
@@ -27,9 +30,12 @@ class MemoryRegistry:
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         with self._lock:
             self._nodes[kind, status.node_id] = status
-            for watch in list(self._watches):
-                if watch.kind is kind:
-                    watch.on_change(self.list(kind))
+            self._tell(kind)
+
+    def _tell(self, kind: NodeKind) -> None:
+        for watch in list(self._watches):
+            if watch.kind is kind:
+                watch.on_change(self.list(kind))
 
     def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         with self._lock:
@@ -55,6 +61,31 @@ class MemoryRegistry:
         with self._lock:
             return dict(self._lost)
 
+    def forget(self, kind: NodeKind, node_id: str) -> None:
+        with self._lock:
+            if self._nodes.pop((kind, node_id), None) is not None:
+                self._tell(kind)
+
+    def put_last_word(self, word: LastWord) -> None:
+        with self._lock:
+            self._words[word.pump] = word
+
+    def forget_last_word(self, pump: str) -> None:
+        with self._lock:
+            self._words.pop(pump, None)
+
+    def last_words(self) -> Mapping[str, LastWord]:
+        with self._lock:
+            return dict(self._words)
+
+    def retire(self, status: NodeStatus, word: LastWord) -> bool:
+        with self._lock:
+            found = self._nodes.get((NodeKind.PUMP, status.node_id))
+            if found != status or self._words.get(word.pump) != word:
+                return False
+            self.put(NodeKind.PUMP, replace(status, state=NodeState.OFFLINE))
+            return True
+
     def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> MemoryWatch:
         with self._lock:
             watch = MemoryWatch(self, kind, on_change)
@@ -62,7 +93,7 @@ class MemoryRegistry:
             on_change(self.list(kind))
             return watch
 
-    def forget(self, watch: MemoryWatch) -> None:
+    def end_watch(self, watch: MemoryWatch) -> None:
         with self._lock:
             if watch in self._watches:
                 self._watches.remove(watch)
@@ -77,4 +108,4 @@ class MemoryWatch:
         self.on_change = on_change
 
     def cancel(self) -> None:
-        self._registry.forget(self)
+        self._registry.end_watch(self)

@@ -17,8 +17,11 @@ from drainer.payload import Payload
 from drainer.puller import Puller, Who
 from drainer.pumps import Pumps
 from drainer.spool import Spool
+from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator, Retryable
+from penstock.last_word import LastWord
 from penstock.lost import LostPump
+from penstock.model import Binlog, BinlogType, fake_binlog
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.registry import NodeState, NodeStatus
 
@@ -41,6 +44,7 @@ class FakePump:
         self.abort: tuple[grpc.StatusCode, str] | None = None
         self.sent = 0
         self._server: Any = None
+        self.payload: Callable[[int], bytes] = lambda ts: b"%d" % ts
 
     @property
     def address(self) -> str:
@@ -73,12 +77,12 @@ class FakePump:
     async def pull(self, request: Any, context: Any) -> AsyncIterator[Any]:
         assert (request.cluster_id, request.drainer_id, request.pieces) == (7, "d", True)
         async for ts in self._after(request.after_ts, context):
-            yield penstock_pb2.PullBatch(payloads=[b"%d" % ts], commit_ts=[ts])
+            yield penstock_pb2.PullBatch(payloads=[self.payload(ts)], commit_ts=[ts])
 
     async def pull_binlogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
         assert request.clusterID == 7
         async for ts in self._after(request.startFrom.offset, context):
-            entity = pump_pb2.Entity(payload=b"%d" % ts, meta=pump_pb2.Meta(commitTs=ts))
+            entity = pump_pb2.Entity(payload=self.payload(ts), meta=pump_pb2.Meta(commitTs=ts))
             yield pump_pb2.PullBinlogResp(entity=entity)
 
     async def _after(self, after_ts: int, context: Any) -> AsyncIterator[int]:
@@ -217,6 +221,7 @@ class Cluster:
         self.is_away = False
         self.passes = 0
         self.lost: Mapping[str, LostPump] = {}
+        self.last_words: Mapping[str, LastWord] = {}
 
     def now_ts(self) -> int:
         return 0
@@ -225,6 +230,14 @@ class Cluster:
         self.statuses[name] = NodeStatus(
             node_id=name, host=address, state=state, max_commit_ts=max_commit_ts
         )
+
+    def stop(self, name: str, up_to_ts: int, open_count: int = 0) -> None:
+        self.put(name, self.statuses[name].host, NodeState.OFFLINE, up_to_ts)
+        word = LastWord(pump=name, up_to_ts=up_to_ts, open_count=open_count, made="today")
+        self.last_words = {**self.last_words, name: word}
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        self.statuses[pump.node_id] = pump
 
     async def publish_and_list(self) -> list[NodeStatus]:
         self.passes += 1
@@ -235,9 +248,12 @@ class Cluster:
 
 @asynccontextmanager
 async def pumps_of(
-    cluster: Cluster, merger: Merger, room_bytes: int = 1 << 20
+    cluster: Cluster,
+    merger: Merger,
+    room_bytes: int = 1 << 20,
+    standing: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Pumps]:
-    pumps = Pumps(merger, cluster, WHO, room_bytes)
+    pumps = Pumps(merger, cluster, WHO, room_bytes, standing)
     try:
         yield pumps
     finally:
@@ -295,28 +311,172 @@ def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
     assert "low water 0" in caplog.text
 
 
-def test_an_offline_pump_leaves_and_what_it_had_not_sent_is_called_lost(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        a, b = FakePump(1, 3, 5), FakePump(2, 4)
-        await a.start()
-        await b.start()
-        async with pumps_of(cluster, merger) as pumps:
+def binlog_at(ts: int, *, is_fake: bool = False) -> bytes:
+    if is_fake:
+        return encode_binlog(fake_binlog(ts))
+    return encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts))
+
+
+@asynccontextmanager
+async def two_pumps(
+    cluster: Cluster, merger: Merger, standing: Mapping[str, int] | None = None
+) -> AsyncIterator[tuple[Pumps, FakePump, FakePump]]:
+    a, b = FakePump(1, 3, 5), FakePump(2, 4)
+    a.payload = b.payload = binlog_at
+    await a.start()
+    await b.start()
+    try:
+        async with pumps_of(cluster, merger, standing=standing) as pumps:
             cluster.put("a", a.address, NodeState.ONLINE)
             cluster.put("b", b.address, NodeState.ONLINE)
-            await pumps.refresh()
-            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
-            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=9)
-            await pumps.refresh()
-            assert await merged(merger, pumps, 5) == [5]
-            assert merger.sources == ["a"]
+            yield pumps, a, b
+    finally:
         await a.stop()
         await b.stop()
 
+
+def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        async with two_pumps(cluster, merger) as (pumps, _, _):
+            await pumps.refresh()
+            assert pumps.standing() == {"a": 0, "b": 0}
+            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+            cluster.stop("b", 4)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 5) == [5]
+            assert merger.sources == ["a"]
+            assert pumps.standing() == {"a": 0}
+            cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE, max_commit_ts=9)
+            cluster.last_words = {}  # It starts, and has withdrawn its word.
+            await pumps.refresh()
+            assert merger.sources == ["a"]
+
     run(test)
-    assert "what lies between is lost" in caplog.text
+
+
+@pytest.mark.parametrize("open_count", [None, 1])
+def test_a_pump_that_somebody_else_calls_offline_stays_in_the_merge(
+    open_count: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        async with two_pumps(cluster, merger) as (pumps, _, b):
+            await pumps.refresh()
+            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+            if open_count is not None:
+                cluster.stop("b", 4, open_count)
+            await pumps.refresh()
+            await pumps.refresh()
+            b.commit_ts += [6, 7]
+            assert await merged(merger, pumps, 5) == [5]
+            assert merger.sources == ["a", "b"]
+            assert pumps.standing() == {"a": 0, "b": 0}
+
+    run(test)
+    assert caplog.text.count("was its state changed by hand?") == 1
+
+
+def test_a_pump_that_is_offline_with_more_than_the_drainer_has_stops_it_with_the_range() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        async with two_pumps(cluster, merger) as (pumps, _, _):
+            await pumps.refresh()
+            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+            cluster.stop("b", 9)
+            with pytest.raises(NeedsOperator, match=r"offline .* in \(4, 9\] are missing"):
+                await pumps.refresh()
+
+    run(test)
+
+
+def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, b):
+            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+            await pumps.refresh()  # It never said so itself.
+            assert merger.sources == ["a", "b"]
+        async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, _):
+            cluster.stop("b", 4)
+            await pumps.refresh()
+            assert (merger.sources, pumps.standing()) == (["a"], {"a": 0})
+        for standing in ({"a": 0, "b": 0}, {}):
+            async with two_pumps(cluster, Merger(3), standing) as (pumps, _, _):
+                cluster.stop("b", 4)
+                with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
+                    await pumps.refresh()
+        cluster.last_words = {}
+        async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
+            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+            await pumps.refresh()  # Gone before this version, or the original's.
+            assert merger.sources == ["a"]
+
+    run(test)
+
+
+def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        async with two_pumps(cluster, merger := Merger(1), {"a": 0, "b": 0}) as (pumps, _, b):
+            del cluster.statuses["b"]
+            await pumps.refresh()
+            assert merger.sources == ["a", "b"]
+            assert cluster.statuses["b"].state is NodeState.PAUSED
+            cluster.put("b", b.address, NodeState.ONLINE)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 4) == [2, 3, 4]
+
+    run(test)
+    assert "Pump b took part up to the checkpoint, and etcd does not list it" in caplog.text
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_pump_that_the_drainer_went_on_without_is_pulled_from_where_it_was_left(
+    restarted: bool, ignored: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        seen_to = frozenset({6}) if ignored else frozenset[int]()
+        merger = Merger(0, seen_to)
+        async with two_pumps(cluster, merger) as (pumps, a, b):
+            await pumps.refresh()
+            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+            cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
+            await pumps.refresh()
+            b.commit_ts += [6, 10]
+            a.commit_ts += [8]
+            assert await merged(merger, pumps, 8) == [5, 8]
+            standing = pumps.standing()
+            assert standing == {"a": 0, "b": 4}
+            cluster.lost = {}  # Somebody deletes the decision, and the Pump comes back.
+            b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
+            b.commit_ts = [2, 4, 5, 6, 10]
+            a.commit_ts += [11]
+            if not restarted:
+                await comes_back(pumps, merger)
+                return
+        async with two_pumps(cluster, merger := Merger(8, seen_to), standing) as (pumps, a, b):
+            a.commit_ts, b.commit_ts = [1, 3, 5, 8, 11], [2, 4, 5, 6, 10]
+            b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
+            await comes_back(pumps, merger)
+
+    async def comes_back(pumps: Pumps, merger: Merger) -> None:
+        watch = asyncio.create_task(pumps.run(0.02))
+        if ignored:
+            assert await merged(merger, pumps, 10) == [10]
+            assert merger.late == 1
+            watch.cancel()
+            await asyncio.wait((watch,))
+            return
+        with pytest.raises(NeedsOperator, match=r"transaction 6, .* of \([45], 8\] is not downstr"):
+            await watch
+
+    run(test)
 
 
 def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(

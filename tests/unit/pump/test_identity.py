@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from pump.identity import kept_node_id
+from pump.identity import kept_node_id, refuse_other_cluster
 
 
 def test_the_first_name_stays_whatever_the_address_becomes(tmp_path: Path) -> None:
@@ -26,3 +26,13 @@ def test_an_emptied_name_file_is_not_taken_for_a_new_pump(tmp_path: Path) -> Non
     (tmp_path / ".node").write_text("\n")
     with pytest.raises(NeedsOperator, match=r"is empty.*write the node id into it"):
         kept_node_id(tmp_path, "", "a:1")
+
+
+def test_a_data_folder_of_another_cluster_is_refused_and_one_without_an_id_is_adopted(
+    tmp_path: Path,
+) -> None:
+    refuse_other_cluster(tmp_path, 7)
+    refuse_other_cluster(tmp_path, 7)
+    with pytest.raises(NeedsOperator, match=r"binlogs of cluster 7, but .* of cluster 8"):
+        refuse_other_cluster(tmp_path, 8)
+    refuse_other_cluster(tmp_path, 7)

@@ -114,3 +114,20 @@ def test_an_index_of_another_format_is_refused(index: Index) -> None:
     index._db.put(b"k", bytes(value))
     with pytest.raises(Corrupt, match="format 4"):
         index.checkpoint()
+
+
+def test_the_last_transaction_is_found_behind_fake_binlogs(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert index.last_transaction_ts() == 0
+    batch = index.batch()
+    for ts in (10, 11, 12, 13):
+        batch.fake(ts, Position(0, ts, 5))
+    batch.write()
+    assert index.last_transaction_ts() == 0
+    batch = index.batch()
+    batch.commit(9, Position(0, 90, 5), Position(0, 80, 5))
+    batch.write()
+    assert index.last_transaction_ts() == 9
+    monkeypatch.setattr("pump.index._FAKES_PASSED_MAX", 2)
+    assert index.last_transaction_ts() == 12, "no less than the last one"

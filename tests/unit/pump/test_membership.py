@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import Retryable
+from penstock.last_word import LastWord
 from penstock.registry import NodeKind, NodeState, NodeStatus
 from pump import membership
 from pump.identity import Identity
 from pump.membership import Membership
 from tests.kit.registry import MemoryRegistry
+
+WORD = LastWord(pump="p", up_to_ts=4, open_count=0, made="today")
 
 
 class AwayFor(MemoryRegistry):
@@ -35,6 +38,9 @@ class Parts:
     def now_ts(self) -> int:
         return 7
 
+    async def next_ts(self) -> int:
+        return 7
+
 
 def joined(registry: MemoryRegistry) -> Membership:
     parts: Any = Parts()
@@ -54,15 +60,30 @@ def test_score_and_labels_are_published_with_the_status() -> None:
 def test_offline_is_said_again_until_etcd_has_heard_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "_RETRY_S", 0)
     registry = AwayFor(puts=3)
-    asyncio.run(joined(registry).enter(NodeState.OFFLINE))
+    asyncio.run(joined(registry).leave(NodeState.OFFLINE, WORD))
     found = registry.get(NodeKind.PUMP, "p")
     assert found is not None
     assert found.state is NodeState.OFFLINE
+    assert registry.last_words() == {"p": WORD}
 
 
-def test_an_etcd_that_never_hears_it_is_named_with_the_command_that_helps(
+def test_an_etcd_that_never_hears_it_leaves_a_log_that_says_what_helps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(membership, "_RETRY_S", 0)
-    asyncio.run(joined(AwayFor(puts=1000)).enter(NodeState.OFFLINE))
-    assert "binlogctl update-pump --node-id p --state offline" in caplog.text
+    asyncio.run(joined(AwayFor(puts=1000)).leave(NodeState.OFFLINE, WORD))
+    assert "start this Pump again and take it offline once more" in caplog.text
+
+
+def test_a_pump_withdraws_its_last_word_before_it_takes_anything() -> None:
+    seen: list[tuple[NodeState, bool]] = []
+
+    class Seen(MemoryRegistry):
+        def put(self, kind: NodeKind, status: NodeStatus) -> None:
+            seen.append((status.state, bool(self.last_words())))
+            super().put(kind, status)
+
+    registry = Seen()
+    registry.put_last_word(WORD)
+    asyncio.run(joined(registry).join())
+    assert seen == [(NodeState.PAUSED, False), (NodeState.ONLINE, False)]

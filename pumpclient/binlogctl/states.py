@@ -1,0 +1,90 @@
+"""Changing a node's state from outside: only of a node that is dead, and never past what it holds.
+
+    update-pump, update-drainer     another state for a dead node
+    offline-pump, of a stopped one  offline, if its last word says that every Drainer has all of it
+
+Going offline means that nobody waits for a node any more. A Pump gets there only when all that it
+holds is downstream of every Drainer; a Drainer loses its claim to what Pumps keep for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from penstock.errors import NeedsOperator, Retryable
+from penstock.last_word import LastWord
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from pumpclient.binlogctl.liveness import refuse_living
+
+
+def update(
+    arguments: argparse.Namespace, registry: Registry, kind: NodeKind, status: NodeStatus
+) -> int:
+    """Write another state for a node that is dead; say what follows from it."""
+    state = NodeState(arguments.state)
+    if kind is NodeKind.PUMP and state is NodeState.OFFLINE:
+        return retire(arguments, registry, status)
+    one = "pump" if kind is NodeKind.PUMP else "drainer"
+    refuse_living(
+        arguments, registry, kind, status,
+        hint=f"it keeps its state itself; to stop it: binlogctl pause-{one} or offline-{one}",
+    )  # fmt: skip
+    registry.put(kind, replace(status, state=state))
+    print(f"{status.node_id}: {status.state} -> {state}")
+    if kind is NodeKind.DRAINER and state is NodeState.OFFLINE:
+        print(
+            "Pumps keep no binlogs for it any more: should it start again, it goes on from its"
+            f" checkpoint {status.max_commit_ts}, or stops if some after that are gone by then"
+        )
+    return 0
+
+
+def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus) -> int:
+    """Take a stopped Pump offline when every Drainer has all that it holds; else say what lacks."""
+    name = status.node_id
+    if status.state is NodeState.OFFLINE:
+        raise NeedsOperator(f"{name} is offline", hint="nothing is to be done")
+    refuse_living(
+        arguments, registry, NodeKind.PUMP, status,
+        hint=f"let it hand over what it has: binlogctl offline-pump --node-id {name}",
+    )  # fmt: skip
+    word = registry.last_words().get(name)
+    _refuse_unknown(name, word)
+    assert word is not None
+    behind = [
+        drainer
+        for drainer in registry.list(NodeKind.DRAINER)
+        if drainer.state is not NodeState.OFFLINE and drainer.max_commit_ts < word.up_to_ts
+    ]
+    if behind:
+        lacks = "; ".join(
+            f"drainer {drainer.node_id} ({drainer.state}) lacks those in"
+            f" ({drainer.max_commit_ts}, {word.up_to_ts}]"
+            for drainer in behind
+        )
+        raise NeedsOperator(
+            f"{name} still holds binlogs that are only on its disk: {lacks}",
+            hint=f"start {name} again, and each of these Drainers that does not run: it hands them"
+            " over; then try again",
+        )
+    if not registry.retire(status, word):
+        raise Retryable(f"{name} was heard of just now; nothing was changed")
+    print(f"{name}: {status.state} -> offline; every Drainer has all that it held")
+    return 0
+
+
+def _refuse_unknown(name: str, word: LastWord | None) -> None:
+    """Raise `NeedsOperator` when it is not known what a dead Pump holds."""
+    hint = f"start {name} again with its data-dir, then: binlogctl offline-pump --node-id {name}"
+    if word is None:
+        raise NeedsOperator(
+            f"{name} did not stop in order, so nobody knows what it holds that is nowhere else",
+            hint=f"{hint}; if its disk is gone for ever, binlogctl lost-pump {name}"
+            " --accept-loss-after 0 changes nothing and says what every Drainer would lose",
+        )
+    if not word.is_final:
+        raise NeedsOperator(
+            f"{name} stopped with {word.open_count} transactions open, which may be committed",
+            hint=f"{hint}: it finds out what became of them",
+        )

@@ -1,0 +1,74 @@
+"""Making a node stop for a while or for good, and changing the state of one that is dead."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import NeedsOperator
+from penstock.pb import penstock_pb2
+from penstock.registry import NodeKind, NodeState, NodeStatus
+from pumpclient.binlogctl import states
+from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, call, known_node, tls_of
+
+
+def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
+    """Add the commands that steer nodes to a parser."""
+    for kind in KINDS:
+        _add_kind(commands, shared, kind)
+
+
+def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None:
+    for verb, what in (
+        ("pause", "stop it for now; it keeps its place"),
+        ("offline", "let it hand everything over and leave"),
+        ("update", "write another state to etcd for one that is dead"),
+    ):
+        command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
+        command.add_argument("--node-id", required=True, help=f"as listed by `{kind}s`")
+        command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
+        if verb != "pause":
+            command.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if any")
+        if (verb, kind) == ("offline", "pump"):
+            command.add_argument(
+                "--skip-drainer",
+                action="append",
+                default=[],
+                metavar="NODE-ID",
+                help="do not wait for this Drainer as long as it is dead; may be repeated",
+            )
+        if verb == "update":
+            states = [str(state) for state in NodeState]
+            command.add_argument("--state", required=True, choices=states)
+
+
+def _steer(arguments: argparse.Namespace) -> int:
+    kind, verb = arguments.kind, arguments.verb
+    with Cluster(arguments) as registry:
+        status = known_node(registry, kind, arguments.node_id)
+        if verb == "update":
+            return states.update(arguments, registry, kind, status)
+        is_stopped_pump = kind is NodeKind.PUMP and status.state is NodeState.PAUSED
+        if verb == "offline" and is_stopped_pump:
+            return states.retire(arguments, registry, status)
+    method, request = _ending(status, verb, getattr(arguments, "skip_drainer", []))
+    call(kind, status.host, method, request, CALL_S, tls_of(arguments))
+    goal = "pausing" if verb == "pause" else "closing"
+    print(f"{status.node_id}: {goal}; see `binlogctl status {status.node_id}` for how it goes")
+    return 0
+
+
+def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
+    """Return the call that makes a node stop; only it knows what it still has to finish."""
+    # A Pump that is closing can still be told whom not to wait for.
+    again = bool(skip_drainers) and status.state is NodeState.CLOSING
+    if status.state is not NodeState.ONLINE and not again:
+        raise NeedsOperator(
+            f"{status.node_id} is {status.state}",
+            hint="only a node that is online can be stopped; start one that does not run",
+        )
+    if verb == "pause":
+        return "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
+    request = penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers)
+    return "Close", request
