@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from penstock.ddl.lexer import quote_name, quote_path
+from penstock.ddl.lexer import Kind, Source, quote_name, quote_path, read
 from penstock.ddl.syntax import Edit
+from penstock.ddl.view_tables import ReadTable, TableScan
 from penstock.errors import NeedsOperator
 
 Mapping = Callable[[str, str], tuple[str, str]]
@@ -17,8 +17,8 @@ _HINT = "write every table in the view as schema.table, or choose the view's own
 
 def check_view(select: str, schema: str) -> None:
     """Raise NeedsOperator if a view of schema `schema` relies on another current database."""
-    for table in _tables(_parsed(select, schema)):
-        if not table.db:
+    for table in TableScan(read(select)).tables():
+        if not table.schema:
             raise NeedsOperator(
                 f"a view in {schema!r} names table {table.name!r} without its database", hint=_HINT
             )
@@ -28,65 +28,57 @@ def view_edits(select: str, start: int, schema: str, mapping: Mapping) -> list[E
     """Return the edits that give the tables of a view's SELECT their mapped names.
 
     `start` is where `select` stands. A table keeps its old name as an alias, so that the columns
-    named after it still mean it; where two databases have a table of one name, that raises
-    NeedsOperator.
+    named after it still mean it; where two databases have a table of one name and one of them gets
+    another, that raises NeedsOperator.
     """
-    query = _parsed(select, schema)
+    source = read(select)
+    tables = list(TableScan(source).tables())
+    named = [(table, (table.schema or schema, table.name)) for table in tables]
+    moved = {old for _, old in named if mapping(*old) != old}
+    if moved:
+        _check_distinct([old for table, old in named if not table.has_alias], schema)
     edits: list[Edit] = []
-    moved: set[tuple[str, str]] = set()
-    plain: dict[str, tuple[str, str]] = {}
-    for table in _tables(query):
-        old = (table.db or schema, table.name)
+    for table, old in named:
         new = mapping(*old)
-        if not table.alias and plain.setdefault(old[1].lower(), old) != old:
+        edits.append(Edit(start + table.start, start + table.end, quote_path(*new)))
+        if new[1] != old[1] and not table.has_alias:
+            edits.append(_alias(table, start, schema))
+    return edits + _column_edits(source, start, moved, tables)
+
+
+def _alias(table: ReadTable, start: int, schema: str) -> Edit:
+    if table.is_dated:
+        raise NeedsOperator(
+            f"a view in {schema!r} reads {table.name!r} FOR SYSTEM_TIME, under another name here",
+            hint="give the table an alias in the view",
+        )
+    at = start + table.alias_at
+    return Edit(at, at, f" AS {quote_name(table.name)}")
+
+
+def _check_distinct(names: Sequence[tuple[str, str]], schema: str) -> None:
+    plain: dict[str, tuple[str, str]] = {}
+    for name in names:
+        if plain.setdefault(name[1].lower(), name) != name:
             raise NeedsOperator(
-                f"a view in {schema!r} reads two tables called {old[1]!r}",
+                f"a view in {schema!r} reads two tables called {name[1]!r}",
                 hint="give both an alias in the view",
             )
-        first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
-        text = quote_path(*new)
-        if not table.alias and new[1] != old[1]:
-            text += f" AS {quote_name(old[1])}"
-        edits.append(Edit(start + first, start + last, text))
-        if new != old:
-            moved.add(old)
-    return edits + _column_edits(query, start, moved)
 
 
-def _column_edits(query: Any, start: int, moved: set[tuple[str, str]]) -> list[Edit]:
+def _column_edits(
+    source: Source, start: int, moved: set[tuple[str, str]], tables: Sequence[ReadTable]
+) -> list[Edit]:
     """Return the edits that leave the database out of columns like db.table.column."""
-    from sqlglot import exp
-
+    places = {table.start for table in tables}
+    wanted = {(schema.lower(), name.lower()) for schema, name in moved}
+    tokens = source.tokens
     edits = []
-    for column in query.find_all(exp.Column):
-        if (column.db, column.table) in moved:
-            parts = column.parts
-            at, to = parts[0].meta["start"], parts[1].meta["start"]
-            edits.append(Edit(start + at, start + to, ""))
+    for at, token in enumerate(tokens[:-4]):
+        if token.kind not in (Kind.WORD, Kind.QUOTED) or token.start in places:
+            continue
+        dots = [t.kind is Kind.SIGN and t.text == "." for t in (tokens[at + 1], tokens[at + 3])]
+        begins = at == 0 or tokens[at - 1].text != "."
+        if all(dots) and begins and (token.text.lower(), tokens[at + 2].text.lower()) in wanted:
+            edits.append(Edit(start + token.start, start + tokens[at + 2].start, ""))
     return edits
-
-
-def _tables(query: Any) -> Iterator[Any]:
-    """Return the tables that a query reads, without what it defines itself."""
-    from sqlglot import exp
-
-    local = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
-    for table in query.find_all(exp.Table):
-        if table.db or table.name.lower() not in local:
-            yield table
-
-
-def _parsed(select: str, schema: str) -> Any:
-    # Loaded here because it takes a while and few writers ever create a view.
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    unclear = NeedsOperator(f"the tables of a view in {schema!r} are unclear", hint=_HINT)
-    try:
-        query = sqlglot.parse_one(select, dialect="mysql")
-    except SqlglotError:
-        raise unclear from None
-    if isinstance(query, exp.Command):
-        raise unclear
-    return query
