@@ -216,7 +216,7 @@ class TableScan:
 
     def _name(self, at: int) -> tuple[list[Token], int]:
         """Read a name of one or two parts; return its tokens and where it ends."""
-        found = []
+        found: list[Token] = []
         while True:
             token = self._token(at)
             is_free = bool(found) or token.upper not in RESERVED
