@@ -1,21 +1,23 @@
-"""MySQL's character sets: bytes per character, and the collation Penstock takes when none is named.
+"""MySQL's character sets: bytes per character, and the collation that is taken when none is named.
 
-Servers disagree about that collation (utf8mb4 alone has three), so Penstock decides, as TiDB does:
-the binary one for the common sets. `plan_ddl` writes it into the statements, so that every
-downstream decides alike.
+Servers disagree about that collation (utf8mb4 alone has three, and sessions may choose). Who knows
+the session of a statement writes its choice into the text (`penstock.ddl.explicit`); where there
+was no server, Penstock decides, as TiDB does: the binary one for the common sets. `plan_ddl` writes
+that into the statements, so that every downstream decides alike.
 """
 
 from __future__ import annotations
 
+from penstock.ddl.collations import charset_of_collation, full_name
 from penstock.ddl.syntax import Charset
 from penstock.errors import NeedsOperator
 
 _SETS: dict[str, tuple[int, str]] = {
-    "utf8mb4": (4, "utf8mb4_bin"),
-    "utf8": (3, "utf8_bin"),
-    "utf8mb3": (3, "utf8mb3_bin"),
-    "latin1": (1, "latin1_bin"),
-    "ascii": (1, "ascii_bin"),
+    "utf8mb4": (4, "utf8mb4_general_ci"),
+    "utf8": (3, "utf8_general_ci"),
+    "utf8mb3": (3, "utf8mb3_general_ci"),
+    "latin1": (1, "latin1_swedish_ci"),
+    "ascii": (1, "ascii_general_ci"),
     "binary": (1, "binary"),
     "gbk": (2, "gbk_chinese_ci"),
     "gb18030": (4, "gb18030_chinese_ci"),
@@ -54,12 +56,36 @@ _SETS: dict[str, tuple[int, str]] = {
     "keybcs2": (1, "keybcs2_general_ci"),
     "swe7": (1, "swe7_swedish_ci"),
 }
+"""Each with its bytes for a character and the collation that servers were built with."""
+_BINARY = frozenset({"utf8mb4", "utf8", "utf8mb3", "latin1", "ascii"})
 _SAME = {"utf8": "utf8mb3", "utf8mb3": "utf8"}
 
 
 def char_bytes_max(charset: str) -> int:
     """Return how many bytes a character of this set may take."""
     return _SETS[charset][0]
+
+
+def known(charset: str) -> str:
+    """Return the character set; raise NeedsOperator for one that nobody has."""
+    if charset not in _SETS:
+        raise NeedsOperator(
+            f"character set {charset!r} is unknown", hint="name a character set of MySQL"
+        )
+    return charset
+
+
+def built_in(charset: str) -> str:
+    """Return the collation of a character set that servers were built with.
+
+    For utf8mb4 it is that of MariaDB and of MySQL before 8.0.
+    """
+    return _SETS[known(charset)][1]
+
+
+def our_own(charset: str) -> str:
+    """Return the collation that a character set has where no server chose one."""
+    return f"{charset}_bin" if charset in _BINARY else built_in(charset)
 
 
 def resolve(given: Charset, inherited: tuple[str, str]) -> tuple[str, str]:
@@ -72,15 +98,11 @@ def resolve(given: Charset, inherited: tuple[str, str]) -> tuple[str, str]:
         return inherited
     if charset is None:
         assert collate is not None
-        charset = collate.split("_")[0]
-    if charset not in _SETS:
-        raise NeedsOperator(
-            f"character set {charset!r} is unknown", hint="name a character set of MySQL"
-        )
-    if collate is None:
-        collate = _SETS[charset][1]
-    prefix = collate.split("_")[0]
-    if prefix not in (charset, _SAME.get(charset)):
+        collate = full_name(collate, inherited[0])
+        charset = charset_of_collation(collate)
+    known(charset)
+    collate = our_own(charset) if collate is None else full_name(collate, charset)
+    if charset_of_collation(collate) not in (charset, _SAME.get(charset)):
         raise NeedsOperator(
             f"collation {collate!r} is not one of character set {charset!r}",
             hint=f"use a collation whose name starts with {charset}",

@@ -6,28 +6,31 @@ by itself, too, when another serves; one that is written stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from penstock.ddl.charsets import resolve
+from penstock.ddl.charsets import our_own
 from penstock.ddl.lexer import quote_name
 from penstock.ddl.operations import Convert
 from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions
 from penstock.schema import TableInfo
 
+CollationOf = Callable[[str], str]
+"""The collation that a character set has where only that is written."""
 
-def column_edits(column: ColumnDef) -> list[Edit]:
+
+def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list[Edit]:
     """Return the COLLATE clause that a column with only a character set needs."""
     given = column.type.charset
     if column.type.binary or given.charset == "binary":
         return []
-    return _collate_edits(given)
+    return collate_edits(given, collation_of)
 
 
-def _collate_edits(given: Charset) -> list[Edit]:
+def collate_edits(given: Charset, collation_of: CollationOf = our_own) -> list[Edit]:
+    """Return the COLLATE clause for a character set that is written without one."""
     if given.charset is None or given.collate is not None:
         return []
-    _, collate = resolve(given, ("", ""))
-    return [Edit(given.end, given.end, f" COLLATE {collate}")]
+    return [Edit(given.end, given.end, f" COLLATE {collation_of(given.charset)}")]
 
 
 def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
@@ -36,12 +39,12 @@ def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
     if given.charset is None and given.collate is None:
         clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
         return [Edit(options.end, options.end, clause)]
-    return _collate_edits(given)
+    return collate_edits(given)
 
 
 def changed_option_edits(options: TableOptions) -> list[Edit]:
     """Return the COLLATE clause that ALTER TABLE … CHARSET needs."""
-    return _collate_edits(options.charset)
+    return collate_edits(options.charset)
 
 
 def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:

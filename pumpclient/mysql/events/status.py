@@ -43,6 +43,8 @@ class StatusVariables:
     mariadb_hrnow_us: int | None = None
     mariadb_xid: int | None = None
     mariadb_gtid_flags3: int | None = None
+    mariadb_collations: tuple[tuple[int, int], ...] | None = None
+    """character_set_collations: of a charset's own collation and the one that it has instead."""
 
 
 def _short(data: bytes) -> bytes:
@@ -71,6 +73,14 @@ def _write_schemas(names: tuple[bytes, ...]) -> bytes:
     if not names:
         return bytes([_MANY_SCHEMAS])
     return bytes([len(names)]) + b"".join(name + b"\0" for name in names)
+
+
+def _read_collations(body: BodyReader) -> tuple[tuple[int, int], ...]:
+    return tuple((body.uint(2), body.uint(2)) for _ in range(body.uint(1)))
+
+
+def _write_collations(pairs: tuple[tuple[int, int], ...]) -> bytes:
+    return bytes([len(pairs)]) + b"".join(pack_uint(n, 2) for pair in pairs for n in pair)
 
 
 def _read_old_catalog(body: BodyReader) -> bytes:
@@ -123,6 +133,7 @@ _FORMS = {
     128: _number("mariadb_hrnow_us", 3),
     129: _number("mariadb_xid", 8),
     130: _number("mariadb_gtid_flags3", 1),
+    131: _Form("mariadb_collations", _read_collations, _write_collations),
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from penstock.ddl.explicit import explicit
 from penstock.ddl.lexer import quote_path
 from penstock.errors import NeedsOperator
 from penstock.model import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
+from pumpclient.mysql.translate.collations import built_into
 from pumpclient.mysql.translate.ddl import Translator
 from pumpclient.mysql.translate.sql import Dialect, plain_text
 from pumpclient.rows import Table
@@ -78,6 +80,7 @@ class Targets:
 
     def _translated(self, table: SourceTable) -> str:
         text = plain_text(create_table(self._planner, table), 0, self._dialect)
+        text = explicit(text, built_into(self._dialect))
         made = replace(self._translator, online=None).translate(text, table.schema, {})
         assert len(made.pieces) == 1, f"{table.full_name} is replicated and is one statement"
         return made.pieces[0].sql

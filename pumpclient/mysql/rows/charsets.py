@@ -1,11 +1,5 @@
 """From a collation's id, which is what binlogs carry, to the charset that its texts are read in.
 
-    ids                  charset
-    1 … 323              as listed below, the same in MySQL and MariaDB
-    576 640 672 736 608  MariaDB: three collations of utf8mb3, ucs2, utf16, utf32, utf8mb4
-    1024 + id            MariaDB: collation `id` without padding
-    2048 + 256 × n …     MariaDB: the UCA-14 collations of utf8mb3, utf8mb4, ucs2, utf16, utf32
-
 Where Python's codec differs from what the server does with a charset of single bytes, a table does
 it, taken from a server's own CONVERT. Bytes that a charset does not have are malformed: no
 character is ever put in their place.
@@ -17,6 +11,7 @@ import codecs
 from dataclasses import dataclass
 from functools import cache
 
+from penstock.ddl.collations import charset_of_collation, collation_name
 from penstock.errors import NeedsOperator
 
 _UNDEFINED = "\ufffe"  # What codecs.charmap_decode takes for "no such byte".
@@ -71,25 +66,6 @@ _GEOSTD8 = (
 )
 _TABLES = {"armscii8": _ARMSCII8, "keybcs2": _KEYBCS2, "geostd8": _GEOSTD8}
 
-_IDS = {
-    "big5": (1, 84), "latin2": (2, 9, 21, 27, 77), "dec8": (3, 69), "cp850": (4, 80),
-    "latin1": (5, 8, 15, 31, 47, 48, 49, 94), "hp8": (6, 72), "koi8r": (7, 74), "swe7": (10, 82),
-    "ascii": (11, 65), "ujis": (12, 91), "sjis": (13, 88), "cp1251": (14, 23, 50, 51, 52),
-    "hebrew": (16, 71), "tis620": (18, 89), "euckr": (19, 85), "latin7": (20, 41, 42, 79),
-    "koi8u": (22, 75), "gb2312": (24, 86), "greek": (25, 70), "cp1250": (26, 34, 44, 66, 99),
-    "gbk": (28, 87), "cp1257": (29, 58, 59), "latin5": (30, 78), "armscii8": (32, 64),
-    "ucs2": (35, 90, *range(128, 152), 159, *range(640, 643)), "cp866": (36, 68),
-    "keybcs2": (37, 73), "macce": (38, 43), "macroman": (39, 53), "cp852": (40, 81),
-    "utf8mb3": (33, 76, 83, *range(192, 216), 223, *range(576, 579)),
-    "utf8mb4": (45, 46, *range(224, 248), *range(255, 324), *range(608, 611)),
-    "utf16": (54, 55, *range(101, 125), *range(672, 675)), "utf16le": (56, 62),
-    "cp1256": (57, 67), "utf32": (60, 61, *range(160, 184), *range(736, 739)), "geostd8": (92, 93),
-    "cp932": (95, 96), "eucjpms": (97, 98), "gb18030": (248, 249, 250), "binary": (BINARY,),
-}  # fmt: skip
-_BY_ID = {number: name for name, numbers in _IDS.items() for number in numbers}
-_NOPAD, _UCA14, _UCA14_SPAN = 1024, 2048, 256
-_UCA14_CHARSETS = ("utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32")
-
 
 @dataclass(frozen=True, slots=True)
 class Charset:
@@ -143,18 +119,7 @@ def charset_named(name: str) -> Charset:
 
 def charset_name(collation_id: int) -> str:
     """Return the charset of a collation; raise `NeedsOperator` for an id that is unknown."""
-    known = _BY_ID.get(collation_id)
-    if known is None and _NOPAD < collation_id < _UCA14:
-        known = _BY_ID.get(collation_id - _NOPAD)
-    if known is None and collation_id >= _UCA14:
-        family = (collation_id - _UCA14) // _UCA14_SPAN
-        known = _UCA14_CHARSETS[family] if family < len(_UCA14_CHARSETS) else None
-    if known is None:
-        raise NeedsOperator(
-            f"the server's collation {collation_id} is unknown",
-            hint="convert the column to utf8mb4, or ask for a newer version of Penstock",
-        )
-    return known
+    return charset_of_collation(collation_name(collation_id))
 
 
 def charset_of(collation_id: int) -> Charset:

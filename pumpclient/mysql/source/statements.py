@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.ddl import plan_ddl
+from penstock.ddl.explicit import explicit
 from penstock.ddl.parse import parse
 from penstock.ddl.statements import CreateLike, CreateSchema, CreateTable, CreateView
 from penstock.ddl.statements import Statement as Parsed
@@ -20,6 +21,7 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.source import merged
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.tables import ensure_schema
+from pumpclient.mysql.translate.collations import session_collations
 from pumpclient.mysql.translate.ddl import (
     Piece,
     Ruling,
@@ -47,9 +49,14 @@ class Statements:
         online: OnlineDdl | None,
         cascades: Cascades,
         *,
+        database_collation: Callable[[str], str | None],
         merges: bool = False,
     ) -> None:
-        """Execute through `client` what `rules` let pass; `merges` as `merged` says."""
+        """Execute through `client` what `rules` let pass; `merges` as `merged` says.
+
+        `database_collation` asks the server for the collation that a database of it has now.
+        """
+        self._database_collation = database_collation
         self._cascades = cascades
         self._merges = merges
         self._client = client
@@ -69,7 +76,18 @@ class Statements:
             text = ""
             if ruling is None or ruling.verb is Verb.INJECT:
                 text = self._text(statement, schema)
-            translation = self._translator.translate(text, schema, kept, ruling)
+            collations = session_collations(statement.query.variables(), statement.dialect)
+
+            def database(table: TableRef) -> str | None:
+                return self._foreign_collation(table.schema or schema, table.name)
+
+            translation = self._translator.translate(
+                text,
+                schema,
+                kept,
+                ruling,
+                written_out=lambda sql: explicit(sql, collations, database),
+            )
             self._cascades.look_at(translation.pieces, statement.dialect)
             return translation
         except NeedsOperator as error:
@@ -90,6 +108,17 @@ class Statements:
             return self._client.session.schemas.catalog().table(*target)
 
         return written_out(text, here)
+
+    def _foreign_collation(self, schema: str, table: str) -> str | None:
+        """Return what a new table's database takes on the server, None where the cluster knows.
+
+        It does not where several databases are routed into one, nor of one that it never saw.
+        """
+        target, _ = self._rules.target(schema, table)
+        catalog = self._client.session.schemas.catalog()
+        if target == schema and catalog.schema(schema) is not None:
+            return None
+        return self._database_collation(schema)
 
     def execute(self, statement: Statement, translation: Translation, origin: Origin) -> int:
         """Execute all pieces that were not executed before; return how many were.
@@ -117,7 +146,7 @@ class Statements:
         statements = parse(piece.sql)[1]
         for statement in statements:
             if isinstance(statement, (CreateTable, CreateLike, CreateView)):
-                self._ensure_schema(statement.ref.schema)
+                self._ensure_schema(statement.ref.schema, piece)
         if not self._are_wanted(piece, statements):
             return False
         if not self._passes(piece):
@@ -134,9 +163,10 @@ class Statements:
     def _are_wanted(self, piece: Piece, statements: Sequence[Parsed]) -> bool:
         return all(self._is_wanted(piece, statement) for statement in statements)
 
-    def _ensure_schema(self, schema: str | None) -> None:
+    def _ensure_schema(self, schema: str | None, piece: Piece) -> None:
         if schema and self._client.session.schemas.catalog().schema(schema) is None:
-            ensure_schema(self._client, schema)
+            own = next((name for name, _ in piece.tables if name), schema)
+            ensure_schema(self._client, schema, self._database_collation(own))
 
     def _is_wanted(self, piece: Piece, statement: Parsed) -> bool:
         """Tell whether another of several merged tables has not brought a statement already."""

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.ddl.explicit import explicit
 from penstock.ddl.lexer import quote_name, quote_path
 from penstock.ddl.routing import rename_tables
 from penstock.errors import NeedsOperator
@@ -18,7 +19,9 @@ from penstock.filters.rules import RowPolicy
 from pumpclient.client import PumpClient
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.translate.collations import built_into
 from pumpclient.mysql.translate.online import OnlineDdl
+from pumpclient.mysql.translate.sql import dialect_of
 from pumpclient.mysql.translate.transcode import Transcoder
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
@@ -80,6 +83,11 @@ class Tables:
             define_table(self._client, connection, (schema, name), self._rules.target)
         self._schemas.catch_up()
 
+    def database_collation(self, schema: str) -> str | None:
+        """Return the collation that a database has on the server now, None when it is gone."""
+        with self._address.session() as connection:
+            return database_collation(connection, schema)
+
     def define_all(self, connection: Connection) -> int:
         """Create all replicated tables that the cluster lacks; return how many there were."""
         catalog = self._schemas.catalog()
@@ -129,12 +137,26 @@ def define_table(
     if not sql:
         raise NeedsOperator(f"{schema}.{name} is no table", hint="leave it out with a filter")
     here = target(schema, name)
-    ensure_schema(client, here[0])
+    ensure_schema(client, here[0], database_collation(connection, schema))
+    ((version,),) = (row.values() for row in rows(connection, "SELECT VERSION()"))
     sql = "CREATE TABLE IF NOT EXISTS" + sql.removeprefix("CREATE TABLE")
+    sql = explicit(sql, built_into(dialect_of(version)))
     client.execute_ddl(rename_tables(sql, schema, target))
     log.info("%s.%s is defined as the server has it", *here)
 
 
-def ensure_schema(client: PumpClient, schema: str) -> None:
-    """Create a schema in the cluster unless it is there."""
-    client.execute_ddl(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
+def database_collation(connection: Connection, schema: str) -> str | None:
+    """Return the collation that tables of a database take; None when there is none such."""
+    found = rows(
+        connection,
+        "SELECT default_collation_name AS collation FROM information_schema.schemata"
+        " WHERE schema_name = %s",
+        schema,
+    )
+    return str(found[0]["collation"]) if found else None
+
+
+def ensure_schema(client: PumpClient, schema: str, collation: str | None) -> None:
+    """Create a schema in the cluster, with its collation on the server, unless it is there."""
+    clause = f" COLLATE {collation}" if collation else ""
+    client.execute_ddl(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}{clause}")

@@ -106,6 +106,10 @@ def _same_name(schema: str, table: str) -> Name:
     return schema, table
 
 
+def _as_it_is(sql: str) -> str:
+    return sql
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translator:
     """The rules of one source: whom it replicates, under which names, with which online DDL."""
@@ -115,29 +119,39 @@ class Translator:
     online: OnlineDdl | None = field(default_factory=OnlineDdl)
 
     def translate(
-        self, text: str, schema: str, kept: Kept, ruling: Ruling | None = None
+        self,
+        text: str,
+        schema: str,
+        kept: Kept,
+        ruling: Ruling | None = None,
+        *,
+        written_out: Callable[[str], str] = _as_it_is,
     ) -> Translation:
         """Return what a statement, already in plain text, comes to.
 
-        `schema` is its default schema, "" for none. Raises `NeedsOperator` for what cannot be
-        followed, unless `ruling` says what to do.
+        `schema` is its default schema, "" for none; `written_out` returns a part of it, or an
+        operator's statement, with what its session left to the server. Raises `NeedsOperator` for
+        what cannot be followed, unless `ruling` says what to do.
         """
         if ruling is not None and ruling.verb is not Verb.INJECT:
-            return self._ruled(ruling, kept)
-        before = self._ruled(ruling, kept) if ruling is not None else Translation((), kept)
-        own = self._translated(text, schema, kept)
+            return self._ruled(ruling, kept, written_out)
+        before = Translation((), kept)
+        if ruling is not None:
+            before = self._ruled(ruling, kept, written_out)
+        own = self._translated(text, schema, kept, written_out)
         return replace(own, pieces=(*before.pieces, *own.pieces))
 
-    def _ruled(self, ruling: Ruling, kept: Kept) -> Translation:
+    def _ruled(self, ruling: Ruling, kept: Kept, written_out: Callable[[str], str]) -> Translation:
         pieces = tuple(
-            piece
+            Piece(written_out(part), _names(statement, ""), sql, is_ruled=True)
             for sql in ruling.statements
-            for statement_sql, statement in _split(sql)
-            for piece in [Piece(statement_sql, _names(statement, ""), sql, is_ruled=True)]
+            for part, statement in _split(sql)
         )
         return Translation(pieces, kept, "" if pieces else "an operator decided so")
 
-    def _translated(self, text: str, schema: str, kept: Kept) -> Translation:
+    def _translated(
+        self, text: str, schema: str, kept: Kept, written_out: Callable[[str], str]
+    ) -> Translation:
         if (why := skip_reason(text)) is not None:
             return Translation((), kept, why)
         if _CHANGES_ROWS.match(text):
@@ -148,7 +162,7 @@ class Translator:
         except NeedsOperator as error:
             raise NeedsOperator(f"{error.problem}: {text[:200]!r}", hint=_HINT) from error
         for sql, statement in parts:
-            made, kept = self._piece(sql, statement, schema, kept)
+            made, kept = self._piece(written_out(sql), statement, schema, kept)
             pieces += made
         skipped = "" if pieces else "its tables are not replicated, or are an online DDL's"
         return Translation(tuple(pieces), kept, skipped)
