@@ -79,5 +79,8 @@ class MysqlSource(ServerProcess):
         if str(done.file) != file or done.position > position:
             return False
         # The server notes a checkpoint behind a rotation, when it gets to it: no transaction.
-        left = server.query(f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}")
+        # Statements come in the bytes that they were written in, so any byte has to be a character.
+        left = server.query(
+            f"SHOW BINLOG EVENTS IN '{file}' FROM {done.position}", charset="latin1"
+        )
         return all(event[2] == "Binlog_checkpoint" for event in left)

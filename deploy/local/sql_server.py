@@ -108,9 +108,9 @@ class SqlServer(ServerProcess):
             host=self.host, port=self.port, user=self.user, password=self.password, **options
         )
 
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run one statement on a connection of its own and return its rows."""
-        connection = self.connect()
+    def query(self, sql: str, **options: Any) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection of its own, opened with options; return its rows."""
+        connection = self.connect(**options)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(sql)

@@ -1,0 +1,94 @@
+"""Statements with what their session left to the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.ddl.collations import collation_name, full_name, pads
+from penstock.ddl.explicit import SessionCollations, explicit
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.events.status import StatusVariables, decode_status, encode_status
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.translate.collations import session_collations
+from pumpclient.mysql.translate.sql import Dialect
+
+SESSION = SessionCollations(
+    server="latin1_german1_ci", by_charset={"utf8mb4": "utf8mb4_0900_ai_ci"}
+)
+WRITTEN_OUT = [
+    ("CREATE DATABASE x", "CREATE DATABASE x COLLATE latin1_german1_ci"),
+    ("CREATE DATABASE x CHARSET utf8mb4", "CREATE DATABASE x CHARSET utf8mb4 COLLATE {9}"),
+    ("CREATE DATABASE x COLLATE latin2_bin", "CREATE DATABASE x COLLATE latin2_bin"),
+    ("ALTER DATABASE x CHARSET utf8", "ALTER DATABASE x CHARSET utf8 COLLATE utf8mb3_general_ci"),
+    ("CREATE TABLE t (a TEXT)", "CREATE TABLE t (a TEXT)"),
+    (
+        "CREATE TABLE t (a TEXT CHARSET utf8mb4 NOT NULL, b NCHAR(2)) CHARSET latin1",
+        "CREATE TABLE t (a TEXT CHARSET utf8mb4 COLLATE {9} NOT NULL,"
+        " b NCHAR(2) COLLATE utf8mb3_general_ci) CHARSET latin1 COLLATE latin1_swedish_ci",
+    ),
+    (
+        "CREATE TABLE t (a TEXT CHARSET utf8mb4 BINARY, b VARCHAR(2) CHARACTER SET binary)",
+        "CREATE TABLE t (a TEXT CHARSET utf8mb4 BINARY, b VARCHAR(2) CHARACTER SET binary)",
+    ),
+    (
+        "ALTER TABLE t ADD a TEXT CHARSET latin1, CONVERT TO CHARACTER SET utf8mb4",
+        "ALTER TABLE t ADD a TEXT CHARSET latin1 COLLATE latin1_swedish_ci,"
+        " CONVERT TO CHARACTER SET utf8mb4 COLLATE {9}",
+    ),
+    ("ALTER TABLE t CHARSET utf8mb4", "ALTER TABLE t CHARSET utf8mb4 COLLATE {9}"),
+]
+
+
+@pytest.mark.parametrize(("sql", "wanted"), WRITTEN_OUT)
+def test_what_the_session_left_to_the_server_is_written_out_once(sql: str, wanted: str) -> None:
+    wanted = wanted.replace("{9}", "utf8mb4_0900_ai_ci")
+    assert explicit(sql, SESSION) == wanted
+    assert explicit(wanted, SESSION) == wanted
+
+
+def test_a_database_that_the_catalog_cannot_tell_is_asked_for() -> None:
+    made = explicit(
+        "CREATE TABLE a.t (a TEXT) ENGINE=InnoDB", SESSION, lambda ref: f"of_{ref.schema}"
+    )
+    assert made == "CREATE TABLE a.t (a TEXT) ENGINE=InnoDB COLLATE=of_a"
+
+
+def test_servers_differ_in_what_a_charset_alone_means() -> None:
+    old, new = Dialect(Flavor.MYSQL, 50744), Dialect(Flavor.MYSQL, 90700)
+    maria = Dialect(Flavor.MARIADB, 110809)
+    told = StatusVariables(charsets=(8, 8, 2304), default_collation_utf8mb4=45)
+    assert session_collations(StatusVariables(), old).of("utf8mb4") == "utf8mb4_general_ci"
+    assert session_collations(StatusVariables(), new).of("utf8mb4") == "utf8mb4_0900_ai_ci"
+    assert session_collations(told, new).of("utf8mb4") == "utf8mb4_general_ci"
+    assert session_collations(told, maria).server == "utf8mb4_uca1400_ai_ci"
+    chosen = StatusVariables(mariadb_collations=((45, 46), (33, 2048)))
+    assert session_collations(chosen, maria).of("utf8mb4") == "utf8mb4_bin"
+    assert session_collations(chosen, maria).of("utf8") == "utf8mb3_uca1400_ai_ci"
+    assert session_collations(chosen, maria).of("latin1") == "latin1_swedish_ci"
+
+
+def test_collations_that_a_mariadb_session_chose_are_read_from_its_queries() -> None:
+    raw = bytes.fromhex("8302080005002d002e00")
+    assert decode_status(raw).mariadb_collations == ((8, 5), (45, 46))
+    assert encode_status(decode_status(raw)) == raw
+    assert decode_status(b"\x83\x00").mariadb_collations == ()
+
+
+def test_collations_have_the_names_that_servers_give_them() -> None:
+    names = {n: collation_name(n) for n in (8, 63, 255, 309, 1070, 1270, 2308, 3131)}
+    assert names == {
+        8: "latin1_swedish_ci", 63: "binary", 255: "utf8mb4_0900_ai_ci", 309: "utf8mb4_0900_bin",
+        1070: "utf8mb4_nopad_bin", 1270: "utf8mb4_unicode_520_nopad_ci",
+        2308: "utf8mb4_uca1400_nopad_ai_ci", 3131: "utf32_uca1400_spanish_as_cs",
+    }  # fmt: skip
+    assert collation_name(245) == "utf8mb4_croatian_ci"
+    assert collation_name(245, is_mariadb=True) == "utf8mb4_croatian_mysql561_ci"
+    for number in (0, 17, 400, 1041, 2048 + 8 * 21, 4000):
+        with pytest.raises(NeedsOperator, match=str(number)):
+            collation_name(number)
+    assert full_name("uca1400_as_cs", "ucs2") == "ucs2_uca1400_as_cs"
+    assert full_name("utf8mb4_bin", "utf8mb4") == "utf8mb4_bin"
+    assert [n for n in names.values() if not pads(n)] == [
+        "binary", "utf8mb4_0900_ai_ci", "utf8mb4_0900_bin", "utf8mb4_nopad_bin",
+        "utf8mb4_unicode_520_nopad_ci", "utf8mb4_uca1400_nopad_ai_ci",
+    ]  # fmt: skip
