@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deploy.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.binlog_server import BinlogServer
 from tests.kit.sourcing import Downstream, SourceProcess, rows_of
@@ -46,7 +47,7 @@ class SourceRig:
         self._pumps = [pump_factory(etcd_url)]
         self._sources: list[SourceProcess] = []
 
-    def begin(self, server: BinlogServer, **settings: Any) -> SourceProcess:
+    def begin(self, server: SqlServer, **settings: Any) -> SourceProcess:
         """Start the source."""
         self.source = SourceProcess(self.folder, self.etcd_url, server, **settings).start()
         self._sources.append(self.source)
@@ -65,7 +66,7 @@ class SourceRig:
         assert found.origins == sorted(set(found.origins))
         return found
 
-    def check(self, server: BinlogServer, *tables: str) -> Downstream:
+    def check(self, server: SqlServer, *tables: str) -> Downstream:
         """Return what came out: it is what the server's tables hold."""
         found = self.downstream()
         for table in tables or ("shop.t",):
