@@ -1,4 +1,8 @@
-"""A Drainer's pages: the original's paths and fields, and metrics under its names and ours."""
+"""A Drainer's pages: TiDB-Binlog's paths and fields, and metrics under its names and ours.
+
+`self` on /status is ours, typed and in snake_case. What cannot be done is told with the fitting
+status of HTTP, and with TiDB-Binlog's code in the body.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import (
@@ -21,12 +26,14 @@ from prometheus_client.registry import Collector
 from drainer.metrics import original_metrics, pump_metrics
 from penstock.errors import NeedsOperator
 from penstock.http_status import JSON, Answer, HttpStatus
+from penstock.node_facts import facts_of
 from penstock.registry import NodeState
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from drainer.progress import Progress
     from drainer.pumps import Pumps
+    from drainer.stall import PumpView
     from penstock.pb import penstock_pb2
 
 _OK, _WRONG = 200, 3
@@ -64,13 +71,12 @@ class Pages:
     async def status_page(self, names: Mapping[str, str]) -> Answer:
         """Answer with how far the downstream is, and every Pump's stream."""
         own = self.status()
-        details = {"nodeId": own.node_id, "state": own.state, **dict(sorted(own.details.items()))}
         page = {
             "PumpPos": dict(self.pumps.positions()),
             "Synced": self._is_synced(),
             "LastTS": own.max_commit_ts,
             "TsMap": "",
-            "self": details,
+            "self": {**facts_of(own), "pumps": [_view(view) for view in self.pumps.views()]},
         }
         return _json(page)
 
@@ -85,14 +91,17 @@ class Pages:
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         """Begin to end."""
-        action = names["action"]
+        action, asked = names["action"], names["node_id"]
         goal = {"pause": NodeState.PAUSED, "close": NodeState.OFFLINE}.get(action)
         if goal is None:
-            return _told(f"invalid action {action}", _WRONG)
+            about = f"invalid action {action}: there are pause and close"
+            return _told(about, _WRONG, status=HTTPStatus.BAD_REQUEST)
         try:
-            self.end(names["node_id"], goal)
+            self.end(asked, goal)
         except NeedsOperator as error:
-            return _told(str(error), _WRONG)
+            is_ours = asked == self.status().node_id
+            status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
+            return _told(str(error), _WRONG, status=status)
         return _told(f"apply action {action} success!", _OK)
 
 
@@ -139,9 +148,24 @@ class _Metrics(Collector):
         yield partitions
 
 
-def _told(message: str, code: int, data: Any = None) -> Answer:
-    return _json({"message": message, "code": code, "data": data})
+def _view(view: PumpView) -> dict[str, Any]:
+    return {
+        "node_id": view.name,
+        "state": str(view.state),
+        "condition": str(view.condition),
+        "why": view.why,
+        "received_ts": view.received_ts,
+        "lag_s": round(view.lag_s, 3),
+        "holds_low_water": view.holds,
+        "summary": view.describe(),
+    }
 
 
-def _json(page: Any) -> Answer:
-    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON)
+def _told(
+    message: str, code: int, data: Any = None, *, status: HTTPStatus = HTTPStatus.OK
+) -> Answer:
+    return _json({"message": message, "code": code, "data": data}, status)
+
+
+def _json(page: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON, status)

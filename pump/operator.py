@@ -62,6 +62,11 @@ class Operator:
         self.ended = asyncio.Event()
         self.drained = False
 
+    @property
+    def node_id(self) -> str:
+        """The name of the node that is asked."""
+        return self._node_id
+
     def status(self) -> pb.StatusReply:
         """Return the state, the greatest commit_ts, and details line by line."""
         details = {

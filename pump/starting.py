@@ -72,7 +72,7 @@ class Starting:
         page = {
             "state": "starting",
             "waits_for": self.waits_for,
-            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
+            "uptime_s": round(time.monotonic() - self._began_s),
         }
         return Answer(json.dumps({"self": page}, indent=2) + "\n", JSON)
 

@@ -1,10 +1,16 @@
-"""A Pump's pages: the original's paths and fields, and the metrics."""
+"""A Pump's pages: TiDB-Binlog's paths and fields, and the metrics.
+
+`self` on /status is ours, typed and in snake_case; `isAlive` is a fresh heartbeat, which nodes do
+not write of themselves. What cannot be done is told with the fitting status of HTTP, and with
+TiDB-Binlog's code in the body.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +20,17 @@ from penstock.binlog_text import describe
 from penstock.codec import decode_binlog
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.http_status import JSON, Answer, BadRequest, HttpStatus
-from penstock.registry import NodeKind
+from penstock.node_facts import facts_of
+from penstock.registry import NodeKind, is_live
 from pump.metrics import PumpMetrics
 
 if TYPE_CHECKING:
-    from penstock.registry import NodeRegistry
+    from penstock.registry import NodeRegistry, NodeStatus
     from pump.observed import Observed
     from pump.operator import Operator
 
 _OK, _WRONG = 200, 3
-"""The original's codes, within answers that are always 200 for HTTP."""
+"""TiDB-Binlog's codes, in the body."""
 
 
 class Pages:
@@ -49,30 +56,29 @@ class Pages:
 
     async def status(self, names: Mapping[str, str]) -> Answer:
         """Answer with all Pumps; without etcd, say so, and at least tell of this one."""
-        own = self._operator.status()
         problem, pumps = "", []
         try:
             pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
         except PenstockError as error:
             problem = str(error)
         page = {
-            "status": {pump.node_id: json.loads(pump.to_json()) for pump in pumps},
+            "status": {pump.node_id: self._listed(pump) for pump in pumps},
             "CommitTS": self._observed.now_ts(),
             "Checkpoint": {},
             "ErrMsg": problem,
-            "self": {
-                "nodeId": own.node_id,
-                "state": own.state,
-                "maxCommitTS": own.max_commit_ts,
-                **dict(sorted(own.details.items())),
-            },
+            "self": facts_of(self._operator.status()),
         }
         return _json(page)
+
+    def _listed(self, node: NodeStatus) -> Any:
+        """Return a node as etcd knows it, and whether it was heard of just now."""
+        alive = is_live(node, self._observed.now_ts())
+        return json.loads(replace(node, is_alive=alive).to_json())
 
     async def drainers(self, names: Mapping[str, str]) -> Answer:
         """Answer with all Drainers, those that have left too."""
         drainers = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
-        return _json([json.loads(drainer.to_json()) for drainer in drainers])
+        return _json([self._listed(drainer) for drainer in drainers])
 
     async def metrics(self, names: Mapping[str, str]) -> Answer:
         """Answer a scrape."""
@@ -110,14 +116,17 @@ class Pages:
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         """Pause or close this Pump."""
-        action = names["action"]
+        action, asked = names["action"], names["node_id"]
         verbs = {"pause": self._operator.pause, "close": self._operator.close}
         if action not in verbs:
-            return _told(f"invalid action {action}", _WRONG)
+            about = f"invalid action {action}: there are pause and close"
+            return _told(about, _WRONG, HTTPStatus.BAD_REQUEST)
         try:
-            await verbs[action](names["node_id"])
+            await verbs[action](asked)
         except NeedsOperator as error:
-            return _told(str(error), _WRONG)
+            is_ours = asked == self._operator.node_id
+            status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
+            return _told(str(error), _WRONG, status)
         return _told(f"apply action {action} success!", _OK)
 
 
@@ -125,9 +134,9 @@ def _described(payload: bytes) -> str:
     return describe(decode_binlog(payload))
 
 
-def _told(message: str, code: int) -> Answer:
-    return _json({"message": message, "code": code, "data": None})
+def _told(message: str, code: int, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return _json({"message": message, "code": code, "data": None}, status)
 
 
-def _json(page: Any) -> Answer:
-    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON)
+def _json(page: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON, status)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -207,12 +208,22 @@ class HttpStatus:
         except BadRequest as refused:
             return method, refused.answer
         except PenstockError as error:
-            return method, Answer(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+            return method, _refusal(method, error)
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
             raise
         except Exception:
             log.exception("a status page has a defect")
             return method, Answer("a defect; see the log\n", status=_DEFECT)
+
+
+def _refusal(method: str, error: PenstockError) -> Answer:
+    """Return what a page could not do as JSON: the asker's fault if it was to change something."""
+    is_theirs = isinstance(error, NeedsOperator) and method not in ("GET", "HEAD")
+    told = {"error": str(error)}
+    if isinstance(error, NeedsOperator):
+        told = {"error": error.problem, "hint": error.hint}
+    status = HTTPStatus.BAD_REQUEST if is_theirs else HTTPStatus.SERVICE_UNAVAILABLE
+    return Answer(json.dumps(told, ensure_ascii=False) + "\n", JSON, status)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:

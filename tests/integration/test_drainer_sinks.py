@@ -118,8 +118,17 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
     assert 0 <= found["penstock_drainer_lag_seconds"] < 5
     assert found["binlog_drainer_checkpoint_tso"] >= page["LastTS"] >> 18
     assert found["binlog_drainer_pump_position{nodeID=pump-1}"] >= page["LastTS"] >> 18
-    refused = json.loads(asked(url + "state/somebody-else/pause", "PUT")[1])
-    assert (refused["code"], "not somebody-else" in refused["message"]) == (3, True)
+    (about,) = page["self"]["pumps"]
+    assert (about["node_id"], about["condition"]) == ("pump-1", "ok")
+    assert about["received_ts"] >= page["LastTS"]
+    assert isinstance(page["self"]["lag_s"], float)
+    for verb, code, problem in (
+        ("state/somebody-else/pause", 404, "not somebody-else"),
+        ("state/drainer-1/dance", 400, "invalid action dance"),
+    ):
+        answered, text = asked(url + verb, "PUT")
+        refused = json.loads(text)
+        assert (answered, refused["code"], problem in refused["message"]) == (code, 3, True)
     with drainer.channel() as channel:
         stub = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
         with pytest.raises(Exception, match="not somebody-else"):

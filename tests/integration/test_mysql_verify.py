@@ -14,7 +14,7 @@ from deploy.local.sql_server import SqlServer
 from pumpclient.mysql.load.chunks import Range
 from pumpclient.mysql.load.tables import SourceTable
 from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.verify import command
+from pumpclient.mysql.verify import __main__ as command
 from pumpclient.mysql.verify.sides import MysqlSide
 from tests.kit import mysql_load
 from tests.kit.fix_mariadb import MariadbServer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -181,8 +182,13 @@ def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
     assert (code, page["ErrMsg"], page["Checkpoint"]) == (200, "", {})
     assert page["status"][pump.node_id]["state"] == "online"
     assert page["CommitTS"] > compose(1, 0)
-    assert page["self"]["status_pages"] == url
-    assert json.loads(asked(url + "drainers")[1]) == [json.loads(drainer.to_json())]
+    assert page["status"][pump.node_id]["isAlive"] is True
+    about = page["self"]
+    assert (about["status_pages"], about["node_id"], about["leads_oracle"]) == (url, "pump-1", True)
+    assert type(about["uptime_s"]) is int
+    assert type(about["append_ms_average"]) is float
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in about)
+    assert json.loads(asked(url + "drainers")[1]) == [json.loads(drainer.to_json())]  # Not alive.
 
     prewrite = writes.prewrite()
     writes.batch(prewrite)
@@ -203,13 +209,13 @@ def test_a_purge_and_a_pause_can_be_asked_for_as_with_the_original(pump: PumpPro
     code, text = asked(url + "debug/gc/trigger", "POST")
     assert (code, text.splitlines()[0]) == (200, "trigger gc success")
     assert "0 segments went" in text
-    for path, problem in (
-        ("state/ghost/pause", f"this is pump {pump.node_id}, not ghost"),
-        (f"state/{pump.node_id}/dance", "invalid action dance"),
+    for path, status, problem in (
+        ("state/ghost/pause", 404, f"this is pump {pump.node_id}, not ghost"),
+        (f"state/{pump.node_id}/dance", 400, "invalid action dance"),
     ):
         code, text = asked(url + path, "PUT")
         told = json.loads(text)
-        assert (code, told["code"], problem in told["message"]) == (200, 3, True)
+        assert (code, told["code"], problem in told["message"]) == (status, 3, True)
     code, text = asked(f"{url}state/{pump.node_id}/pause", "PUT")
     assert json.loads(text) == {
         "message": "apply action pause success!",

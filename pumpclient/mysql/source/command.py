@@ -13,12 +13,13 @@ import argparse
 import asyncio
 import gc
 import http.client
+import json
 import sys
 from collections.abc import Sequence
 from urllib.parse import quote
 
 from penstock import config, service
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.http_status import HttpStatus
 from penstock.settings import check_address
 from pumpclient.mysql.protocol.prechecks import check_server
@@ -110,8 +111,18 @@ def ask(argv: Sequence[str]) -> str:
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:
-        raise NeedsOperator(text.strip(), hint="see above")
+        raise _refusal(text)
     return text
+
+
+def _refusal(text: str) -> PenstockError:
+    """Return the error that a page answered with."""
+    try:
+        told = json.loads(text)
+        problem, hint = told["error"], told.get("hint")
+    except (ValueError, KeyError, TypeError):
+        return NeedsOperator(text.strip(), hint="look at the source's log")
+    return NeedsOperator(problem, hint=hint) if hint else Retryable(problem)
 
 
 def _request(told: argparse.Namespace) -> tuple[str, str]:

@@ -84,7 +84,10 @@ def test_a_page_is_found_by_its_path_and_an_unknown_one_gets_the_list() -> None:
 
 def test_a_failing_page_is_an_answer_and_not_the_end() -> None:
     async def test(server: HttpStatus) -> None:
-        assert await sent(server, b"GET /away HTTP/1.1\r\n\r\n") == (503, "etcd is away\n")
+        assert await sent(server, b"GET /away HTTP/1.1\r\n\r\n") == (
+            503,
+            '{"error": "etcd is away"}\n',
+        )
         assert (await sent(server, b"GET /broken HTTP/1.1\r\n\r\n"))[0] == 500
         assert (await sent(server, b"GET /hello HTTP/1.1\r\n\r\n"))[0] == 200
 
