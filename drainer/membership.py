@@ -76,6 +76,7 @@ class Membership:
         self._known: tuple[int, float] | None = None
         self.lost: Mapping[str, LostPump] = {}
         self.last_words: Mapping[str, LastWord] = {}
+        self._is_listed = False
 
     def now_ts(self) -> int:
         """Return about the present time of the cluster, without asking anyone."""
@@ -113,12 +114,36 @@ class Membership:
     async def publish(self, state: NodeState) -> None:
         """Take a state and publish it; etcd being away is logged and nothing more."""
         self.state = state
+        self._is_listed = True
         try:
             await asyncio.to_thread(self._registry.put, NodeKind.DRAINER, self._status())
         except PenstockError as error:
             log.warning("could not publish the state %s: %s", state, error)
         else:
             log.info("drainer %s is %s", self.node_id, state)
+
+    async def leave(self, state: NodeState, *, is_new: bool) -> None:
+        """Publish the last state. One that `is_new`, without a checkpoint downstream, is forgotten.
+
+        Pumps would keep binlogs for it from the beginning on. A start that went wrong before
+        anything was published leaves the entry as it is: it may be another Drainer's.
+        """
+        if not self._is_listed:
+            return
+        if not is_new:
+            await self.publish(state)
+            return
+        try:
+            await asyncio.to_thread(self._registry.forget, NodeKind.DRAINER, self.node_id)
+        except PenstockError as error:
+            log.warning(
+                "drainer %s has begun nothing and stays listed, and Pumps keep binlogs for it"
+                " (start it again; without that: binlogctl update-drainer --node-id %s --state"
+                " offline, which loses nothing as long as its downstream is empty): %s",
+                *(self.node_id, self.node_id, error),
+            )
+        else:
+            log.info("drainer %s has begun nothing and is listed no longer", self.node_id)
 
     async def refuse_namesake(self) -> None:
         """Raise `NeedsOperator` when a living Drainer at another address bears our node id."""
@@ -141,15 +166,21 @@ class Membership:
             )
 
     async def refuse_gap(self) -> None:
-        """Raise `NeedsOperator` when a Pump left without us, with binlogs after our checkpoint."""
+        """Raise `NeedsOperator` when a Pump left without us, with binlogs after our checkpoint.
+
+        One that is back with its data is pulled from there, and is no gap.
+        """
         while True:
             try:
                 gaps = await asyncio.to_thread(self._registry.gaps, self.node_id)
+                listed = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
                 break
             except Retryable as error:
                 log.error("cannot ask etcd which Pumps left without us, trying again: %s", error)
                 await asyncio.sleep(_TIME_RETRY_S)
         checkpoint_ts = self._checkpoint_ts()
+        back = {pump.node_id for pump in listed if pump.state is not NodeState.OFFLINE}
+        gaps = [gap for gap in gaps if gap.pump not in back]
         missed = [gap for gap in gaps if gap.up_to_ts > checkpoint_ts]
         if missed:
             told = ", ".join(
@@ -157,8 +188,9 @@ class Membership:
             )
             raise NeedsOperator(
                 f"this Drainer is at checkpoint {checkpoint_ts} and will never get binlogs in"
-                f" {told}: the Pump went offline with --skip-drainer",
-                hint="restore the downstream from a newer backup and start it at that commit_ts",
+                f" {told}: the Pump went offline without waiting for it",
+                hint="start that Pump again with its data-dir; or restore the downstream from a"
+                " newer backup and start it at that commit_ts",
             )
 
     def clock_is_from(self) -> str:
@@ -172,6 +204,7 @@ class Membership:
         return max(0.0, seconds_between(self._checkpoint_ts(), self.now_ts()))
 
     def _publish_and_list(self, status: NodeStatus) -> Statuses:
+        self._is_listed = True
         self._registry.put(NodeKind.DRAINER, status)
         statuses = self._registry.list(NodeKind.PUMP)
         # After the list: a Pump withdraws its word before it lists itself as anything but offline.

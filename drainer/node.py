@@ -184,7 +184,7 @@ class _Node:
             await self._pumps.close()
             await self._server.stop(_SERVER_GRACE_S)
             await self._http.close()
-            await self._membership.publish(self._final)
+            await self._membership.leave(self._final, is_new=self._parts.sink.is_new)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
         """Commit what is under way, take nothing new, and say that the downstream is consistent."""

@@ -33,8 +33,16 @@ class Sink(Protocol):
     dialect: str
     """The SQL that `apply` takes, as `drainer.apply.sql` names it."""
 
+    @property
+    def is_new(self) -> bool:
+        """True while the downstream has no checkpoint of this cluster, as far as is known."""
+        ...
+
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue, None on a fresh downstream; take over as its writer."""
+        """Return where to continue, None on a fresh downstream; take over as its writer.
+
+        Raises `NeedsOperator` where another cluster has a checkpoint, and this one has none.
+        """
         ...
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:

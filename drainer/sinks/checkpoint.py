@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -125,6 +125,17 @@ def _unreadable(stored: object, why: str) -> Malformed:
         f"the checkpoint {stored!r} is damaged: {why}",
         hint="put back the commitTS up to which the downstream has everything; or, for a "
         "downstream restored from a copy, remove the checkpoint and give its initial-commit-ts",
+    )
+
+
+def of_another_cluster(cluster: object, others: Sequence[object], place: str) -> NeedsOperator:
+    """Return the error for a downstream where others have a checkpoint, and `cluster` has none."""
+    return NeedsOperator(
+        f"the downstream is that of cluster {', '.join(map(str, others))} and has no checkpoint of"
+        f" cluster {cluster}, which --etcd-urls leads to",
+        hint="check --etcd-urls and the downstream's address; if etcd was set up anew for the same"
+        " cluster, restore it, its cluster id included; two clusters that shall share one"
+        f" downstream need a {place} each",
     )
 
 

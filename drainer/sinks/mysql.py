@@ -22,7 +22,7 @@ from pymysql.constants import ER
 
 from drainer.apply.literals import MYSQL
 from drainer.sinks import steps
-from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
+from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
 from drainer.sinks.mysql_partitions import Fences, Lines
@@ -82,7 +82,7 @@ class MysqlSink:
 
         def attempt(connection: Connection, retried: bool) -> str | None:
             try:
-                return self._stored(connection, "")
+                return self._own(connection)
             except pymysql.err.MySQLError as error:
                 if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
                     raise
@@ -247,12 +247,28 @@ class MysqlSink:
         self._lines.close()
         self._session.close()
 
+    @property
+    def is_new(self) -> bool:
+        """True while the downstream has no checkpoint of this cluster."""
+        return self._ledger.is_new
+
     # --- pieces ----------------------------------------------------------------------------
 
     @property
     def _is_between(self) -> bool:
         last = self._ledger.last
         return last is not None and last.is_between
+
+    def _own(self, connection: Connection) -> str | None:
+        """Return our cluster's row; `NeedsOperator` when there are only others'."""
+        stored = self._stored(connection, "")
+        if stored is None:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT clusterID FROM {self._table} ORDER BY 1 LIMIT 3")  # noqa: S608
+                others = [row[0] for row in cursor.fetchall()]
+            if others:
+                raise of_another_cluster(self._cluster_id, others, "checkpoint-table")
+        return stored
 
     def _stored(self, connection: Connection, lock: str) -> str | None:
         where = f"WHERE clusterID = {self._cluster_id}{lock}"

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.apply.literals import SQLITE
 from drainer.sinks import steps
-from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing
+from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
 from drainer.sinks.refusal import Refused, row_of
 from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
 from drainer.sinks.sqlite_ddl import plan
@@ -77,7 +77,7 @@ class SqliteSink:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue; create file and checkpoint table when there are none."""
-        stored = self._retrying(lambda connection: self._stored(connection))
+        stored = self._retrying(self._own)
         return self._ledger.loaded(stored)
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -168,6 +168,11 @@ class SqliteSink:
         with self._using:
             self._disconnect()
 
+    @property
+    def is_new(self) -> bool:
+        """True while the downstream has no checkpoint of this cluster."""
+        return self._ledger.is_new
+
     # --- pieces ----------------------------------------------------------------------------
 
     def _commit(self, work: Callable[[sqlite3.Connection], None], checkpoint: Checkpoint) -> None:
@@ -187,6 +192,15 @@ class SqliteSink:
 
         self._retrying(attempt)
         self._ledger.wrote(text)
+
+    def _own(self, connection: sqlite3.Connection) -> str | None:
+        """Return our cluster's row; `NeedsOperator` when there are only others'."""
+        stored = self._stored(connection)
+        if stored is None:
+            found = connection.execute(f"SELECT clusterID FROM {_TABLE} LIMIT 3")  # noqa: S608
+            if others := [row[0] for row in found]:
+                raise of_another_cluster(self._cluster, others, "file")
+        return stored
 
     def _stored(self, connection: sqlite3.Connection) -> str | None:
         sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608

@@ -141,7 +141,8 @@ def _refuse_more_than_accepted(
     if least is not None and least.ts < after_ts:
         raise NeedsOperator(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
-            hint=f"wait for it, or accept more: --accept-loss-after {least.ts}",
+            hint="wait for it; or give up for ever what it lacks, and accept more:"
+            f" --accept-loss-after {least.ts}",
         )
     if known is not None and known.after_ts < after_ts:
         raise NeedsOperator(

@@ -76,15 +76,16 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
 
 def _refuse_unknown(name: str, word: LastWord | None) -> None:
     """Raise `NeedsOperator` when it is not known what a dead Pump holds."""
-    hint = f"start {name} again with its data-dir, then: binlogctl offline-pump --node-id {name}"
+    start = f"start {name} again with its data-dir, then: binlogctl offline-pump --node-id {name}"
     if word is None:
         raise NeedsOperator(
             f"{name} did not stop in order, so nobody knows what it holds that is nowhere else",
-            hint=f"{hint}; if its disk is gone for ever, binlogctl lost-pump {name}"
-            " --accept-loss-after 0 changes nothing and says what every Drainer would lose",
+            hint=f"{start}; only if its disk is gone and it cannot start again: binlogctl lost-pump"
+            f" {name} --accept-loss-after 0, which changes nothing and says what each Drainer would"
+            " lose",
         )
     if not word.is_final:
         raise NeedsOperator(
             f"{name} stopped with {word.open_count} transactions open, which may be committed",
-            hint=f"{hint}: it finds out what became of them",
+            hint=f"{start}: it finds out what became of them",
         )

@@ -152,14 +152,21 @@ def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_apply(
         second.apply(insert(downstream, 2), point)
 
 
-def test_clusters_do_not_see_each_other(downstream: Downstream) -> None:
+def test_a_downstream_of_another_cluster_is_refused_and_one_that_they_share_goes_on(
+    downstream: Downstream,
+) -> None:
     one, two = downstream.open(), open_sink(downstream.url, cluster_id=2)
     with closing(two):
         assert one.load_checkpoint() is None
-        one.save_checkpoint(Checkpoint(5, 1))
         assert two.load_checkpoint() is None
-        two.save_checkpoint(Checkpoint(9, 1))
+        assert one.is_new
+        one.save_checkpoint(Checkpoint(5, 1))
+        assert (one.is_new, two.is_new) == (False, True)
+        with pytest.raises(NeedsOperator, match=rf"that of cluster {CLUSTER} .* of cluster 2,"):
+            two.load_checkpoint()
+        two.save_checkpoint(Checkpoint(9, 1))  # As an earlier version let it.
         one.save_checkpoint(Checkpoint(6, 1))
+        assert two.load_checkpoint() == Checkpoint(9, 1)
     assert downstream.open().load_checkpoint() == Checkpoint(6, 1)
 
 

@@ -58,7 +58,7 @@ class Ways:
         self._clock = itertools.count(1)
         self._sinks: dict[str, MysqlSink] = {}
         for number, way in enumerate(WAYS, 11):
-            sink = open_sink(server.url, cluster_id=number)
+            sink = open_sink(f"{server.url}?checkpoint-table=of_{number}", cluster_id=number)
             assert isinstance(sink, MysqlSink)
             self._sinks[way] = sink
             sink.save_checkpoint(sink.load_checkpoint() or _START)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from drainer.membership import Membership
+from penstock.errors import Retryable
+from penstock.registry import NodeKind, NodeState, NodeStatus
+from tests.kit.registry import MemoryRegistry
+
+DRAINER = NodeKind.DRAINER
+
+
+def member(registry: MemoryRegistry) -> Membership:
+    oracle: Any = None
+    return Membership(registry, oracle, node_id="d", host="h:1", checkpoint_ts=lambda: 5)
+
+
+def test_a_drainer_that_has_begun_nothing_is_forgotten_and_holds_no_purge() -> None:
+    registry = MemoryRegistry()
+    drainer = member(registry)
+    asyncio.run(drainer.publish_and_list())
+    assert [status.state for status in registry.list(DRAINER)] == [NodeState.ONLINE]
+    asyncio.run(drainer.leave(NodeState.PAUSED, is_new=True))
+    assert registry.list(DRAINER) == []
+
+
+def test_a_drainer_with_a_checkpoint_keeps_its_place() -> None:
+    registry = MemoryRegistry()
+    drainer = member(registry)
+    asyncio.run(drainer.publish_and_list())
+    asyncio.run(drainer.leave(NodeState.PAUSED, is_new=False))
+    found = registry.get(DRAINER, "d")
+    assert found is not None
+    assert (found.state, found.max_commit_ts) == (NodeState.PAUSED, 5)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_start_that_goes_wrong_leaves_its_namesakes_entry_as_it_is(is_new: bool) -> None:
+    registry = MemoryRegistry()
+    other = NodeStatus(node_id="d", host="h:2", state=NodeState.ONLINE, update_ts=9)
+    registry.put(DRAINER, other)
+    asyncio.run(member(registry).leave(NodeState.PAUSED, is_new=is_new))
+    assert registry.list(DRAINER) == [other]
+
+
+def test_a_place_that_cannot_be_given_up_is_named_with_what_does_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Away(MemoryRegistry):
+        def forget(self, kind: NodeKind, node_id: str) -> None:
+            raise Retryable("etcd is away")
+
+    drainer = member(Away())
+    asyncio.run(drainer.publish_and_list())
+    asyncio.run(drainer.leave(NodeState.PAUSED, is_new=True))
+    assert "start it again; without that: binlogctl update-drainer --node-id d" in caplog.text
