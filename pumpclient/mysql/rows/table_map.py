@@ -104,6 +104,12 @@ class TableMap:
         return replace(self, columns=tuple(columns))
 
 
+def names_of(body: bytes, id_size: int = TABLE_ID_SIZE) -> tuple[str, str]:
+    """Return schema and table of a body, whether or not the rest of it can be decoded."""
+    reader = BodyReader(body, "TABLE_MAP", at=id_size + 2)
+    return _name(reader), _name(reader)
+
+
 def _name(body: BodyReader) -> str:
     name = body.text(body.uint(1))
     if body.uint(1):

@@ -12,7 +12,7 @@ an operator's SQL  a warning too: it was decided about
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pymysql
 
@@ -35,7 +35,8 @@ _NAMED_MAX = 10
 _NO_TABLE = 1146
 _WHAT = "by foreign keys the server changes rows that its binlog does not have"
 _HINT = (
-    "let them RESTRICT, and the application change the children's rows; or leave these tables out;"
+    "let them RESTRICT, and the application change the children's rows; or leave these tables out"
+    " (mysql-source skip-table);"
     ' or set cascades = "accept", and compare with penstock verify --repair'
 )
 _HINT_OF_DDL = (
@@ -86,9 +87,10 @@ class Cascades:
             Check(_CHECK, False, str(each), _HINT, required=not self._is_accepted) for each in found
         ] or [Check(_CHECK, True, "none changes rows by itself")]
 
-    def look_at_server(self, address: ServerAddress) -> None:
-        """Raise `NeedsOperator` or warn, naming what is there now."""
-        self._judge(self._on_server(address), f"{address}: {_WHAT}", _HINT)
+    def look_at_server(self, address: ServerAddress, left_out: Collection[Name] = ()) -> None:
+        """Raise `NeedsOperator` or warn, naming what is there now, but of tables left out."""
+        found = [each for each in self._on_server(address) if each.table not in left_out]
+        self._judge(found, f"{address}: {_WHAT}", _HINT)
 
     def look_at(self, pieces: Iterable[Piece], dialect: Dialect) -> None:
         """Raise `NeedsOperator` or warn, naming what these DDL bring."""

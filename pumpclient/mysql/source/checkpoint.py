@@ -26,6 +26,7 @@ from penstock.etcd import EtcdClient, etcd_errors, read
 from penstock.lease import Lease
 from penstock.model import Origin
 from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.source.left_out import LeftOutTable
 
 SOURCES = "/penstock/v1/sources/"
 _HINT = "restore the key, or delete it and start the source from a place that is known"
@@ -48,7 +49,9 @@ class Checkpoint:
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What online DDL keeps."""
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Operators' decisions by "file:position"."""
+    """Operators' overrides by "file:position"."""
+    left_out: tuple[LeftOutTable, ...] = ()
+    """Tables that are left out, and how much was left out of any, as of `done`."""
 
     @property
     def place(self) -> Location:
@@ -74,9 +77,11 @@ class Checkpoint:
     def parse(cls, text: bytes, key: str) -> Checkpoint:
         """Return what was stored; raise `Malformed`."""
         try:
-            found = cls(**json.loads(text))
+            fields = json.loads(text)
+            left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
+            found = cls(**fields, left_out=left_out)
             _ = found.place
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise Malformed(f"{key} in etcd cannot be read: {error}", hint=_HINT) from error
         return found
 

@@ -3,8 +3,13 @@
 mysql-source --config mysql_source.toml        run until asked to stop
 mysql-source check --config …                  only check the server
 mysql-source status | pause | resume           of the one at --status-addr
-mysql-source skip | replace SQL | inject SQL   decide about a statement, by default the failed one
+mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
+mysql-source skip-table DB.TABLE               leave a table out from here on, counted
+mysql-source revoke PLACE | DB.TABLE           take such an override back
 mysql-source purge inactive | filename | time  relay log files
+
+Each command takes --status-addr HOST:PORT, or --config FILE, with which overrides can also be given
+to a source that is stopped; `mysql-source COMMAND --help` says more.
 """
 
 from __future__ import annotations
@@ -16,26 +21,46 @@ import http.client
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from urllib.parse import quote
 
-from penstock import config, service
+from penstock import config, etcd, service
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.filters import Rules
 from penstock.http_status import HttpStatus
+from penstock.security import Security
 from penstock.settings import check_address
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.source.cascades import Cascades
+from pumpclient.mysql.source.checkpoint import SourceStore
 from pumpclient.mysql.source.config import SourceConfig
-from pumpclient.mysql.source.pages import VERBS, Pages
+from pumpclient.mysql.source.overrides import (
+    VERBS,
+    Edit,
+    decision,
+    revoked,
+    table_name,
+    table_skipped,
+)
+from pumpclient.mysql.source.pages import Pages
 from pumpclient.mysql.source.unit import SourceUnit
 
 PROG, ENV_PREFIX = "mysql-source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60
-_COMMANDS = ("status", "pause", "resume", *VERBS, "purge")
+_STATUS_ADDR = "127.0.0.1:9251"
+_DECIDES = {
+    "skip": "leave out what is at a place: one statement, or one event's rows",
+    "replace": "run other statements instead of the one at a place",
+    "inject": "run other statements before the one at a place",
+}
+_COMMANDS = ("status", "pause", "resume", *VERBS, "skip-table", "revoke", "purge")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a source or one command; return the exit code, raise what `penstock.command` sorts."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(arguments) and arguments[0] not in _COMMANDS:
+        sys.stdout.write(f"{__doc__}\n")
     if arguments[:1] == ["check"]:
         return check(load(arguments[1:]))
     if arguments and arguments[0] in _COMMANDS:
@@ -96,18 +121,32 @@ def check(settings: SourceConfig) -> int:
 
 
 def ask(argv: Sequence[str]) -> str:
-    """Ask the source that runs here; return its answer, raise what it refuses."""
-    told = _parser().parse_args(argv)
-    method, path = _request(told)
-    check_address("addr", told.status_addr)
-    host, _, port = told.status_addr.rpartition(":")
+    """Ask the source that runs here; return its answer, raise what it refuses.
+
+    With `--config` the source may also be stopped: an override then goes into its checkpoint.
+    """
+    asked = _parser().parse_args(argv)
+    settings = load(["--config", asked.config]) if asked.config else None
+    at = asked.status_addr or (settings.status_addr if settings else _STATUS_ADDR)
+    try:
+        return "".join(_answer(at, *request) for request in _requests(asked))
+    except Retryable:
+        edits = _edits(asked, settings) if settings is not None else []
+        if settings is None or not edits:
+            raise
+    return "".join(changed_while_stopped(settings, edit) for edit in edits)
+
+
+def _answer(status_addr: str, method: str, path: str) -> str:
+    check_address("addr", status_addr)
+    host, _, port = status_addr.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
         text = answer.read().decode()
     except (OSError, http.client.HTTPException) as error:
-        raise Retryable(f"no source answers at {told.status_addr}: {error!r}") from error
+        raise Retryable(f"no source answers at {status_addr}: {error!r}") from error
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:
@@ -125,17 +164,62 @@ def _refusal(text: str) -> PenstockError:
     return NeedsOperator(problem, hint=hint) if hint else Retryable(problem)
 
 
-def _request(told: argparse.Namespace) -> tuple[str, str]:
-    match told.command:
+def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
+    match asked.command:
         case "status":
-            return "GET", "/status"
+            return [("GET", "/status")]
         case "pause" | "resume":
-            return "PUT", f"/state/{told.command}"
+            return [("PUT", f"/state/{asked.command}")]
         case "purge":
-            return "POST", f"/purge/{told.strategy}/{_part(told.what)}"
+            return [("POST", f"/purge/{asked.strategy}/{_part(asked.what)}")]
+        case "skip-table":
+            return [("POST", f"/skip-table/{_part(table)}") for table in asked.tables]
+        case "revoke":
+            gap = "accept" if asked.accept_gap else "-"
+            return [("POST", f"/revoke/{_part(asked.what)}/{gap}")]
         case verb:
-            sql = getattr(told, "sql", "")
-            return "POST", f"/ruling/{verb}/{_part(told.at)}/{_part(sql)}"
+            sql = getattr(asked, "sql", "")
+            return [("POST", f"/ruling/{verb}/{_part(asked.at)}/{_part(sql)}")]
+
+
+def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
+    """Return what an override changes in the checkpoint; nothing for what needs the process."""
+    is_replicated = Rules(settings.filter).is_replicated
+    match asked.command:
+        case "skip-table":
+            return [table_skipped(table_name(table), is_replicated) for table in asked.tables]
+        case "revoke":
+            return [revoked(asked.what, accepts_gap=asked.accept_gap)]
+        case verb if verb in VERBS:
+            if not asked.at:
+                raise NeedsOperator("the source is stopped", hint="name the place: --at")
+            sql = getattr(asked, "sql", "")
+            return [decision(verb, asked.at, (sql,) if sql else ())]
+        case _:
+            return []
+
+
+def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
+    """Change the checkpoint of a source that does not run; return what the edit says.
+
+    Raises `Retryable` when a process has the source, `NeedsOperator` when it has not begun.
+    """
+    security = Security(settings.security)
+    with ExitStack() as opened:
+        connection = etcd.connect(settings.etcd_urls, tls=security.etcd_tls)
+        opened.callback(connection.close)
+        store = SourceStore(connection, settings.source_id, ttl_s=settings.lease_s)
+        store.own(f"{PROG} of an operator")
+        opened.callback(store.close)
+        found = store.load()
+        if found is None:
+            raise NeedsOperator(
+                f"source {settings.source_id} has not begun: it has no checkpoint",
+                hint="leave tables out by ignore-tables in its settings",
+            )
+        changed, text = edit(found)
+        store.save(changed)
+        return text
 
 
 def _part(text: str) -> str:
@@ -143,18 +227,39 @@ def _part(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROG, description="Ask a source that runs here.")
+    parser = argparse.ArgumentParser(
+        prog=PROG, description="Ask a source that runs here, or change one that is stopped."
+    )
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--status-addr", default="127.0.0.1:9251", metavar="HOST:PORT")
+    shared.add_argument("--status-addr", default="", metavar="HOST:PORT", help=f"{_STATUS_ADDR}")
+    shared.add_argument("--config", default="", metavar="FILE", help="the source's own settings")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("status", "pause", "resume"):
-        commands.add_parser(name, parents=[shared])
-    for name in VERBS:
-        command = commands.add_parser(name, parents=[shared])
-        command.add_argument("--at", default="", metavar="FILE:POSITION")
+    for name, about in (
+        ("status", "what it does, what it refuses, what is left out"),
+        ("pause", "stop syncing; the relay log goes on"),
+        ("resume", "go on after a pause or a failure"),
+    ):
+        commands.add_parser(name, parents=[shared], help=about, description=about)
+    for name, about in _DECIDES.items():
+        command = commands.add_parser(name, parents=[shared], help=about, description=about)
+        command.add_argument(
+            "--at", default="", metavar="FILE:POSITION", help="by default what failed"
+        )
         if name != "skip":
             command.add_argument("sql", help="statements, with their schemas")
-    purge = commands.add_parser("purge", parents=[shared])
+    about = "leave tables out from here on, counted"
+    command = commands.add_parser("skip-table", parents=[shared], help=about, description=about)
+    command.add_argument("tables", nargs="+", metavar="DB.TABLE")
+    about = "take an override back, of a place or a table, while nothing was left out by it"
+    command = commands.add_parser("revoke", parents=[shared], help=about, description=about)
+    command.add_argument("what", metavar="FILE:POSITION|DB.TABLE")
+    command.add_argument(
+        "--accept-gap",
+        action="store_true",
+        help="although something was: it stays missing downstream",
+    )
+    about = "delete relay log files that are read"
+    purge = commands.add_parser("purge", parents=[shared], help=about, description=about)
     purge.add_argument("strategy", choices=("inactive", "filename", "time"))
     purge.add_argument("what", nargs="?", default="", help="file, or age in seconds")
     return parser

@@ -109,6 +109,16 @@ class Gatherer:
         group, self._group, self._group_bytes = self._group, [], 0
         return group
 
+    def undo(self) -> dict[tuple[str, str], int]:
+        """Forget the open transaction; return how many rows it had of each table."""
+        found = {} if self._open is None else self._open.tables
+        counts = {
+            (each.table.schema_name, each.table.info.name): len(each.sequence)
+            for each in found.values()
+        }
+        self.drop_open()
+        return counts
+
     def drop_open(self) -> None:
         """Forget the open transaction: its end will not come."""
         if self._open is not None:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.errors import NeedsOperator
 from penstock.http_status import JSON, Answer, HttpStatus
 from pumpclient.mysql.relay.layout import FileName, Location
+from pumpclient.mysql.source.left_out import LeftOutTable
+from pumpclient.mysql.source.overrides import VERBS, revoked, table_name
 from pumpclient.mysql.source.told import described
 from pumpclient.mysql.source.unit import SourceUnit
 
 _PREFIX = "penstock_source_"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-VERBS = ("skip", "replace", "inject")
 
 
 class Pages:
@@ -35,6 +36,13 @@ class Pages:
         add("GET", "/metrics", self.metrics, "for Prometheus")
         add("PUT", "/state/{action}", self.change_state, "pause or resume")
         add("POST", "/ruling/{verb}/{place}/{sql}", self.rule, "skip, replace or inject; - is none")
+        add("POST", "/skip-table/{table}", self.skip_table, "schema.table is left out from here on")
+        add(
+            "POST",
+            "/revoke/{what}/{gap}",
+            self.revoke,
+            "file:position or schema.table; - or accept",
+        )
         add("POST", "/purge/{strategy}/{what}", self.purge, "inactive, filename or time; - is none")
 
     async def status(self, names: Mapping[str, str]) -> Answer:
@@ -65,8 +73,16 @@ class Pages:
                 f"{verb} {'takes no' if sql else 'needs a'} statement", hint="as --help says"
             )
         statements = (sql,) if sql else ()
-        place = await asyncio.to_thread(self._unit.rule, verb, place, statements)
-        return Answer(f"{verb} at {place}: noted\n")
+        return Answer(await asyncio.to_thread(self._unit.rule, verb, place, statements))
+
+    async def skip_table(self, names: Mapping[str, str]) -> Answer:
+        """Leave a table out from here on."""
+        return Answer(await asyncio.to_thread(self._unit.skip_table, table_name(names["table"])))
+
+    async def revoke(self, names: Mapping[str, str]) -> Answer:
+        """Take an override back."""
+        edit = revoked(names["what"], accepts_gap=names["gap"] == "accept")
+        return Answer(await asyncio.to_thread(self._unit.change, edit))
 
     async def purge(self, names: Mapping[str, str]) -> Answer:
         """Purge the relay log."""
@@ -123,4 +139,26 @@ def metrics_text(unit: SourceUnit, source_id: str) -> str:
         lines.append(f"# HELP {_PREFIX}{name} {about}")
         lines.append(f"# TYPE {_PREFIX}{name} {kind}")
         lines.append(f"{_PREFIX}{name}{{source={label}}} {value}")
+    lines += _left_out_lines(label, progress.left_out)
     return "\n".join(lines) + "\n"
+
+
+def _left_out_lines(source: str, tables: Sequence[LeftOutTable]) -> list[str]:
+    """Return how much is left out of each table, and which tables are left out as a whole."""
+    kinds: list[tuple[str, str, str, Callable[[LeftOutTable], int]]] = [
+        ("table_left_out", "gauge", "1 while nothing of a table is followed",
+         lambda each: int(each.is_whole)),
+        ("left_out_rows_total", "counter", "rows that were left out", lambda each: each.rows),
+        ("left_out_events_total", "counter", "events left out whose rows no one can count",
+         lambda each: each.events),
+        ("left_out_statements_total", "counter", "statements that were left out",
+         lambda each: each.statements),
+    ]  # fmt: skip
+    lines = []
+    for name, kind, about, of in kinds:
+        lines.append(f"# HELP {_PREFIX}{name} {about}")
+        lines.append(f"# TYPE {_PREFIX}{name} {kind}")
+        for each in tables:
+            labels = f"source={source},table={json.dumps(each.label)}"
+            lines.append(f"{_PREFIX}{name}{{{labels}}} {of(each)}")
+    return lines

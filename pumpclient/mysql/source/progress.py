@@ -9,6 +9,7 @@ from typing import Any
 
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.checkpoint import Checkpoint
+from pumpclient.mysql.source.left_out import LeftOutTable
 
 
 @dataclass(slots=True)
@@ -21,7 +22,11 @@ class Progress:
     hint: str = ""
     statement_place: str = ""
     """The place of the statement that is being executed, or that failed."""
-    rulings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    """What an operator may do about the problem, with the consequences, the safe one first."""
+    rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: tuple[LeftOutTable, ...] = ()
+    """Tables that are left out, and how much of any, as far as the stream was read."""
     read_location: Location | None = None
     read_bytes: int = 0
     seen_location: Location | None = None

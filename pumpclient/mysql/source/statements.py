@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.ddl import plan_ddl
@@ -20,6 +21,7 @@ from penstock.schema import TableInfo
 from pumpclient.client import PumpClient
 from pumpclient.mysql.source import merged
 from pumpclient.mysql.source.cascades import Cascades
+from pumpclient.mysql.source.left_out import LeftOut, Verdict, judged
 from pumpclient.mysql.source.tables import ensure_schema
 from pumpclient.mysql.translate.collations import session_collations
 from pumpclient.mysql.translate.ddl import (
@@ -31,12 +33,16 @@ from pumpclient.mysql.translate.ddl import (
     origins_of,
     skip_reason,
 )
+from pumpclient.mysql.translate.names import Name, changed_tables
 from pumpclient.mysql.translate.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.outputs import Statement
+from pumpclient.mysql.translate.refused import Refused, place_text
 from pumpclient.mysql.translate.sql import plain_text, statement_text
 from pumpclient.mysql.translate.timestamps import is_implicit, may_hold_timestamps, written_out
 
 log = logging.getLogger(__name__)
+
+_BROKEN_HINT = "a defect of Penstock: report it with the log; replace the statement meanwhile"
 
 
 class Statements:
@@ -66,14 +72,20 @@ class Statements:
         )
 
     def translate(
-        self, statement: Statement, kept: Kept, rulings: Mapping[str, Mapping[str, Any]]
+        self,
+        statement: Statement,
+        kept: Kept,
+        rulings: Mapping[str, Mapping[str, Any]],
+        left_out: LeftOut,
     ) -> Translation:
-        """Return what a statement comes to; raise `NeedsOperator`, naming its place."""
-        place = place_of(statement)
-        ruling = _ruling(rulings.get(place))
+        """Return what a statement comes to; raise `Refused`, naming its place and tables.
+
+        What cannot be followed and is certainly of tables that are left out is left out.
+        """
+        ruling = _ruling(rulings.get(place_of(statement)))
         schema = statement.query.schema.decode()
+        text = ""
         try:
-            text = ""
             if ruling is None or ruling.verb is Verb.INJECT:
                 text = self._text(statement, schema)
             collations = session_collations(statement.query.variables(), statement.dialect)
@@ -81,17 +93,47 @@ class Statements:
             def database(table: TableRef) -> str | None:
                 return self._foreign_collation(table.schema or schema, table.name)
 
-            translation = self._translator.translate(
+            found = self._translator.translate(
                 text,
                 schema,
                 kept,
                 ruling,
                 written_out=lambda sql: explicit(sql, collations, database),
             )
-            self._cascades.look_at(translation.pieces, statement.dialect)
-            return translation
         except NeedsOperator as error:
-            raise NeedsOperator(f"{place}: {error.problem}", hint=error.hint) from error
+            names = self._tables_of(statement)
+            if names and all(left_out.has(*name) for name in names):
+                return Translation((), kept, "its table is left out", names)
+            raise _refused(statement, error, names) from error
+        except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
+            log.exception("%s: a statement is read wrongly", place_of(statement))
+            broken = NeedsOperator(f"reading it failed: {error!r}", hint=_BROKEN_HINT)
+            raise _refused(statement, broken, self._tables_of(statement)) from error
+        if ruling is not None and ruling.verb is Verb.SKIP:
+            return replace(found, left_out=self._tables_of(statement))
+        return found
+
+    def judge(self, statement: Statement, translation: Translation, left_out: LeftOut) -> Verdict:
+        """Return what is to be executed where tables are left out; raise `Refused`."""
+        catalog = self._client.session.schemas.catalog()
+        try:
+            found = judged(translation, left_out, lambda name: catalog.table(*name) is not None)
+            pieces = [piece for piece in found.pieces if piece is not None]
+            self._cascades.look_at(pieces, statement.dialect)
+        except NeedsOperator as error:
+            raise _refused(statement, error, self._tables_of(statement)) from error
+        return found
+
+    def _tables_of(self, statement: Statement) -> tuple[Name, ...]:
+        """Return the replicated tables that a statement changes, as far as that is sure."""
+        schema = statement.query.schema.decode()
+        mode = statement.query.variables().sql_mode or 0
+        try:
+            text = plain_text(statement_text(statement.query), mode, statement.dialect)
+        except NeedsOperator:
+            return ()
+        names = changed_tables(text, schema)
+        return tuple(name for name in names if name[1] and self._rules.is_replicated(*name))
 
     def _text(self, statement: Statement, schema: str) -> str:
         """Return a statement's text, and in it all that its session did unasked."""
@@ -120,23 +162,22 @@ class Statements:
             return None
         return self._database_collation(schema)
 
-    def execute(self, statement: Statement, translation: Translation, origin: Origin) -> int:
+    def execute(self, statement: Statement, pieces: Sequence[Piece | None], origin: Origin) -> int:
         """Execute all pieces that were not executed before; return how many were.
 
-        Raises `NeedsOperator`, naming place and statement, and `Retryable`.
+        None stands for a piece that is left out, so that the others keep their origins. Raises
+        `Refused`, naming place and statement, and `Retryable`.
         """
-        place = place_of(statement)
-        if translation.skipped:
-            log.info("%s: left out, %s", place, translation.skipped)
         done = 0
-        origins = origins_of(origin, len(translation.pieces))
-        for piece, own in zip(translation.pieces, origins, strict=True):
+        for piece, own in zip(pieces, origins_of(origin, len(pieces)), strict=True):
+            if piece is None:
+                continue
             try:
                 done += self._executed(piece, own)
             except NeedsOperator as error:
-                raise NeedsOperator(
-                    f"{place}: {piece.sql}: {error.problem}", hint=error.hint
-                ) from error
+                broken = NeedsOperator(f"{piece.sql}: {error.problem}", hint=error.hint)
+                names = tuple(name for name in piece.tables[:1] if name[1])
+                raise _refused(statement, broken, names) from error
         return done
 
     def _executed(self, piece: Piece, origin: Origin) -> bool:
@@ -196,7 +237,13 @@ class Statements:
 
 def place_of(statement: Statement) -> str:
     """Return the text by which operators name a statement's place."""
-    return f"{statement.end.file}:{statement.end.position}"
+    return place_text(statement.end)
+
+
+def _refused(statement: Statement, error: NeedsOperator, names: Sequence[Name]) -> Refused:
+    place = statement.end
+    named = NeedsOperator(f"{place_text(place)}: {error.problem}", hint=error.hint)
+    return Refused(named, *names, place=place, is_statement=True)
 
 
 def _ruling(told: Mapping[str, Any] | None) -> Ruling | None:

@@ -15,7 +15,7 @@ from functools import partial
 from zlib import crc32
 
 from penstock import failpoints
-from penstock.errors import Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.events.description import FormatDescription
 from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, checksum_holds
 from pumpclient.mysql.events.types import EventType
@@ -27,17 +27,29 @@ from pumpclient.mysql.source.checkpoint import Checkpoint
 from pumpclient.mysql.source.grouping import Gatherer
 from pumpclient.mysql.source.gtids import LISTS, SeenGtids
 from pumpclient.mysql.source.known import KnownTransactions
+from pumpclient.mysql.source.left_out import LeftOut, Verdict
 from pumpclient.mysql.source.loading import CatchUp
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.statements import place_of
 from pumpclient.mysql.source.tables import Routed
-from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
+from pumpclient.mysql.translate.ddl import Translation, Verb
+from pumpclient.mysql.translate.names import Name
+from pumpclient.mysql.translate.outputs import (
+    Finished,
+    Output,
+    RowsLeftOut,
+    Statement,
+    TableChanges,
+    Undone,
+)
+from pumpclient.mysql.translate.refused import Refused, place_text
 from pumpclient.mysql.translate.transactions import Assembler
 from pumpclient.pipelined import GroupWriter
 
 log = logging.getLogger(__name__)
 
 _TYPE_AT = 4
+_LOGGED_BYTES = 500
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _OF_FILES = (_DESCRIPTION, *LISTS)
 _before_ddl = failpoints.point("source.before_ddl")
@@ -68,7 +80,8 @@ class Syncer:
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
         self._catch_up = CatchUp(parts.floors, checkpoint)
-        self._assembler = Assembler(self._choose, done=checkpoint.place)
+        self._left_out = LeftOut(checkpoint.left_out)
+        self._assembler = self._assembler_from(checkpoint.place)
         client_options = parts.client.session.options
         self._gatherer = Gatherer(
             count_max=options.group_count_max,
@@ -95,11 +108,21 @@ class Syncer:
                 if self._stopped.is_set() or self._parts.store.is_lost():
                     break
             self._barrier()
+        except NeedsOperator:
+            self._keep_what_is_done()
+            raise
         finally:
             self._writer.close()
             self._gatherer.close()
         if self._parts.store.is_lost():
             raise Retryable("the lease on this source ran out")
+
+    def _keep_what_is_done(self) -> None:
+        """Commit all before what cannot be followed, so that an override begins right there."""
+        try:
+            self._barrier()
+        except PenstockError as error:
+            log.info("what is before the failure comes again: %s", error)
 
     def _take(self, chunk: Chunk) -> None:
         begin = chunk.begin
@@ -133,7 +156,7 @@ class Syncer:
             if self._checksum and not checksum_holds(event):
                 raise self._reader.damaged(begin)
             # No transaction spans files: what is open was torn by a crash of the server.
-            self._gatherer.drop_open()
+            self._drop_open()
         elif self._checksum and crc32(event) != CRC_OF_WHOLE:
             raise self._reader.damaged(begin)
         elif type_ in LISTS:
@@ -143,6 +166,19 @@ class Syncer:
         self._catch_up.at = end
         for output in self._assembler.take(begin, end, event):
             self._output(output)
+
+    def _drop_open(self) -> None:
+        self._gatherer.drop_open()
+        self._left_out.drop_open()
+
+    def _is_left_out(self, schema: str, table: str) -> bool:
+        """Tell whether rows are to be counted: not those that the load has."""
+        return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
+
+    def _is_skipped(self, end: Location) -> bool:
+        """Tell whether an operator has decided to leave out what ends there."""
+        found = self._parts.progress.rulings.get(place_text(end))
+        return found is not None and found["verb"] == Verb.SKIP.value
 
     def _choose(self, table_map: TableMap) -> Routed | None:
         if self._catch_up.has((table_map.schema, table_map.table)):
@@ -154,11 +190,33 @@ class Syncer:
             transcoder = output.transcoder
             assert isinstance(transcoder, Routed), "all transcoders are made by `Tables`"
             kind, rows = output.changes
-            self._gatherer.add(transcoder.here, transcoder.policy, kind, rows)
+            try:
+                self._gatherer.add(transcoder.here, transcoder.policy, kind, rows)
+            except NeedsOperator as error:
+                found = transcoder.table_map
+                raise Refused(error, (found.schema, found.table)) from error
         elif isinstance(output, Finished):
             self._finished(output)
-        else:
+        elif isinstance(output, Statement):
             self._statement(output)
+        elif isinstance(output, RowsLeftOut):
+            self._rows_left_out(output)
+        else:
+            assert isinstance(output, Undone), "there are no others"
+            self._undone()
+
+    def _rows_left_out(self, output: RowsLeftOut) -> None:
+        name, rows = output
+        self._left_out.add(name, rows)
+        if name is None or not self._left_out.has(*name):
+            label = ".".join(name) if name else "no table"
+            count = "unknown number of" if rows is None else str(rows)
+            log.warning("behind %s: an event of %s is left out, %s rows", self._end, label, count)
+
+    def _undone(self) -> None:
+        for name, rows in self._gatherer.undo().items():
+            self._left_out.add(name, rows)
+            log.warning("behind %s: %d rows of %s are left out", self._end, rows, ".".join(name))
 
     def _finished(self, finished: Finished) -> None:
         if self._gatherer.is_large:
@@ -168,6 +226,8 @@ class Syncer:
         self._gatherer.finish(origin)
         if self._catch_up.is_active and self._catch_up.passed():
             self._assembler.forget_tables()
+        if self._left_out.finish(str(finished.end)):
+            self._parts.progress.left_out = self._left_out.tables
         self._advance(finished.end, finished.gtid)
         self._parts.progress.seen(finished.end, finished.timestamp_s)
         if is_large or self._gatherer.is_full:
@@ -177,24 +237,53 @@ class Syncer:
         """All before it is committed; then the DDL; then its place is noted, whatever it was."""
         progress = self._parts.progress
         progress.statement_place = place_of(statement)
-        translation = self._parts.statements.translate(
-            statement, self._checkpoint.kept, progress.rulings
-        )
-        translation = self._catch_up.without_loaded(translation)
-        if translation.pieces:
+        translation, verdict = self._decided(statement)
+        pieces = [piece for piece in verdict.pieces if piece is not None]
+        if pieces:
             self._barrier()
             origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
             _before_ddl()
-            self._parts.statements.execute(statement, translation, origin)
+            self._parts.statements.execute(statement, verdict.pieces, origin)
             _after_ddl()
+        elif translation.skipped:
+            log.info("%s: left out, %s", place_of(statement), translation.skipped)
+        if pieces or verdict.renamed:
             self._assembler.forget_tables()
+        self._note_left_out(statement, translation, verdict)
         self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
         self._advance(statement.end, statement.gtid)
         progress.seen(statement.end, statement.timestamp_s)
         progress.statement_place = ""
-        if translation.pieces:
+        if pieces:
             progress.ddl += 1
             self._barrier()
+
+    def _decided(self, statement: Statement) -> tuple[Translation, Verdict]:
+        """Return what a statement comes to, and what of it is to be executed."""
+        statements, progress = self._parts.statements, self._parts.progress
+        translation = statements.translate(
+            statement, self._checkpoint.kept, progress.rulings, self._left_out
+        )
+        translation = self._catch_up.without_loaded(translation)
+        return translation, statements.judge(statement, translation, self._left_out)
+
+    def _note_left_out(
+        self, statement: Statement, translation: Translation, verdict: Verdict
+    ) -> None:
+        """Count what of a statement is left out, and follow the names of tables that are."""
+        place = str(statement.end)
+        counted: list[tuple[Name, ...]] = [(name,) for name in verdict.counted]
+        if translation.left_out is not None:
+            counted.append(translation.left_out)
+        for names in counted:
+            text = statement.query.statement[:_LOGGED_BYTES].decode(errors="replace")
+            log.warning("%s: a statement is left out: %r", place_of(statement), text)
+            self._left_out.add_statement(names, place)
+        for old, new in verdict.renamed:
+            says = "is left out as" if self._left_out.has(*old) else "is followed as"
+            log.warning("%s: %s %s %s", place_of(statement), ".".join(old), says, ".".join(new))
+            self._left_out.rename(old, new)
+        self._parts.progress.left_out = self._left_out.tables
 
     def _advance(self, end: Location, gtid: str) -> None:
         """Note, for the group that is being made, where it ends."""
@@ -229,6 +318,7 @@ class Syncer:
                 done=str(end),
                 since_s=0,
                 restart="" if restart is None or restart >= end else str(restart),
+                left_out=self._left_out.tables,
             )
         if self._checkpoint.done == self._committed.done:
             return self._checkpoint
@@ -285,8 +375,13 @@ class Syncer:
             skips_known=not is_reset,
         )
         self._known = self._known_from(self._checkpoint)
-        self._assembler = Assembler(self._choose, done=begin)
-        self._gatherer.drop_open()
+        self._assembler = self._assembler_from(begin)
+        self._drop_open()
+
+    def _assembler_from(self, done: Location) -> Assembler:
+        return Assembler(
+            self._choose, done=done, is_left_out=self._is_left_out, is_skipped=self._is_skipped
+        )
 
     def _known_from(self, checkpoint: Checkpoint) -> KnownTransactions:
         return KnownTransactions(

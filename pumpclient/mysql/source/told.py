@@ -16,6 +16,7 @@ def described(unit: SourceUnit) -> dict[str, Any]:
         "state": progress.state,
         "problem": progress.problem,
         "hint": progress.hint,
+        "overrides": progress.overrides,
         "statement": progress.statement_place,
         "seconds_behind": round(behind_s, 3),
         "server": relay.server.uuid if relay and relay.server else "",
@@ -38,4 +39,14 @@ def described(unit: SourceUnit) -> dict[str, Any]:
         "ddl": progress.ddl,
         "lives": progress.lives,
         "rulings": progress.rulings,
+        "left_out": {
+            each.label: {
+                "since": each.since,
+                "is_whole": each.is_whole,
+                "rows": each.rows,
+                "events": each.events,
+                "statements": each.statements,
+            }
+            for each in progress.left_out
+        },
     }

@@ -12,6 +12,8 @@ import logging
 import random
 import threading
 import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +33,7 @@ from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_aga
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.loading import floors_of, load_tables
+from pumpclient.mysql.source.overrides import Edit, choices, decision, table_skipped
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.progress import Progress
 from pumpclient.mysql.source.recovery import settle
@@ -39,12 +42,15 @@ from pumpclient.mysql.source.start import first_checkpoint, without_relay
 from pumpclient.mysql.source.statements import Statements
 from pumpclient.mysql.source.syncer import Syncer
 from pumpclient.mysql.source.tables import Tables
+from pumpclient.mysql.translate.names import Name
+from pumpclient.mysql.translate.refused import Refused, place_text
 from pumpclient.options import Options
 
 log = logging.getLogger(__name__)
 
 _RETRY_S_MIN, _RETRY_S_MAX = 0.2, 30.0
 _WAIT_S = 0.5
+_EDIT_S_MAX = 50.0
 _DAMAGED_HINT = "stop the source, move its relay-dir away, start it: the log is fetched again"
 
 
@@ -66,6 +72,7 @@ class SourceUnit:
         self._syncer: Syncer | None = None
         self._stopped = threading.Event()
         self._paused = False
+        self._edits: list[tuple[Edit, Future[str]]] = []
         self._news = threading.Condition()
 
     @property
@@ -95,26 +102,42 @@ class SourceUnit:
         self._paused = False
         progress = self.progress
         progress.problem = progress.hint = ""
+        progress.overrides = ()
         progress.state = "starting" if progress.state == "failed" else progress.state
         self._interrupt(syncer=False)
 
     def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
-        """Note an operator's decision about a statement, durably; return its place.
+        """Note an override of one place, durably; return what was noted.
 
-        Without a place it is about the statement that failed, which is then tried again.
+        Without a place it is about what failed, which is then tried again.
         """
         progress = self.progress
         place = place or (progress.statement_place if progress.state == "failed" else "")
         if not place:
             raise NeedsOperator("no statement has failed", hint="name its place, file:position")
-        progress.rulings = {**progress.rulings, place: {"verb": verb, "statements": statements}}
-        if progress.state in ("failed", "paused") and self._store is not None:
-            found = self._store.load()
-            if found is not None:
-                self._store.save(replace(found, rulings=progress.rulings))
-        if progress.state == "failed" and place == progress.statement_place:
-            self.resume()
-        return place
+        return self.change(decision(verb, place, statements))
+
+    def skip_table(self, name: Name) -> str:
+        """Leave a table out from here on, durably; return what was noted."""
+        return self.change(table_skipped(name, self._rules.is_replicated))
+
+    def change(self, edit: Edit) -> str:
+        """Change the checkpoint between two runs of the syncer; return what the edit says.
+
+        A source that has failed tries again with it. Raises what the edit raises, and `Retryable`
+        when the source is not that far yet.
+        """
+        done: Future[str] = Future()
+        with self._news:
+            self._edits.append((edit, done))
+        self._interrupt()
+        try:
+            return done.result(_EDIT_S_MAX)
+        except TooLate:
+            done.cancel()
+            raise Retryable(
+                "the source does not get to it: it is starting, loading, or waits for etcd or Pumps"
+            ) from None
 
     def _interrupt(self, *, syncer: bool = True) -> None:
         running = self._syncer
@@ -141,13 +164,19 @@ class SourceUnit:
                     self._failed(error)
                 checkpoint = self._wait_until_wanted(parts.store) or checkpoint
         self.progress.state = "stopped"
+        self._refuse_changes()
+
+    def _refuse_changes(self) -> None:
+        with self._news:
+            edits, self._edits = self._edits, []
+        for _, done in edits:
+            if done.set_running_or_notify_cancel():
+                done.set_exception(Retryable("the source stops: ask again once it is stopped"))
 
     def _started(self, opened: ExitStack) -> tuple[Parts, Checkpoint]:
         config = self._config
         flavor = checked(self._address)
         cascades = Cascades.of(config)
-        if config.mode != "full":
-            cascades.look_at_server(self._address)
         security = Security(config.security)
         client = PumpClient.connect(
             config.etcd_urls,
@@ -203,6 +232,9 @@ class SourceUnit:
     ) -> Checkpoint:
         root = self._config.relay.dir
         found = store.load()
+        if self._config.mode != "full":
+            left_out = () if found is None else [t.name for t in found.left_out if t.is_whole]
+            cascades.look_at_server(self._address, left_out)
         if found is None:
             start, gtids = self._config.start, ""
             if self._config.mode != "incremental":
@@ -218,8 +250,7 @@ class SourceUnit:
             if moved != found:
                 store.save(moved)
                 found = moved
-        self.progress.checkpoint = found
-        self.progress.rulings = dict(found.rulings)
+        self._take(found)
         log.info("source %s goes on behind %s", self._config.source_id, found.done)
         return found
 
@@ -234,6 +265,33 @@ class SourceUnit:
                     raise
                 log.warning("%s", error)
                 owned_again(store, self._stopped)
+
+    def _change(self, store: SourceStore) -> None:
+        """Make the changes that were asked for."""
+        with self._news:
+            edits, self._edits = self._edits, []
+        for edit, done in edits:
+            if not done.set_running_or_notify_cancel():
+                continue
+            try:
+                found = store.load()
+                assert found is not None, "a checkpoint comes before the first run"
+                changed, text = edit(found)
+                store.save(changed)
+            except PenstockError as error:
+                done.set_exception(error)
+                continue
+            self._take(changed)
+            log.warning("source %s: %s", self._config.source_id, text.strip())
+            done.set_result(text)
+            if self.progress.state == "failed":
+                self.resume()
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        """Let others see a checkpoint that is not the syncer's."""
+        progress = self.progress
+        progress.checkpoint = checkpoint
+        progress.rulings, progress.left_out = checkpoint.rulings, checkpoint.left_out
 
     def _needed(self) -> Location | None:
         """Return the earliest place that is still to be read, for whoever purges."""
@@ -254,7 +312,8 @@ class SourceUnit:
         self._syncer = Syncer(parts, reader, checkpoint, options)
         self.progress.state, self.progress.lives = "syncing", self.progress.lives + 1
         self.progress.statement_place = ""
-        if self._stopped.is_set() or self._paused or self._relay_log.failure is not None:
+        is_wanted = not (self._stopped.is_set() or self._paused or self._edits)
+        if not is_wanted or self._relay_log.failure is not None:
             self._syncer.stop()
         try:
             self._syncer.run()
@@ -271,7 +330,8 @@ class SourceUnit:
         deadline_s = time.monotonic() + wait_s
         with self._news:
             self._news.wait_for(
-                lambda: self._stopped.is_set() or time.monotonic() > deadline_s, wait_s
+                lambda: self._stopped.is_set() or self._edits or time.monotonic() > deadline_s,
+                wait_s,
             )
         self.progress.problem = ""
 
@@ -279,25 +339,35 @@ class SourceUnit:
         progress = self.progress
         progress.state, progress.problem = "failed", getattr(error, "problem", str(error))
         progress.hint = getattr(error, "hint", "")
+        progress.overrides = ()
+        if isinstance(error, Refused):
+            progress.overrides = choices(error)
+            progress.statement_place = place_text(error.place) if error.place else ""
         if isinstance(error, Corrupt) and Path(error.path).is_relative_to(self._relay_log.dir):
             progress.hint = _DAMAGED_HINT
-        log.error("source %s waits for somebody to act: %s", self._config.source_id, error)
+        log.error(
+            "source %s waits for an operator: %s%s",
+            self._config.source_id,
+            error,
+            "".join(f"; {each}" for each in progress.overrides),
+        )
 
     def _wait_until_wanted(self, store: SourceStore) -> Checkpoint | None:
         """Wait out a pause or a failure; return the checkpoint to go on from."""
 
         def is_wanted() -> bool:
             is_idle = self._paused or (self.progress.state == "failed" and self.progress.problem)
-            return self._stopped.is_set() or not is_idle
+            return self._stopped.is_set() or bool(self._edits) or not is_idle
 
         while True:
+            self._change(store)
             if self._paused and self.progress.state != "failed":
                 self.progress.state = "paused"
             with self._news:
                 self._news.wait_for(is_wanted, _WAIT_S)
             if store.is_lost():
                 owned_again(store, self._stopped)
-            if is_wanted():
+            if is_wanted() and not self._edits:
                 break
         return None if self._stopped.is_set() else loaded(store, self._stopped)
 

@@ -96,6 +96,8 @@ class Translation:
     kept: Kept
     skipped: str = ""
     """Why there is nothing to execute."""
+    left_out: tuple[Name, ...] | None = None
+    """The tables it is of when it is left out and counted; none where that is not known."""
 
 
 def _any_table(schema: str, table: str) -> bool:

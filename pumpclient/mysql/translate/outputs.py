@@ -1,4 +1,4 @@
-"""What a stream of events comes to: rows, ends of transactions, statements."""
+"""What a stream of events comes to: rows, ends of transactions, statements, what is left out."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ class TableChanges(NamedTuple):
 
     transcoder: Transcoder
     changes: Changes
+
+
+class RowsLeftOut(NamedTuple):
+    """An event of the open transaction that is left out; `rows` None where they cannot be counted.
+
+    `table` is None for an event that is no table's.
+    """
+
+    table: tuple[str, str] | None
+    rows: int | None
+
+
+class Undone(NamedTuple):
+    """All rows since the last end are left out, because an operator decided so."""
 
 
 class Finished(NamedTuple):
@@ -37,4 +51,4 @@ class Statement(NamedTuple):
     timestamp_s: int
 
 
-Output = TableChanges | Finished | Statement
+Output = TableChanges | RowsLeftOut | Undone | Finished | Statement

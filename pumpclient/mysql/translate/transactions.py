@@ -14,11 +14,11 @@ Transactions that ended at or before `done` then come again too; none of their r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events import decode_event
+from pumpclient.mysql.events import Event, decode_event
 from pumpclient.mysql.events.compressed import TransactionPayload
 from pumpclient.mysql.events.description import FormatDescription
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, read_header
@@ -31,8 +31,21 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.events import LAYOUTS
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 from pumpclient.mysql.translate.losses import refuse_losses
-from pumpclient.mysql.translate.mapped import Choose, MappedTables
-from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
+from pumpclient.mysql.translate.mapped import (
+    Choose,
+    IsLeftOut,
+    MappedTables,
+    nothing_left_out,
+)
+from pumpclient.mysql.translate.outputs import (
+    Finished,
+    Output,
+    RowsLeftOut,
+    Statement,
+    TableChanges,
+    Undone,
+)
+from pumpclient.mysql.translate.refused import Refused
 from pumpclient.mysql.translate.sql import dialect_of
 from pumpclient.mysql.translate.xa import Prepared, PreparedRows, read_statement
 
@@ -45,6 +58,10 @@ _MARIADB_GTID, _ANNOTATE_ROWS = int(EventType.MARIADB_GTID), int(EventType.ANNOT
 _XID_SIZE = 8
 
 
+def _nothing_skipped(place: Location) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class _Open:
     """The transaction that is open."""
@@ -55,6 +72,8 @@ class _Open:
     prepared: Prepared | None = None
     """Where rows wait, from XA START on."""
     has_rows: bool = False
+    has_followed_rows: bool = False
+    """Others than rows that are left out."""
 
 
 class Assembler:
@@ -71,9 +90,16 @@ class Assembler:
         done: Location | None = None,
         prepared_bytes_max: int = 64 << 20,
         id_size: int = TABLE_ID_SIZE,
+        is_left_out: IsLeftOut = nothing_left_out,
+        is_skipped: Callable[[Location], bool] = _nothing_skipped,
     ) -> None:
-        """Begin outside of a transaction; what ended at or before `done` is not done again."""
-        self._tables = MappedTables(choose, id_size)
+        """Begin outside of a transaction; what ended at or before `done` is not done again.
+
+        Rows of tables that are left out are counted. `is_skipped` says of the end of an event that
+        cannot be followed whether an operator has decided to leave that event out.
+        """
+        self._tables = MappedTables(choose, id_size, is_left_out)
+        self._is_skipped = is_skipped
         self._done = done
         self._read_with(Checksum.NONE)
         self._dialect = dialect_of("")
@@ -97,7 +123,7 @@ class Assembler:
     def take(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
         """Yield what an event between two places leads to.
 
-        Raises `Malformed` for a damaged one, and `NeedsOperator` for what cannot be followed.
+        Raises `Malformed` for a damaged one, and `Refused` for what cannot be followed.
         """
         return self._taken(begin, end, (event,))
 
@@ -123,9 +149,9 @@ class Assembler:
             if type_ == _ANNOTATE_ROWS:
                 continue  # A statement's text, for people.
             if type_ == _TABLE_MAP:
-                self._table_map(event, begin, here)
+                self._table_map(event, begin, here, end)
             elif type_ in LAYOUTS:
-                made = self._rows(type_, event, begin, here)
+                made = self._rows(type_, event, begin, here, end)
                 if made is not None:
                     yield made
             elif type_ == _XID and len(event) == self._xid_size:
@@ -159,7 +185,16 @@ class Assembler:
             self._dialect = dialect_of(decoded.server_version)
             self._tables.statement_is_over()
         else:
-            refuse_losses(decoded, begin)
+            yield from self._loss(decoded, begin, end)
+
+    def _loss(self, event: Event, begin: Location, end: Location) -> Iterator[Output]:
+        """Refuse an event that says that changes are not in rows, unless it is skipped."""
+        try:
+            refuse_losses(event, begin)
+        except NeedsOperator as error:
+            if not self._is_skipped(end):
+                raise Refused(error, place=end) from error
+            yield RowsLeftOut(None, None)
 
     def _read_with(self, checksum: Checksum) -> None:
         """Note whether events have a checksum behind them from here on."""
@@ -179,18 +214,33 @@ class Assembler:
         finally:
             self._read_with(checksum)
 
-    def _table_map(self, event: bytes, begin: Location, at: int) -> None:
+    def _table_map(self, event: bytes, begin: Location, at: int, end: Location | None) -> None:
         if self._open is None:
             self._open = _Open(begin.at(at), has_begun=True)
         is_wanted = self._done is None or not self._is_done()
-        self._tables.take_map(event, self._dialect.flavor, is_wanted=is_wanted)
+        try:
+            self._tables.take_map(event, self._dialect.flavor, is_wanted=is_wanted)
+        except NeedsOperator as error:
+            name, end = self._tables.name_of(event), end or begin.at(at + len(event))
+            if name is None:
+                raise Refused(error, place=end) from error
+            if not self._is_skipped(end):
+                raise Refused(error, name, place=end) from error
+            self._tables.leave_out(event, self._dialect.flavor)
 
-    def _rows(self, type_: int, event: bytes, begin: Location, at: int) -> TableChanges | None:
-        """Return an event's rows, None when nobody wants them, or none before XA COMMIT."""
+    def _rows(
+        self, type_: int, event: bytes, begin: Location, at: int, end: Location | None
+    ) -> TableChanges | RowsLeftOut | None:
+        """Return an event's rows, None when no one wants them, or none before XA COMMIT."""
         if self._open is None:
             self._open = _Open(begin.at(at), has_begun=True)
         try:
-            made = self._tables.rows(type_, event)
+            made = self._tables.rows(
+                type_, event, lambda: self._is_skipped(end or begin.at(at + len(event)))
+            )
+        except Refused as error:
+            error.place = end or begin.at(at + len(event))
+            raise
         except KeyError:
             raise Malformed(
                 f"rows at {begin.at(at)} of a table that no TABLE_MAP told",
@@ -199,6 +249,7 @@ class Assembler:
         if made is None:
             return None
         self._open.has_rows = True
+        self._open.has_followed_rows |= isinstance(made, TableChanges)
         if self._open.prepared is None:
             return made
         self._prepared.add(self._open.prepared, made)
@@ -231,12 +282,13 @@ class Assembler:
         elif first == b"COMMIT":
             yield from self._ended(begin, end, timestamp_s)
         elif first == b"ROLLBACK":
-            if self._open.has_rows:
-                raise NeedsOperator(
-                    f"a ROLLBACK at {begin} stands behind rows that were logged, as servers do it"
+            if self._open.has_followed_rows:
+                self._refuse(end, NeedsOperator(
+                    f"a ROLLBACK at {begin} follows rows that were logged, as servers do it"
                     " when tables without transactions are among them: some stayed, some did not",
                     hint="compare these tables, and use InnoDB for all of them",
-                )
+                ))  # fmt: skip
+                yield Undone()
             if b"TO" not in words[1:3]:
                 yield from self._ended(begin, end, timestamp_s)
         elif first != b"SAVEPOINT":
@@ -269,19 +321,26 @@ class Assembler:
             prepared = self._prepared.end(name)
             own = self._open.prepared if prepared is None and self._open.has_rows else prepared
             if verb == b"COMMIT" and own is None and not self._was_done(end):
-                raise NeedsOperator(
+                self._refuse(end, NeedsOperator(
                     f"XA COMMIT {name.decode()} at {begin}: its rows are before the place where"
                     " this source began",
                     hint="begin before its XA PREPARE, or compare the tables and skip this place",
-                )
+                ))  # fmt: skip
+                yield RowsLeftOut(None, None)
             if verb == b"COMMIT" and own is not None and not self._was_done(end):
                 yield from own.rows
             yield from self._ended(begin, end, timestamp_s)
         elif verb != b"END":
-            raise NeedsOperator(
+            self._refuse(end, NeedsOperator(
                 f"{query.statement[:80]!r} at {begin} is no XA statement that is known",
-                hint="skip this place, or give statements to run instead",
-            )
+                hint="skip this place",
+            ))  # fmt: skip
+            yield RowsLeftOut(None, None)
+
+    def _refuse(self, end: Location, error: NeedsOperator) -> None:
+        """Raise `error` as refused, unless an operator has decided to skip what ends there."""
+        if not self._is_skipped(end):
+            raise Refused(error, place=end)
 
     def _was_done(self, end: Location) -> bool:
         return self._done is not None and end <= self._done

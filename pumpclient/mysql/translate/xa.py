@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.transactions import XaId
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.translate.outputs import TableChanges
+from pumpclient.mysql.translate.outputs import RowsLeftOut, TableChanges
 
 _STATEMENT = re.compile(rb"^XA\s+(\w+)\s+(.*?)(\s+ONE\s+PHASE)?\s*$", re.IGNORECASE | re.DOTALL)
 _NAME = re.compile(rb"X'([0-9a-f]*)'(?:\s*,\s*X'([0-9a-f]*)'(?:\s*,\s*(\d+))?)?", re.IGNORECASE)
@@ -19,7 +19,7 @@ class Prepared:
     """The rows of one XA transaction."""
 
     begin: Location
-    rows: list[TableChanges] = field(default_factory=list)
+    rows: list[TableChanges | RowsLeftOut] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -39,10 +39,11 @@ class PreparedRows:
         """Where those that wait began."""
         return [each.begin for each in self._waiting.values()]
 
-    def add(self, prepared: Prepared, made: TableChanges) -> None:
+    def add(self, prepared: Prepared, made: TableChanges | RowsLeftOut) -> None:
         """Let rows of an open transaction wait; raise `NeedsOperator` when they are too many."""
         prepared.rows.append(made)
-        prepared.bytes += sum(map(len, made.changes[1]))
+        if isinstance(made, TableChanges):
+            prepared.bytes += sum(map(len, made.changes[1]))
         waiting = sum(each.bytes for each in self._waiting.values()) + prepared.bytes
         if waiting > self._bytes_max:
             raise NeedsOperator(

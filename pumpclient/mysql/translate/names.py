@@ -1,0 +1,108 @@
+"""Names: which tables a statement changes, also one that cannot be followed. Pure.
+
+A statement that the grammar of `penstock.ddl` reads is asked. Of another one the words tell as far
+as they are sure to: its table is the one after TABLE, VIEW, SEQUENCE or ON. Where it may give a
+table another name, or concern several, the words tell nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.ddl.lexer import Kind, Token, read
+from penstock.ddl.operations import RenameTo
+from penstock.ddl.parse import parse
+from penstock.ddl.statements import (
+    AlterTable,
+    CreateLike,
+    DropTables,
+    RenameTables,
+    Statement,
+)
+from penstock.ddl.syntax import TableRef
+from penstock.errors import NeedsOperator
+
+Name = tuple[str, str]
+
+_FROM_SELECT = re.compile(r"\s+START\s+TRANSACTION$", re.IGNORECASE)
+_BEFORE_NAMES = {"IF", "NOT", "EXISTS"}
+_KINDS = ("TABLE", "VIEW", "SEQUENCE")
+_VERBS = ("CREATE", "ALTER", "DROP", "TRUNCATE")
+_PARTS_RENAMED = ("COLUMN", "INDEX", "KEY")
+
+
+def changed_tables(text: str, schema: str) -> tuple[Name, ...]:
+    """Return the tables that a statement changes, none where that is not sure."""
+    try:
+        _, statements = parse(_FROM_SELECT.sub("", text))
+    except (NeedsOperator, RecursionError, LookupError):
+        return _by_words(text, schema)
+    return tuple(name for each in statements for name in changed_by(each, schema))
+
+
+def changed_by(statement: Statement, schema: str) -> tuple[Name, ...]:
+    """Return the tables that a statement changes, in its order; a database has an empty table."""
+    if isinstance(statement, RenameTables):
+        refs: Sequence[TableRef] = [ref for pair in statement.pairs for ref in pair]
+    elif isinstance(statement, AlterTable):
+        renamed = [p.operation.ref for p in statement.parts if isinstance(p.operation, RenameTo)]
+        refs = [statement.ref, *renamed]
+    elif isinstance(statement, DropTables):
+        refs = statement.refs
+    else:
+        refs = statement.refs[:1]
+    return tuple((ref.schema or schema, ref.name) for ref in refs)
+
+
+def likened(statement: Statement, schema: str) -> Name | None:
+    """Return the table whose definition a statement copies, None when it copies none."""
+    if not isinstance(statement, CreateLike):
+        return None
+    return statement.like.schema or schema, statement.like.name
+
+
+def _by_words(text: str, schema: str) -> tuple[Name, ...]:
+    try:
+        tokens = read(text).tokens
+    except NeedsOperator:
+        return ()
+    words = [token.upper for token in tokens]
+    if words[:2] == ["SET", "STATEMENT"] and "FOR" in words:
+        tokens, words = tokens[words.index("FOR") + 1 :], words[words.index("FOR") + 1 :]
+    if not words or words[0] not in _VERBS or _may_rename(words):
+        return ()
+    if words[0] == "TRUNCATE":
+        return _named(tokens, 2 if words[1:2] == ["TABLE"] else 1, schema)
+    found = [at for at, word in enumerate(words) if word in (*_KINDS, "INDEX")]
+    if not found:
+        return ()
+    at = found[0]
+    if words[at] == "INDEX":
+        behind = [n for n in range(at, len(words)) if words[n] == "ON"]
+        return _named(tokens, behind[0] + 1, schema) if behind else ()
+    at += 1
+    while at < len(words) and words[at] in _BEFORE_NAMES:
+        at += 1
+    if words[0] == "DROP" and any(token.text == "," for token in tokens):
+        return ()
+    return _named(tokens, at, schema)
+
+
+def _may_rename(words: Sequence[str]) -> bool:
+    follows = zip(words, [*words[1:], ""], strict=True)
+    return "EXCHANGE" in words or any(
+        word == "RENAME" and after not in _PARTS_RENAMED for word, after in follows
+    )
+
+
+def _named(tokens: Sequence[Token], at: int, schema: str) -> tuple[Name, ...]:
+    parts: list[str] = []
+    while at < len(tokens) and tokens[at].kind in (Kind.WORD, Kind.QUOTED) and len(parts) < 2:
+        parts.append(tokens[at].text)
+        if at + 1 >= len(tokens) or tokens[at + 1].text != ".":
+            break
+        at += 2
+    if len(parts) == 1 and schema:
+        return ((schema, parts[0]),)
+    return ((parts[0], parts[1]),) if len(parts) == 2 else ()
