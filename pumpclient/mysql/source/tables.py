@@ -89,14 +89,19 @@ class Tables:
             return database_collation(connection, schema)
 
     def define_all(self, connection: Connection) -> int:
-        """Create all replicated tables that the cluster lacks; return how many there were."""
+        """Create all replicated tables that the cluster lacks; return how many were created."""
         catalog = self._schemas.catalog()
         count = 0
         for schema, name in server_tables(connection):
             if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
                 continue
             if catalog.table(*self._rules.target(schema, name)) is None:
-                define_table(self._client, connection, (schema, name), self._rules.target)
+                try:
+                    define_table(self._client, connection, (schema, name), self._rules.target)
+                except NeedsOperator as error:
+                    # Its first rows ask again, and then an override can answer for this table.
+                    log.warning("%s.%s cannot be defined yet: %s", schema, name, error)
+                    continue
                 catalog = self._schemas.catalog()
                 count += 1
         return count

@@ -14,7 +14,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,6 +151,7 @@ class SourceUnit:
     def run(self) -> None:
         """Run until `stop`; raise what no resume could cure."""
         with ExitStack() as opened:
+            opened.callback(self._refuse_changes)
             parts, checkpoint = self._started(opened)
             failures = 0
             while not self._stopped.is_set():
@@ -164,7 +165,6 @@ class SourceUnit:
                     self._failed(error)
                 checkpoint = self._wait_until_wanted(parts.store) or checkpoint
         self.progress.state = "stopped"
-        self._refuse_changes()
 
     def _refuse_changes(self) -> None:
         with self._news:
@@ -178,6 +178,8 @@ class SourceUnit:
         flavor = checked(self._address)
         cascades = Cascades.of(config)
         security = Security(config.security)
+        if config.mode != "full":
+            self._look_for_cascades(cascades, security)
         client = PumpClient.connect(
             config.etcd_urls,
             strategy=config.sync.strategy,
@@ -227,14 +229,25 @@ class SourceUnit:
         opened.callback(self._relay_log.close)
         return parts, checkpoint
 
+    def _look_for_cascades(self, cascades: Cascades, security: Security) -> None:
+        """Raise `NeedsOperator` for what the server has, but of tables that are left out."""
+        try:
+            cascades.look_at_server(self._address)
+        except NeedsOperator as refused:
+            config = self._config
+            try:
+                with closing(etcd.connect(config.etcd_urls, tls=security.etcd_tls)) as connection:
+                    found = SourceStore(connection, config.source_id).load()
+            except PenstockError:
+                raise refused from None
+            left_out = () if found is None else [t.name for t in found.left_out if t.is_whole]
+            cascades.look_at_server(self._address, left_out)
+
     def _checkpoint(
         self, store: SourceStore, tables: Tables, client: PumpClient, cascades: Cascades
     ) -> Checkpoint:
         root = self._config.relay.dir
         found = store.load()
-        if self._config.mode != "full":
-            left_out = () if found is None else [t.name for t in found.left_out if t.is_whole]
-            cascades.look_at_server(self._address, left_out)
         if found is None:
             start, gtids = self._config.start, ""
             if self._config.mode != "incremental":

@@ -1,0 +1,172 @@
+"""One table that cannot be followed does not stop the others: it is left out, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumpclient.mysql.source import command
+from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.source_rig import SourceRig, cleared
+from tests.kit.sourcing import SourceProcess, rows_of
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    home = tmp_path_factory.mktemp("left-out-server")
+    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
+        yield running
+
+
+@pytest.fixture
+def fresh(server: BinlogServer) -> BinlogServer:
+    """The server, with `shop.t` and `shop.bad (id, v)` and nothing else."""
+    cleared(server).run("CREATE TABLE shop.bad (id INT PRIMARY KEY, v LONGTEXT)")
+    return server
+
+
+def ask(source: SourceProcess, *words: str) -> str:
+    return command.ask([*words, "--status-addr", source.address])
+
+
+def left_out(source: SourceProcess, table: str) -> tuple[int, int, int]:
+    found: dict[str, Any] = source.status()["left_out"][table]
+    return found["rows"], found["events"], found["statements"]
+
+
+MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
+
+
+def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go_on(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'a'), (2, 'b')")
+    fresh.insert(3)
+    source.catch_up(fresh)
+    fresh.run(
+        MINIMAL, "BEGIN", "INSERT INTO shop.t VALUES (10, 'x')",
+        "UPDATE shop.bad SET v = 'c' WHERE id < 3", "INSERT INTO shop.t VALUES (11, 'y')", "COMMIT",
+    )  # fmt: skip
+    status = source.fails()
+    assert "shop.bad" in status["problem"]
+    verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
+    assert verbs == ["skip-table", "skip"]
+    assert status["statement"] in status["overrides"][-1]
+    assert "skip-table shop.bad" in source.text()
+    assert "shop.bad is left out" in ask(source, "skip-table", "shop.bad")
+    source.catch_up(fresh)
+    assert left_out(source, "shop.bad") == (2, 0, 0)
+    fresh.run(
+        MINIMAL, "DELETE FROM shop.bad WHERE id = 2", "ALTER TABLE shop.bad ADD COLUMN n INT",
+        "INSERT INTO shop.bad (id) VALUES (5), (6), (7)", "INSERT INTO shop.t VALUES (12, 'z')",
+    )  # fmt: skip
+    source.catch_up(fresh)
+    assert left_out(source, "shop.bad") == (6, 0, 1)
+    metrics = source.page("metrics")
+    assert 'penstock_source_table_left_out{source="db-1",table="shop.bad"} 1' in metrics
+    assert 'penstock_source_left_out_rows_total{source="db-1",table="shop.bad"} 6' in metrics
+    source.kill()
+    source.start()
+    fresh.run("DELETE FROM shop.bad")
+    source.catch_up(fresh)
+    assert left_out(source, "shop.bad") == (10, 0, 1)
+    found = rig.check(fresh, "shop.t")
+    assert found.rows("shop.bad") == [(1, "a"), (2, "b")]
+
+
+def test_a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'a')", "INSERT INTO shop.t VALUES (1, 'a')")
+    source.catch_up(fresh)
+    ask(source, "skip-table", "shop.bad")
+    fresh.run(
+        "INSERT INTO shop.bad VALUES (2, 'b')",
+        "RENAME TABLE shop.bad TO shop.tmp, shop.t TO shop.bad, shop.tmp TO shop.t",
+        "INSERT INTO shop.bad VALUES (2, 'b')",
+        "INSERT INTO shop.t VALUES (3, 'c'), (4, 'd')",
+    )
+    source.catch_up(fresh)
+    assert left_out(source, "shop.t") == (3, 0, 0)
+    assert list(source.status()["left_out"]) == ["shop.t"]
+    found = rig.check(fresh, "shop.bad")
+    assert found.rows("shop.t") == [(1, "a")]
+    fresh.run(
+        "DROP TABLE shop.t", "CREATE TABLE shop.t (id INT PRIMARY KEY, w INT)",
+        "INSERT INTO shop.t VALUES (1, 1)", "INSERT INTO shop.bad VALUES (9, 'z')",
+    )  # fmt: skip
+    source.catch_up(fresh)
+    assert left_out(source, "shop.t") == (4, 0, 1)
+    assert ("shop", "t") not in rig.check(fresh, "shop.bad").tables
+
+
+def test_one_event_that_cannot_be_followed_can_be_left_out_alone(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'a'), (2, 'b')")
+    fresh.run(MINIMAL, "UPDATE shop.bad SET v = 'c'")
+    source.fails()
+    ask(source, "skip")
+    source.catch_up(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (3, 'd')")
+    source.catch_up(fresh)
+    assert left_out(source, "shop.bad") == (2, 0, 0)
+    assert not source.status()["left_out"]["shop.bad"]["is_whole"]
+    assert rig.downstream().rows("shop.bad") == [(1, "a"), (2, "b"), (3, "d")]
+    assert "an event of shop.bad is left out, 2 rows" in source.text()
+
+
+def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run(
+        "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.bad ADD COLUMN n INT",
+        "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.bad MODIFY COLUMN n BIGINT",
+        "INSERT INTO shop.bad VALUES (1, 'a', 2)",
+    )  # fmt: skip
+    status = source.fails()
+    verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
+    assert verbs == ["replace", "inject", "skip-table", "skip"]
+    ask(source, "skip-table", "shop.bad")
+    fresh.insert(2)
+    source.catch_up(fresh)
+    assert left_out(source, "shop.bad") == (1, 0, 1)
+    assert "MODIFY COLUMN n BIGINT" in source.text()
+    rig.check(fresh)
+
+
+def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_was_left_out(
+    rig: SourceRig, fresh: BinlogServer, tmp_path: Path
+) -> None:
+    source = rig.begin(fresh)
+    fresh.insert(2)
+    source.catch_up(fresh)
+    path = tmp_path / "source.toml"
+    path.write_text(
+        f'source-id = "db-1"\netcd-urls = "{rig.etcd_url}"\nstatus-addr = "{source.address}"\n'
+    )
+    config = str(path)
+    assert source.stop() == 0
+    assert "is left out" in command.ask(["skip-table", "shop.bad", "--config", config])
+    assert "already" in command.ask(["skip-table", "shop.bad", "--config", config])
+    assert "followed again" in command.ask(["revoke", "shop.bad", "--config", config])
+    assert command.main(["revoke", "shop.bad", "--config", config]) == 2
+    command.ask(["skip-table", "shop.bad", "--config", config])
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'a')")
+    source.start()
+    source.catch_up(fresh)
+    assert left_out(source, "shop.bad") == (1, 0, 0)
+    assert command.main(["revoke", "shop.bad", "--status-addr", source.address]) == 2
+    assert "followed again" in ask(source, "revoke", "shop.bad", "--accept-gap")
+    fresh.run("INSERT INTO shop.bad VALUES (2, 'b')")
+    source.catch_up(fresh)
+    assert rig.check(fresh).rows("shop.bad") == [(2, "b")]
+    assert left_out(source, "shop.bad") == (1, 0, 0)
+    assert rows_of(fresh, "shop.bad") == [(1, "a"), (2, "b")]
