@@ -11,6 +11,7 @@
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
 
+A node is named as `status pump-1` or `status --node-id pump-1`; every command takes `-o json`.
 Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first; the
 others are those of `penstock.command`.
 """
@@ -18,11 +19,15 @@ others are those of `penstock.command`.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__, command
+from penstock.config import ETCD_URLS
+from penstock.output import add_output
 from pumpclient.binlogctl import dump, lost, nodes, steering
+from pumpclient.binlogctl.naming import resolve_node
 from pumpclient.binlogctl.nodes import table_of
 
 __all__ = ["main", "table_of"]
@@ -33,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         arguments = _parser().parse_args(argv)
+        resolve_node(arguments)
         code: int = arguments.run(arguments)
         return code
 
@@ -47,10 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
         "--etcd-urls",
-        default="127.0.0.1:2379",
+        default=os.environ.get(ETCD_URLS, "127.0.0.1:2379"),
         metavar="HOST:PORT,…",
-        help="where etcd listens (default: %(default)s)",
+        help=f"where etcd listens (default: {ETCD_URLS}, here %(default)s)",
     )
+    add_output(shared)
     for flag, what in (
         ("--etcd-ssl-ca", "the CA of an etcd at https:// (default: --ssl-ca)"),
         ("--etcd-ssl-cert", "a certificate to show to it (default: --ssl-cert)"),

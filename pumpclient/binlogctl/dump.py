@@ -22,6 +22,7 @@ from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator
 from penstock.frame import HEADER_SIZE
 from penstock.model import Binlog, BinlogType
+from penstock.output import JSON, add_output, moment_of, show, write_line
 from penstock.pieces import (
     PIECE,
     Assembly,
@@ -54,7 +55,16 @@ def add_commands(commands: Any) -> None:
             metavar="TS",
             help=f"only records with a start_ts or commit_ts {what} this",
         )
+    add_output(dump)
     dump.set_defaults(run=_dump)
+
+
+@dataclass(slots=True)
+class Shown:
+    """What is shown of one record: a line of text, and its facts."""
+
+    text: str
+    facts: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -110,6 +120,26 @@ class Totals:
         lines += self.damages
         return "\n".join(lines)
 
+    def facts(self, segments: int) -> dict[str, Any]:
+        """Return the same for programs."""
+        return {
+            "segments": segments,
+            "records": dict(sorted(self.records.items())),
+            "record_bytes": dict(sorted(self.record_bytes.items())),
+            "ddls": self.ddl,
+            "pieces": self.pieces,
+            "first_ts": self.first_ts,
+            "last_ts": self.last_ts,
+            "open_prewrites": [
+                {"start_ts": ts, "place": self.open[ts]} for ts in sorted(self.open)[:_OPEN_SHOWN]
+            ],
+            "open_prewrite_count": len(self.open),
+            "clean_stop": self.clean_stop,
+            "remarks": self.remarks,
+            "damaged_places": len(self.damages),
+            "damages": self.damages,
+        }
+
 
 def _dump(arguments: argparse.Namespace) -> int:
     if not arguments.path.exists():
@@ -118,7 +148,8 @@ def _dump(arguments: argparse.Namespace) -> int:
         )
     totals = _walk(arguments)
     if arguments.summary:
-        print(totals.text(len(segment_paths(arguments.path))))
+        segments = len(segment_paths(arguments.path))
+        show(arguments, totals.facts(segments), totals.text(segments))
     if totals.damages and not arguments.summary:
         print(f"binlogctl: {len(totals.damages)} damaged places", file=sys.stderr)
     return _DAMAGED if totals.damages else 0
@@ -128,14 +159,18 @@ def _walk(arguments: argparse.Namespace) -> Totals:
     totals = Totals()
     for found in look(arguments.path):
         place = f"{found.path.name}:{found.offset}"
-        line = _line(found, place, totals, arguments)
-        if line is not None and not arguments.summary:
-            print(line)
+        shown = _shown(found, place, totals, arguments)
+        if shown is None or arguments.summary:
+            continue
+        if arguments.output == JSON:
+            write_line({"file": found.path.name, "offset": found.offset, **shown.facts})
+        else:
+            print(shown.text)
     return totals
 
 
-def _line(found: Found, place: str, totals: Totals, arguments: argparse.Namespace) -> str | None:
-    """Note what was found and return the text to show, None for what is not asked for."""
+def _shown(found: Found, place: str, totals: Totals, arguments: argparse.Namespace) -> Shown | None:
+    """Note what was found and return what to show, None for what is not asked for."""
     if isinstance(found, Stored) and found.payload:
         assembly: Assembly | None = None
         try:
@@ -149,34 +184,41 @@ def _line(found: Found, place: str, totals: Totals, arguments: argparse.Namespac
             found = Damage(found.path, found.offset, end, f"not a binlog: {error.problem}")
         else:
             size_bytes = len(found.payload) if assembly is None else assembly.size_bytes
-            line = _record(binlog, size_bytes, place, totals, arguments)
-            return line if line is None or assembly is None else _with_pieces(line, assembly)
+            shown = _record(binlog, size_bytes, place, totals, arguments)
+            return shown if shown is None or assembly is None else _with_pieces(shown, assembly)
     if isinstance(found, Stored):
         totals.clean_stop = True
-        return f"{place:22}  stop      the mark of a clean stop"
-    line = f"{place:22}  {found.what}"
+        return Shown(f"{place:22}  stop      the mark of a clean stop", {"kind": "stop"})
     if isinstance(found, Remark):
+        line = f"{place:22}  {found.what}"
         totals.remarks.append(line)
-        return line
+        return Shown(line, {"kind": "remark", "what": found.what})
     line = f"{place:22}  DAMAGE up to {found.end}: {found.what}"
     totals.damages.append(line)
-    return line
+    return Shown(line, {"kind": "damage", "end_offset": found.end, "what": found.what})
 
 
-def _piece(payload: bytes, place: str, totals: Totals, arguments: argparse.Namespace) -> str | None:
+def _piece(
+    payload: bytes, place: str, totals: Totals, arguments: argparse.Namespace
+) -> Shown | None:
     """Note a part of a large Prewrite; whether that exists, an assembly further on says."""
     totals.clean_stop = False
     start_ts = piece_start_ts(payload)
     if not _is_asked_for([start_ts], arguments):
         return None
     totals.pieces += 1
-    return f"{place:22}  piece     start_ts {start_ts:<19}  {len(payload)} bytes"
+    line = f"{place:22}  piece     start_ts {start_ts:<19}  {len(payload)} bytes"
+    return Shown(line, {"kind": "piece", "start_ts": start_ts, "size_bytes": len(payload)})
 
 
-def _with_pieces(line: str, assembly: Assembly) -> str:
+def _with_pieces(shown: Shown, assembly: Assembly) -> Shown:
     first, *_ = assembly.positions
     where = f"in {len(assembly.positions)} pieces from {first.segment:06}.seg:{first.offset} on"
-    return line.replace("bytes", f"bytes {where}", 1)
+    shown.facts |= {
+        "pieces": len(assembly.positions),
+        "first_piece": f"{first.segment:06}.seg:{first.offset}",
+    }
+    return Shown(shown.text.replace("bytes", f"bytes {where}", 1), shown.facts)
 
 
 def _is_asked_for(stamps: Sequence[int], arguments: argparse.Namespace) -> bool:
@@ -186,7 +228,7 @@ def _is_asked_for(stamps: Sequence[int], arguments: argparse.Namespace) -> bool:
 
 def _record(
     binlog: Binlog, size_bytes: int, place: str, totals: Totals, arguments: argparse.Namespace
-) -> str | None:
+) -> Shown | None:
     totals.clean_stop = False
     told = [ts for ts in (binlog.start_ts, binlog.commit_ts) if ts]
     if not _is_asked_for(told, arguments):
@@ -194,7 +236,18 @@ def _record(
     totals.note(binlog, size_bytes, place)
     if arguments.summary:
         return None
-    line = f"{place:22}  {line_of(binlog, size_bytes)}"
+    text = f"{place:22}  {line_of(binlog, size_bytes)}"
+    facts: dict[str, Any] = {
+        "kind": kind_of(binlog),
+        "start_ts": binlog.start_ts,
+        "commit_ts": binlog.commit_ts or None,
+        "time": moment_of(binlog.commit_ts or binlog.start_ts),
+        "size_bytes": size_bytes,
+    }
+    if binlog.is_ddl:
+        query = binlog.ddl_query.decode("utf-8", "backslashreplace")
+        facts |= {"ddl_job_id": binlog.ddl_job_id, "ddl_query": query}
     if arguments.full:
-        line += "\n    " + describe(binlog).replace("\n", "\n    ")
-    return line
+        facts["details"] = describe(binlog).splitlines()
+        text += "\n    " + "\n    ".join(facts["details"])
+    return Shown(text, facts)

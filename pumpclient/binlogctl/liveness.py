@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 import time
 from typing import Final
 
@@ -54,7 +55,9 @@ def _is_heard_of(
     try:
         return is_live(status, now_ts(arguments))
     except Retryable:
-        print(f"nobody tells the time: watching {status.node_id} for {WATCHED_S:.0f} s")
+        sys.stderr.write(
+            f"nobody tells the time: watching {status.node_id} for {WATCHED_S:.0f} s\n"
+        )
     end_s = time.monotonic() + WATCHED_S
     while time.monotonic() < end_s:
         time.sleep(0.5)

@@ -19,9 +19,11 @@ from typing import Any
 
 from penstock.errors import NeedsOperator
 from penstock.lost import LostPump
+from penstock.output import JSON, TEXT, moment_of, show
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from pumpclient.binlogctl.liveness import refuse_living
+from pumpclient.binlogctl.naming import add_node
 from pumpclient.binlogctl.nodes import CALL_S, Cluster, call, known_node, now_ts, time_of, tls_of
 
 
@@ -39,7 +41,7 @@ def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     command = commands.add_parser(
         "lost-pump", parents=[shared], help="give up what a Pump held whose disk is gone for ever"
     )
-    command.add_argument("node", metavar="NODE-ID", help="as listed by `pumps`")
+    add_node(command)
     command.add_argument(
         "--accept-loss-after",
         type=int,
@@ -72,9 +74,16 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
             )
         received = _received(arguments, registry, status.node_id, cluster_ts)
         up_to_ts = known.up_to_ts if known else cluster_ts
-        _tell(status, received, arguments.accept_loss_after, up_to_ts, known)
-        _refuse_more_than_accepted(received, arguments.accept_loss_after, known)
-        _confirm(arguments, status.node_id)
+        report = _Report(status, received, arguments.accept_loss_after, up_to_ts, known)
+        if arguments.output == TEXT:
+            print(report.text())
+        try:
+            _refuse_more_than_accepted(received, arguments.accept_loss_after, known)
+            _confirm(arguments, status.node_id)
+        except NeedsOperator:
+            if arguments.output == JSON:
+                show(arguments, report.facts(is_lost=False), "")
+            raise
         lost = LostPump(
             pump=status.node_id,
             after_ts=arguments.accept_loss_after,
@@ -83,7 +92,8 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
         )
         registry.put_lost(lost)
         registry.put(NodeKind.PUMP, replace(status, state=NodeState.OFFLINE))
-    print(f"{status.node_id}: lost; Drainers go on without what it held after {lost.after_ts}")
+    text = f"{status.node_id}: lost; Drainers go on without what it held after {lost.after_ts}"
+    show(arguments, report.facts(is_lost=True), text)
     return 0
 
 
@@ -109,28 +119,51 @@ def _received(
     return found
 
 
-def _tell(
-    status: NodeStatus,
-    received: Sequence[_Received],
-    after_ts: int,
-    up_to_ts: int,
-    known: LostPump | None,
-) -> None:
-    now_s = time.time()
-    heard = time_of(status.update_ts, now_s)
-    print(f"pump {status.node_id} at {status.host}, last heartbeat {heard}")
-    print(f"it had sorted up to {status.max_commit_ts}")
-    if known is not None:
-        print(f"declared lost at {known.made} after {known.after_ts}")
-    for each in received:
-        print(f"drainer {each.drainer} {each.how}: {each.ts}, {time_of(each.ts, now_s)};"
-              f" it would lose ({each.ts}, {up_to_ts}]")  # fmt: skip
-    if not received:
-        print(f"no Drainer: what would be given up is ({after_ts}, {up_to_ts}]")
-    print(
-        f"given up is what commits in these ranges and was on {status.node_id}, for ever; and what"
-        " was prepared there and its writer commits only from now on"
-    )
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What is known of the Pump, and what each Drainer would lose."""
+
+    status: NodeStatus
+    received: Sequence[_Received]
+    after_ts: int
+    up_to_ts: int
+    known: LostPump | None
+
+    def text(self) -> str:
+        status, now_s = self.status, time.time()
+        heard = time_of(status.update_ts, now_s)
+        lines = [f"pump {status.node_id} at {status.host}, last heartbeat {heard}"]
+        lines.append(f"it had sorted up to {status.max_commit_ts}")
+        if self.known is not None:
+            lines.append(f"declared lost at {self.known.made} after {self.known.after_ts}")
+        for each in self.received:
+            got = f"drainer {each.drainer} {each.how}: {each.ts}, {time_of(each.ts, now_s)}"
+            lines.append(f"{got}; it would lose ({each.ts}, {self.up_to_ts}]")
+        if not self.received:
+            lines.append(
+                f"no Drainer: what would be given up is ({self.after_ts}, {self.up_to_ts}]"
+            )
+        lines.append(
+            f"given up is what commits in these ranges and was on {status.node_id}, for ever; and"
+            " what was prepared there and its writer commits only from now on"
+        )
+        return "\n".join(lines)
+
+    def facts(self, *, is_lost: bool) -> dict[str, Any]:
+        return {
+            "node_id": self.status.node_id,
+            "address": self.status.host,
+            "heartbeat": moment_of(self.status.update_ts),
+            "max_commit_ts": self.status.max_commit_ts,
+            "accept_loss_after_ts": self.after_ts,
+            "up_to_ts": self.up_to_ts,
+            "drainers": [
+                {"node_id": each.drainer, "has_up_to_ts": each.ts, "how": each.how}
+                for each in self.received
+            ],
+            "was_lost_after_ts": self.known.after_ts if self.known else None,
+            "is_lost": is_lost or self.known is not None,
+        }
 
 
 def _refuse_more_than_accepted(

@@ -12,10 +12,15 @@ import grpc
 
 from penstock import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.labels import labels_in
+from penstock.node_facts import facts_of
+from penstock.output import moment_of, show
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.settings import check_address
 from penstock.timestamp import open_oracle
 from penstock.ts import compose, physical_ms
+from pumpclient.binlogctl.naming import add_node
 from pumpclient.options import Tls, open_channel
 
 KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
@@ -39,10 +44,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     status = commands.add_parser("status", parents=[shared], help="all that a node tells of itself")
     gc = commands.add_parser("trigger-gc", parents=[shared], help="pump: purge what may go, now")
     for command in (status, gc):
-        command.add_argument("node", metavar="NODE-ID", nargs="?", help="as listed")
-        command.add_argument(
-            "--addr", metavar="HOST:PORT", help="ask this address, and leave etcd alone"
-        )
+        add_node(command, or_address=True)
     status.set_defaults(run=_status)
     gc.set_defaults(run=_trigger_gc)
     now = commands.add_parser(
@@ -77,8 +79,24 @@ def _list(arguments: argparse.Namespace) -> int:
         nodes = registry.list(arguments.kind)
     shown = arguments.show_offline_nodes
     nodes = [n for n in nodes if shown or n.state is not NodeState.OFFLINE]
-    print(table_of(nodes, time.time()))
+    now_s = time.time()
+    show(arguments, [_listed(node, now_s) for node in nodes], table_of(nodes, now_s))
     return 0
+
+
+def _listed(node: NodeStatus, now_s: float) -> dict[str, Any]:
+    return {
+        "node_id": node.node_id,
+        "address": node.host,
+        "state": str(node.state),
+        "is_alive": is_live(node, compose(int(now_s * 1000), 0)),
+        "max_commit_ts": node.max_commit_ts,
+        "committed": moment_of(node.max_commit_ts),
+        "heartbeat_ts": node.update_ts,
+        "heartbeat": moment_of(node.update_ts),
+        "score": node.score,
+        "labels": labels_in(node.label),
+    }
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -96,14 +114,15 @@ def _status(arguments: argparse.Namespace) -> int:
         # No Pump: an address says nothing about the kind of node.
         kind = NodeKind.DRAINER
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
-    facts = {
+    lines = {
         "node_id": reply.node_id,
         "state": reply.state,
         "max_commit_ts": str(reply.max_commit_ts),
         "committed": time_of(reply.max_commit_ts, time.time()),
         **dict(sorted(reply.details.items())),
     }
-    _print_facts(facts)
+    typed = {**facts_of(reply), "answers": True, "committed": moment_of(reply.max_commit_ts)}
+    show(arguments, typed, _columns(lines))
     return 0
 
 
@@ -113,7 +132,7 @@ def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable)
         status = known_node(registry, kind, arguments.node)
         word = registry.last_words().get(status.node_id) if kind is NodeKind.PUMP else None
     now_s = time.time()
-    facts = {
+    lines = {
         "node_id": status.node_id,
         "state": f"{status.state}, the last that was heard of it",
         "max_commit_ts": str(status.max_commit_ts),
@@ -121,31 +140,36 @@ def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable)
         "heartbeat": time_of(status.update_ts, now_s),
         "address": f"{status.host}, no answer: {error}",
     }
+    facts = {**_listed(status, now_s), "answers": False, "problem": str(error)}
     if kind is NodeKind.PUMP:
-        facts["holds_up_to"] = "unknown: it did not stop in order"
+        lines["holds_up_to"] = "unknown: it did not stop in order"
+        facts |= {"holds_up_to_ts": None, "open_transactions": None}
         if word is not None:
-            facts["holds_up_to"] = f"{word.up_to_ts}, said at {word.made}"
-            facts["open_transactions"] = str(word.open_count)
-    _print_facts(facts)
+            lines["holds_up_to"] = f"{word.up_to_ts}, said at {word.made}"
+            lines["open_transactions"] = str(word.open_count)
+            facts |= {"holds_up_to_ts": word.up_to_ts, "open_transactions": word.open_count}
+    show(arguments, facts, _columns(lines))
     if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
         return 0
     raise error
 
 
-def _print_facts(facts: Mapping[str, str]) -> None:
+def _columns(facts: Mapping[str, str]) -> str:
     width = max(map(len, facts))
-    print("\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in facts.items()))
+    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in facts.items())
 
 
 def _trigger_gc(arguments: argparse.Namespace) -> int:
     kind, address = _addressed(arguments, [NodeKind.PUMP])
     request, tls = penstock_pb2.TriggerGcRequest(), tls_of(arguments)
-    print(call(kind, address, "TriggerGc", request, _GC_S, tls).message)
+    message = call(kind, address, "TriggerGc", request, _GC_S, tls).message
+    show(arguments, {"address": address, "message": message}, message)
     return 0
 
 
 def _timestamp(arguments: argparse.Namespace) -> int:
-    print(now_ts(arguments))
+    ts = now_ts(arguments)
+    show(arguments, {"ts": ts, "time": moment_of(ts)}, str(ts))
     return 0
 
 
@@ -168,9 +192,8 @@ def now_ts(arguments: argparse.Namespace) -> int:
 def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[NodeKind, str]:
     """Return the kind and address of the node that is meant."""
     if arguments.addr:
+        check_address("addr", arguments.addr)
         return kinds[0], arguments.addr
-    if not arguments.node:
-        raise NeedsOperator("no node is named", hint="give a node id, or --addr")
     with Cluster(arguments) as registry:
         for kind in kinds:
             status = registry.get(kind, arguments.node)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from penstock.errors import NeedsOperator, Retryable
 from penstock.last_word import LastWord
+from penstock.output import show
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from pumpclient.binlogctl.liveness import refuse_living
 
@@ -31,13 +32,27 @@ def update(
         hint=f"it keeps its state itself; to stop it: binlogctl pause-{one} or offline-{one}",
     )  # fmt: skip
     registry.put(kind, replace(status, state=state))
-    print(f"{status.node_id}: {status.state} -> {state}")
+    note = ""
     if kind is NodeKind.DRAINER and state is NodeState.OFFLINE:
-        print(
+        note = (
             "Pumps keep no binlogs for it any more: should it start again, it goes on from its"
             f" checkpoint {status.max_commit_ts}, or stops if some after that are gone by then"
         )
+    _show(arguments, status, state, note and f"\n{note}", note)
     return 0
+
+
+def _show(
+    arguments: argparse.Namespace, status: NodeStatus, state: NodeState, text: str, note: str
+) -> None:
+    facts = {
+        "node_id": status.node_id,
+        "before": str(status.state),
+        "state": str(state),
+        "max_commit_ts": status.max_commit_ts,
+        "note": note,
+    }
+    show(arguments, facts, f"{status.node_id}: {status.state} -> {state}{text}")
 
 
 def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus) -> int:
@@ -47,7 +62,7 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
         raise NeedsOperator(f"{name} is offline", hint="nothing is to be done")
     refuse_living(
         arguments, registry, NodeKind.PUMP, status,
-        hint=f"let it hand over what it has: binlogctl offline-pump --node-id {name}",
+        hint=f"let it hand over what it has: binlogctl offline-pump {name}",
     )  # fmt: skip
     word = registry.last_words().get(name)
     _refuse_unknown(name, word)
@@ -70,13 +85,14 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
         )
     if not registry.retire(status, word):
         raise Retryable(f"{name} was heard of just now; nothing was changed")
-    print(f"{name}: {status.state} -> offline; every Drainer has all that it held")
+    note = "every Drainer has all that it held"
+    _show(arguments, status, NodeState.OFFLINE, f"; {note}", note)
     return 0
 
 
 def _refuse_unknown(name: str, word: LastWord | None) -> None:
     """Raise `NeedsOperator` when it is not known what a dead Pump holds."""
-    start = f"start {name} again with its data-dir, then: binlogctl offline-pump --node-id {name}"
+    start = f"start {name} again with its data-dir, then: binlogctl offline-pump {name}"
     if word is None:
         raise NeedsOperator(
             f"{name} did not stop in order, so nobody knows what it holds that is nowhere else",

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import NeedsOperator
+from penstock.output import show
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeKind, NodeState, NodeStatus
 from pumpclient.binlogctl import states
+from pumpclient.binlogctl.naming import add_node
 from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, call, known_node, tls_of
+from pumpclient.binlogctl.waiting import add_wait, wait_for
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -26,7 +29,9 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
         ("update", "write another state to etcd for one that is dead"),
     ):
         command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
-        command.add_argument("--node-id", required=True, help=f"as listed by `{kind}s`")
+        add_node(command)
+        if verb != "update":
+            add_wait(command)
         command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
         if verb != "pause":
             command.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if any")
@@ -54,8 +59,16 @@ def _steer(arguments: argparse.Namespace) -> int:
             return states.retire(arguments, registry, status)
     method, request = _ending(status, verb, getattr(arguments, "skip_drainer", []))
     call(kind, status.host, method, request, CALL_S, tls_of(arguments))
-    goal = "pausing" if verb == "pause" else "closing"
-    print(f"{status.node_id}: {goal}; see `binlogctl status {status.node_id}` for how it goes")
+    state, goal = NodeState.CLOSING, NodeState.OFFLINE
+    if verb == "pause":
+        state, goal = NodeState.PAUSING, NodeState.PAUSED
+    if arguments.wait:
+        wait_for(arguments, kind, status.node_id, goal)
+        state = goal
+    text = f"{status.node_id}: {state}"
+    if not arguments.wait:
+        text += f"; see `binlogctl status {status.node_id}` for how it goes, or add --wait"
+    show(arguments, {"node_id": status.node_id, "state": str(state)}, text)
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,6 +88,24 @@ def test_records_are_picked_by_timestamp_and_shown_in_full(folder: Path, dump: D
     records = [line for line in out.splitlines() if "start_ts" in line and ".seg" in line]
     assert [line.split()[1] for line in records] == ["commit", "prewrite", "commit"]
     assert "no row changes: undecodable" in out
+
+
+def test_json_has_a_line_for_each_record_and_one_document_for_the_summary(
+    folder: Path, dump: Dump
+) -> None:
+    text = dump(folder)[1].splitlines()
+    code, out, _ = dump(folder, "-o", "json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(records)) == (0, len(text))
+    for record, line in zip(records, text, strict=True):
+        assert line.startswith(f"{record['file']}:{record['offset']} ")
+        assert f" {record['kind']} " in line
+        assert "size_bytes" not in record or f"  {record['size_bytes']} bytes" in line
+    assert "ALTER TABLE t\nADD c INT" in {record.get("ddl_query") for record in records}
+    totals = json.loads(dump(folder, "--summary", "-o", "json")[1])
+    kinds = Counter(record["kind"] for record in records)
+    assert totals["records"] == {k: n for k, n in kinds.items() if k != "stop"}
+    assert (totals["clean_stop"], totals["damaged_places"]) == (True, 0)
 
 
 def test_a_summary_adds_up(folder: Path, dump: Dump) -> None:

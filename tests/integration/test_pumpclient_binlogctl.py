@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -213,3 +214,70 @@ def test_a_pump_tells_of_itself_and_purges_on_request_with_and_without_etcd(
     assert (code, "give a node id, or --addr" in err) == (2, True)
     code, _, err = run("status", "--addr", "127.0.0.1:1")
     assert (code, "UNAVAILABLE" in err) == (1, True)
+
+
+def test_every_command_about_nodes_speaks_json(
+    run: Run, registry: Registry, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
+) -> None:
+    def ask(*arguments: str) -> Any:
+        code, out, err = run(*arguments, "-o", "json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    pump = pump_factory(etcd_server.url)
+    (listed,) = ask("pumps")
+    assert (listed["node_id"], listed["state"], listed["is_alive"]) == ("pump-1", "online", True)
+    assert listed["heartbeat_ts"] > 0
+    assert ask("drainers") == []
+    about = ask("status", "pump-1")
+    assert (about["state"], about["answers"], about["leads_oracle"]) == ("online", True, True)
+    assert type(about["storage_segments"]) is int
+    stamp = ask("timestamp")
+    assert stamp["ts"] > about["max_commit_ts"]
+    assert "segments went" in ask("trigger-gc", "pump-1")["message"]
+    assert ask("pause-pump", "pump-1", "--wait") == {"node_id": "pump-1", "state": "paused"}
+    assert pump.wait() == 0
+    about = ask("status", "--node-id", "pump-1")
+    assert (about["state"], about["answers"], about["is_alive"]) == ("paused", False, False)
+    assert type(about["holds_up_to_ts"]) is int
+
+    dead = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=5)
+    registry.put(NodeKind.DRAINER, dead)
+    changed = ask("update-drainer", "d", "--state", "paused")
+    assert (changed["before"], changed["state"]) == ("online", "paused")
+
+
+def test_lost_in_json_tells_what_is_given_up_before_and_after(
+    run: Run, registry: Registry, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
+) -> None:
+    pump_factory(etcd_server.url)  # Whoever tells the time.
+    dead = NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=5)
+    registry.put(NodeKind.PUMP, dead)
+    drainer = replace(dead, node_id="d", max_commit_ts=4)
+    registry.put(NodeKind.DRAINER, drainer)
+    ask = ("lost-pump", "p", "--accept-loss-after", "4", "-o", "json")
+    code, out, err = run(*ask)
+    assert (code, "add --confirm p" in err) == (2, True)
+    report = json.loads(out)
+    assert (report["is_lost"], report["accept_loss_after_ts"]) == (False, 4)
+    assert [(d["node_id"], d["has_up_to_ts"]) for d in report["drainers"]] == [("d", 4)]
+    code, out, err = run(*ask, "--confirm", "p")
+    assert (code, err, json.loads(out)["is_lost"]) == (0, "", True)
+    assert registry.lost()["p"].after_ts == 4
+
+
+def test_waiting_ends_when_the_node_is_there_or_when_time_is_up(
+    run: Run, registry: Registry, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
+) -> None:
+    pump_factory(etcd_server.url)
+    late = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.PAUSED)
+    registry.put(NodeKind.DRAINER, late)
+    code, out, err = run("offline-pump", "pump-1", "--wait", "--timeout", "2s")
+    assert (code, out) == (1, "")
+    assert "pump-1 is not offline after 2 s, it is closing: " in err
+    assert "drainer d" in err
+    registry.put(NodeKind.DRAINER, replace(late, state=NodeState.OFFLINE))
+    eventually(
+        lambda: registry.get(NodeKind.PUMP, "pump-1").state is NodeState.OFFLINE,  # type: ignore[union-attr]
+        30,
+    )

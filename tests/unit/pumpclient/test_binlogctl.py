@@ -50,7 +50,7 @@ def test_version_and_help_end_well(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["bogus"], ["pause-pump"], ["update-pump", "--node-id", "x", "--state", "sleepy"]],
+    [[], ["bogus"], ["update-pump", "x", "--state", "sleepy"], ["pumps", "-o", "xml"]],
 )
 def test_a_command_that_makes_no_sense_ends_with_two(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -59,6 +59,44 @@ def test_a_command_that_makes_no_sense_ends_with_two(
         main(arguments)
     assert end.value.code == 2
     assert capsys.readouterr().out == ""
+
+
+NAMING = ["pause-pump", "offline-pump", "pause-drainer", "offline-drainer", "status", "trigger-gc"]
+
+
+@pytest.mark.parametrize("command", NAMING)
+def test_a_node_is_named_by_place_or_by_option_and_once(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = ("--etcd-urls", "127.0.0.1:1")
+    assert main([command, *away]) == 2
+    assert "no node is named (give a node id" in capsys.readouterr().err
+    assert main([command, "a", "--node-id", "b", *away]) == 2
+    assert "two nodes are named: a and b" in capsys.readouterr().err
+    for named in (["a"], ["--node-id", "a"], ["a", "--node-id", "a"]):
+        assert main([command, *named, *away]) == 1  # As far as etcd, which is away.
+
+
+def test_every_command_that_names_a_node_says_it_in_the_same_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in [*NAMING, "update-pump", "update-drainer", "lost-pump"]:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        out = " ".join(capsys.readouterr().out.split())
+        assert "NODE-ID name of the node, as `pumps` and `drainers` list it" in out, command
+        assert "--node-id NODE-ID the same as an option" in out
+        assert "-o {text,json}" in out
+
+
+def test_the_environment_says_where_etcd_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ETCD_URLS", "127.0.0.1:2")
+    assert main(["pumps"]) == 1
+    assert "etcd at 127.0.0.1:2 failed" in capsys.readouterr().err
+    assert main(["pumps", "--etcd-urls", "127.0.0.1:1"]) == 1
+    assert "etcd at 127.0.0.1:1 failed" in capsys.readouterr().err
 
 
 def test_an_etcd_that_is_no_address_needs_an_operator(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,47 @@
+"""Output of commands: text for people, or JSON for programs (`-o json`, `--output json`).
+
+JSON is one document on stdout, or one object a line where a command goes through many records. Keys
+are snake_case, timestamps numbers, times UTC as in RFC 3339. Errors stay lines on stderr, and the
+exit code is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Final
+
+from penstock.binlog_text import time_text
+
+TEXT: Final = "text"
+JSON: Final = "json"
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add `-o` to a command."""
+    parser.add_argument(
+        "-o", "--output", choices=(TEXT, JSON), default=TEXT, help="text (default), or json"
+    )
+
+
+def show(arguments: argparse.Namespace, facts: Any, text: str) -> None:
+    """Print what a command found: `facts` as JSON, or `text`."""
+    write(arguments.output, facts, text)
+
+
+def write(output: str, facts: Any, text: str) -> None:
+    """Print `facts` as JSON when that is the output, else `text`."""
+    if output == JSON:
+        text = json.dumps(facts, indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write(f"{text}\n")
+
+
+def write_line(facts: Any) -> None:
+    """Print one object of many, on one line."""
+    sys.stdout.write(json.dumps(facts, ensure_ascii=False, default=str) + "\n")
+
+
+def moment_of(ts: int) -> str | None:
+    """Return the time of a timestamp, None for none."""
+    return time_text(ts) if ts else None
