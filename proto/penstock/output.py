@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.binlog_text import time_text
@@ -23,6 +24,17 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=(TEXT, JSON), default=TEXT, help="text (default), or json"
     )
+
+
+def take_output(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the output that a command line asks for, and the command line without that.
+
+    For commands whose other flags are a node's settings.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_output(parser)
+    asked, rest = parser.parse_known_args(list(argv))
+    return asked.output, rest
 
 
 def show(arguments: argparse.Namespace, facts: Any, text: str) -> None:
@@ -40,6 +52,16 @@ def write(output: str, facts: Any, text: str) -> None:
 def write_line(facts: Any) -> None:
     """Print one object of many, on one line."""
     sys.stdout.write(json.dumps(facts, ensure_ascii=False, default=str) + "\n")
+
+
+def plain(value: object) -> object:
+    """Return a value of a row as JSON has it: numbers and texts as they are, bytes in hexadecimal.
+
+    What JSON has no form for, as a date or a decimal, is text.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value.hex() if isinstance(value, bytes | bytearray | memoryview) else str(value)
 
 
 def moment_of(ts: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -67,6 +68,10 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
 
     code, told = check(as_process, server.user)
     assert (code, {line[:8].strip() for line in told}) == (0, {"ok"})
+    code, out = mysql_source("check", "--config", str(config), "-o", "json")
+    checks = json.loads(out)
+    assert (code, {each["verdict"] for each in checks}) == (0, {"ok"})
+    assert [each["name"] for each in checks] == [line[8:].split(":")[0].strip() for line in told]
     who = f"'weak'@'%' IDENTIFIED BY '{server.password}'"
     server.run(f"CREATE OR REPLACE USER {who}", "GRANT SELECT ON *.* TO 'weak'@'%'")
     try:
@@ -129,16 +134,18 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
             "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN c INT",
             "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t DROP COLUMN c",
         )  # fmt: skip
-        source.fails()
-        assert mysql_source("skip", *here)[0] == 0
+        place = source.fails()["statement"]
+        told = mysql_source("skip", *here, "-o", "json")[1]
+        assert json.loads(told) == {"messages": [f"skip at {place}: noted"]}
         source.catch_up(server)
         server.run("SET SESSION binlog_format = 'STATEMENT'", "DELETE FROM shop.t WHERE id = 1")
         source.fails()
         assert mysql_source("replace", "ALTER TABLE shop.t COMMENT 'by hand'", *here)[0] == 0
         server.run("UPDATE shop.t SET b = 201")
         source.catch_up(server)
-        code, told = mysql_source("status", *here)
-        assert (code, '"state": "syncing"' in told) == (0, True)
+        for more in ((), ("--output", "json")):
+            code, told = mysql_source("status", *here, *more)
+            assert (code, json.loads(told)["state"]) == (0, "syncing")
     finally:
         assert source.stop() == 0
     found = downstream(etcd, etcd_server.url, pumps).rows("shop.t")

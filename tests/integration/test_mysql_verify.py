@@ -88,6 +88,12 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
         "shop.types (18446744073709551615): changed in tx",
     ]
     assert lines[-1].endswith("10 differences")
+    assert verify(source, mariadb, "-o", "json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["is_equal"], report["different"], report["commit_ts"]) == (False, 10, 4711)
+    assert {"table": "shop.pair", "kind": "extra", "key": ["k5", 100000], "columns": []} in report[
+        "differences"
+    ]
     monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
     assert verify(source, mariadb, "--repair") == 2
     assert "nothing was done" in capsys.readouterr().err

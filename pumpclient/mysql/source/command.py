@@ -9,7 +9,7 @@ mysql-source revoke PLACE | DB.TABLE           take such an override back
 mysql-source purge inactive | filename | time  relay log files
 
 Each command takes --status-addr HOST:PORT, or --config FILE, with which overrides can also be given
-to a source that is stopped; `mysql-source COMMAND --help` says more.
+to a source that is stopped; and -o json. `mysql-source COMMAND --help` says more.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 from urllib.parse import quote
 
 from penstock import config, etcd, service
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.http_status import HttpStatus
+from penstock.output import TEXT, add_output, take_output, write
 from penstock.security import Security
 from penstock.settings import check_address
 from pumpclient.mysql.protocol.prechecks import check_server
@@ -62,11 +64,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(arguments) and arguments[0] not in _COMMANDS:
         sys.stdout.write(f"{__doc__}\n")
     if arguments[:1] == ["check"]:
-        return check(load(arguments[1:]))
+        form, arguments = take_output(arguments[1:])
+        return check(load(arguments), form)
     if arguments and arguments[0] in _COMMANDS:
-        sys.stdout.write(ask(arguments))
+        answer = ask(arguments)
+        write(take_output(arguments)[0], _facts(answer), answer.removesuffix("\n"))
         return 0
     return run(load(arguments))
+
+
+def _facts(answer: str) -> Any:
+    """Return a page's answer for programs: its object, or the lines that it says."""
+    try:
+        return json.loads(answer)
+    except ValueError:
+        return {"messages": answer.splitlines()}
 
 
 def load(argv: Sequence[str]) -> SourceConfig:
@@ -106,17 +118,21 @@ def run(settings: SourceConfig) -> int:
     )
 
 
-def check(settings: SourceConfig) -> int:
+def check(settings: SourceConfig, form: str = TEXT) -> int:
     """Print what was found on the server; return 2 when it cannot be replicated from."""
     address = settings.source.address()
     with address.session() as connection:
         checks = check_server(connection)
     if settings.mode != "full":
         checks += Cascades.of(settings).checks(address)
+    facts, lines = [], []
     for each in checks:
         verdict = "ok" if each.passed else "FAILED" if each.required else "warning"
         hint = f" ({each.hint})" if each.hint else ""
-        sys.stdout.write(f"{verdict:8} {each.name}: {each.found}{hint}\n")
+        lines.append(f"{verdict:8} {each.name}: {each.found}{hint}")
+        named = {"name": each.name, "found": each.found, "hint": each.hint}
+        facts.append({"verdict": verdict.lower(), "required": each.required, **named})
+    write(form, facts, "\n".join(lines))
     return 2 if any(each.required and not each.passed for each in checks) else 0
 
 
@@ -233,6 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--status-addr", default="", metavar="HOST:PORT", help=f"{_STATUS_ADDR}")
     shared.add_argument("--config", default="", metavar="FILE", help="the source's own settings")
+    add_output(shared)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (
         ("status", "what it does, what it refuses, what is left out"),

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 from urllib.parse import unquote
 
 from penstock import __version__
 from penstock.errors import Retryable
+from penstock.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.names import names_of
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
@@ -54,10 +56,33 @@ def verify(told: argparse.Namespace) -> int:
         closing(_downstream(told)) as downstream,
     ):
         report = Verifier(upstream, downstream, options, _say).run()
-    for difference in report.differences:
-        sys.stdout.write(f"{difference}\n")
-    sys.stdout.write(_summary(report))
+    lines = [*map(str, report.differences), _summary(report)]
+    show(told, _facts(report), "\n".join(lines))
     return 0 if report.is_equal else 1
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    """Return the report for programs."""
+    differences = [
+        {
+            "table": each.table,
+            "kind": each.kind,
+            "key": [plain(value) for value in each.key],
+            "columns": each.columns,
+        }
+        for each in report.differences
+    ]
+    return {
+        "is_equal": report.is_equal,
+        "commit_ts": report.commit_ts,
+        "tables": report.tables,
+        "chunks": report.chunks,
+        "different": report.different,
+        "repaired": report.repaired,
+        "undecided": report.undecided,
+        "only_downstream": report.only_downstream,
+        "differences": differences,
+    }
 
 
 def _summary(report: Report) -> str:
@@ -71,7 +96,7 @@ def _summary(report: Report) -> str:
         text += f", {report.only_downstream} tables, or tables' columns, only downstream"
     if report.undecided:
         text += f", {report.undecided} rows undecided: they kept changing, or the Drainer is behind"
-    return f"{more}{text}\n"
+    return f"{more}{text}"
 
 
 def _say(line: str) -> None:
@@ -134,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="tables and columns that only the downstream has are differences",
     )
+    add_output(command)
     command.add_argument("--checkpoint-table", default="tidb_binlog.checkpoint", metavar="NAME")
     command.add_argument("--rows-per-chunk", type=int, default=50_000, metavar="N")
     command.add_argument(
