@@ -154,7 +154,7 @@ class MysqlSession:
         if self._connection is None:
             tls = self._target.tls
             self._connection = connection = _MarkingConnection(
-                **self._target.options,
+                **self._target.connect_options(),
                 ssl=None if tls is None else tls.context(),
                 client_flag=CLIENT.FOUND_ROWS,
             )

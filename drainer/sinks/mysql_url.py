@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.errors import NeedsOperator
+from penstock.password_file import PasswordFile
 from penstock.sql_tls import FULL, SqlTls
 
 _CONNECT_TIMEOUT_S = 10
@@ -45,6 +46,13 @@ class Target:
     sql_mode: str = ""
     channel_id: int | None = None
     tls: SqlTls | None = None
+    password_file: PasswordFile | None = None
+
+    def connect_options(self) -> dict[str, Any]:
+        """Return how to connect now: with what the password file holds, if there is one."""
+        if self.password_file is None:
+            return self.options
+        return {**self.options, "password": self.password_file.password()}
 
 
 def parse_url(url: str) -> Target:
@@ -66,11 +74,13 @@ def parse_url(url: str) -> Target:
             raise NeedsOperator(
                 f"unknown downstream option {key!r}", hint=f"known are {', '.join(sorted(_KNOWN))}"
             )
+    password = unquote(parts.password or "")
+    password_file = _password_file(password, asked.get("password-file", ""))
     options: dict[str, Any] = {
         "host": host,
         "port": port,
         "user": unquote(parts.username or "root"),
-        "password": _password(unquote(parts.password or ""), asked.get("password-file", "")),
+        "password": password_file.password() if password_file else password,
         "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": _CONNECT_TIMEOUT_S,
@@ -90,23 +100,17 @@ def parse_url(url: str) -> Target:
         params=tuple(_variables(asked.get("params", ""))),
         sql_mode=asked.get("sql-mode", ""),
         channel_id=channel_id,
+        password_file=password_file,
     )
 
 
-def _password(told: str, file: str) -> str:
-    if not file:
-        return told
-    if told:
+def _password_file(password: str, file: str) -> PasswordFile | None:
+    if password and file:
         raise NeedsOperator(
             "the downstream's URL has a password and a password-file",
             hint="leave one of them out",
         )
-    try:
-        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
-    except OSError as error:
-        raise NeedsOperator(
-            f"cannot read the password-file {file}: {error.strerror}", hint="check path and rights"
-        ) from error
+    return PasswordFile(file) if file else None
 
 
 def _variables(text: str) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.password_file import PasswordFile
 from penstock.sql_tls import SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
 
@@ -28,6 +29,8 @@ class ServerAddress:
     tls: SqlTls | None = None
     connect_timeout_s: float = 10.0
     statement_timeout_s: float = 30.0
+    password_file: PasswordFile | None = None
+    """In place of the password: read again for each session."""
 
     def __str__(self) -> str:
         """Return host and port, which may be logged."""
@@ -40,7 +43,7 @@ class ServerAddress:
                 host=self.host,
                 port=self.port,
                 user=self.user,
-                password=self.password,
+                password=self.password_file.password() if self.password_file else self.password,
                 ssl=self.tls.context() if self.tls else None,
                 connect_timeout=self.connect_timeout_s,
                 read_timeout=self.statement_timeout_s,

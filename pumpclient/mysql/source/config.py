@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig
 from penstock.http_status import OFF
+from penstock.password_file import PasswordFile
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, out_of_range, setting
 from penstock.sql_tls import FULL, SqlTls
@@ -28,7 +28,9 @@ class ServerConfig:
     port: int = setting(3306, "its port")
     user: str = setting("", "who asks; needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT")
     password: str = setting("", "better in password-file, or in MYSQL_SOURCE_SOURCE_PASSWORD")
-    password_file: str = setting("", "file whose first line is the password")
+    password_file: str = setting(
+        "", "file whose first line is the password; read for each connection"
+    )
     ssl_ca: str = setting("", "PEM file of the CA that its certificate is checked against")
     ssl_cert: str = setting("", "PEM file of a certificate to show to it")
     ssl_key: str = setting("", "PEM file of its private key")
@@ -43,21 +45,16 @@ class ServerConfig:
 
     def address(self) -> ServerAddress:
         """Return where it is, and who asks; raise `NeedsOperator` for a file that is not there."""
-        password = self.password
-        if self.password_file:
-            try:
-                password = Path(self.password_file).read_text().splitlines()[0]
-            except (OSError, IndexError) as error:
-                raise NeedsOperator(
-                    f"password-file {self.password_file}: {error}", hint="write one line into it"
-                ) from error
         tls = None
         if self.ssl_ca or self.ssl_cert:
             ca, cert, key = (
                 Path(path) if path else None for path in (self.ssl_ca, self.ssl_cert, self.ssl_key)
             )
             tls = SqlTls(ca, cert, key, self.ssl_verify)
-        return ServerAddress(self.host, self.port, self.user, password, tls)
+        file = PasswordFile(self.password_file) if self.password_file else None
+        return ServerAddress(
+            self.host, self.port, self.user, self.password, tls, password_file=file
+        )
 
     def stream(self) -> StreamOptions:
         """Return how to ask for its binlog."""

@@ -1,0 +1,58 @@
+"""A password in a file is read for each connection, so that it can be replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from drainer.sinks.mysql_url import parse_url
+from penstock.errors import NeedsOperator
+from penstock.password_file import PasswordFile
+from pumpclient.mysql.source.config import ServerConfig
+
+
+def test_a_replaced_password_is_used_and_the_last_good_one_while_there_is_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("first\nnote to self\n")
+    file = PasswordFile(str(path))
+    assert file.password() == "first"
+    path.write_text("second")
+    assert file.password() == "second"
+    path.unlink()
+    assert file.password() == "second"
+    assert "the password of before is used: cannot read the password-file" in caplog.text
+    path.write_text("")
+    assert file.password() == "second"
+    assert "is empty" in caplog.text
+    assert not any(word in caplog.text + repr(file) for word in ("first", "second\n", "'second"))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])
+def test_a_file_without_a_password_is_refused_with_its_name(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(NeedsOperator, match=f"password-file {path}"):
+        PasswordFile(str(path))
+
+
+def test_downstream_and_source_connect_with_the_password_of_the_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "password"
+    path.write_text("first\n")
+    target = parse_url(f"mysql://u@h/?password-file={path}")
+    address = ServerConfig(password_file=str(path)).address()
+    path.write_text("second\n")
+    assert target.connect_options()["password"] == "second"
+    given: list[Any] = []
+    monkeypatch.setattr(pymysql, "connect", lambda **options: given.append(options["password"]))
+    address.connect()
+    assert given == ["second"]
