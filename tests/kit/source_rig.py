@@ -63,7 +63,8 @@ class SourceRig:
         with PumpClient.connect(self.etcd_url) as client:
             until_ts = client.session.oracle.get_ts()
         found = Downstream(self.etcd, self._pumps, until_ts)
-        assert found.origins == sorted(set(found.origins))
+        for origins in (found.origins, found.reloaded):
+            assert origins == sorted(set(origins))
         return found
 
     def check(self, server: SqlServer, *tables: str) -> Downstream:

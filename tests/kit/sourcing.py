@@ -76,6 +76,8 @@ class Downstream:
             binlogs += streamed(pump, cluster_id, until_ts)
         binlogs.sort(key=lambda binlog: binlog.commit_ts)
         self.origins: list[tuple[int, int, int]] = []
+        self.reloaded: list[tuple[int, int, int]] = []
+        """Origins of what reloads brought."""
         self.tables: dict[tuple[str, str], Counter[Row]] = {}
         self._jobs = {job.id: job for job in History(etcd).jobs()}
         self._catalog = Catalog()
@@ -85,7 +87,8 @@ class Downstream:
                 continue
             seen.note(binlog.origin)
             if binlog.origin is not None:
-                self.origins.append(binlog.origin.place)
+                is_reload = "/" in binlog.origin.source
+                (self.reloaded if is_reload else self.origins).append(binlog.origin.place)
             if binlog.is_ddl:
                 self._ddl(binlog)
             else:

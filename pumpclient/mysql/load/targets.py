@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.explicit import explicit
-from penstock.ddl.lexer import quote_path
+from penstock.ddl.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.model import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
+from pumpclient.mysql.load.text_rows import text_rows
 from pumpclient.mysql.translate.collations import built_into
 from pumpclient.mysql.translate.ddl import Translator
 from pumpclient.mysql.translate.sql import Dialect, plain_text
@@ -51,6 +54,24 @@ class Targets:
                     f"table {target[0]}.{target[1]} is there already, and not by this load",
                     hint="drop it, leave it out by the filters, or load into it (into-existing)",
                 )
+
+    def check_definitions(self, tables: Iterable[SourceTable]) -> None:
+        """Raise `NeedsOperator` for a table that cannot be defined here, before any is dropped."""
+        ids = itertools.count(1)
+        for table in tables:
+            catalog, (schema, name) = Catalog(), self.name(table)
+            try:
+                for sql in (f"CREATE DATABASE {quote_name(schema)}", self._translated(table)):
+                    for job in plan_ddl(sql, None, catalog, lambda: next(ids)):
+                        catalog.apply(job)
+                found = catalog.table(schema, name)
+                assert found is not None, "its CREATE TABLE was planned"
+                text_rows(found)
+            except NeedsOperator as error:
+                raise NeedsOperator(
+                    f"{table.schema}.{table.name} cannot be loaded: {error.problem}",
+                    hint=error.hint,
+                ) from error
 
     def exists(self, target: Name) -> bool:
         """Tell whether the cluster knows a table."""

@@ -39,6 +39,10 @@ class LoadOptions:
     """How to load; `translator` has the source's filters and routes."""
 
     translator: Translator
+    only: frozenset[Name] | None = None
+    """The tables to load; without it all that are replicated."""
+    before_changes: Callable[[BinlogPlace], None] = lambda place: None
+    """Called with each snapshot's place, before anything of the cluster is changed."""
     policy: Callable[[str, TableInfo], RowPolicy] | None = None
     """Which rows, taken as inserts, pass; asked with the source's schema and the table."""
     readers: int = 4
@@ -168,13 +172,15 @@ class _Attempt:
 
     def run(self) -> LoadState:
         """Load everything that is not done; return the state, which is complete."""
-        translator, state = self._options.translator, self._state
-        tables = [t for t in base_tables(self._planner) if translator.is_replicated(*t.full_name)]
+        self._options.before_changes(self._place)
+        state = self._state
+        tables = [t for t in base_tables(self._planner) if self._is_wanted(*t.full_name)]
         for name in views(self._planner):
-            if translator.is_replicated(*name):
+            if self._is_wanted(*name):
                 self._say(f"{name[0]}.{name[1]} is a view and is not created: do it by hand")
         missing = [t for t in self._with_siblings(tables) if t.full_name not in state.loaded]
         check_engines(missing)
+        self._targets.check_definitions(missing)
         stale = state.begun - state.loaded.keys()
         self._check_targets(missing, stale)
         names = frozenset(t.full_name for t in missing)
@@ -184,6 +190,11 @@ class _Attempt:
         self._read(self._created(missing))
         self._save(is_complete=True)
         return self._state
+
+    def _is_wanted(self, schema: str, table: str) -> bool:
+        only = self._options.only
+        is_replicated = self._options.translator.is_replicated(schema, table)
+        return is_replicated and (only is None or (schema, table) in only)
 
     def _with_siblings(self, tables: Iterable[SourceTable]) -> list[SourceTable]:
         """Return the tables; forget what of a target is done that is not done as a whole."""

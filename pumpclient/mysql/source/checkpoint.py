@@ -19,7 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.etcd import EtcdClient, etcd_errors, read
@@ -52,6 +52,8 @@ class Checkpoint:
     """Operators' overrides by "file:position"."""
     left_out: tuple[LeftOutTable, ...] = ()
     """Tables that are left out, and how much was left out of any, as of `done`."""
+    reloads: int = 0
+    """The number of the last reload that was asked for."""
 
     @property
     def place(self) -> Location:
@@ -94,6 +96,19 @@ def _place(text: str) -> Location:
 
 class SourceTaken(Retryable):
     """Another process has the source, or had it since we lost it."""
+
+
+class CheckpointStore(Protocol):
+    """Where a syncer's checkpoint is kept, as long as the source is this process's."""
+
+    def is_ours(self) -> bool:
+        """Tell whether no other process can have the source."""
+
+    def is_lost(self) -> bool:
+        """Tell whether another process may have it."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, durably; raise `Retryable` when the source is not ours."""
 
 
 class SourceStore:

@@ -5,6 +5,7 @@ mysql-source check --config …                  only check the server
 mysql-source status | pause | resume           of the one at --status-addr
 mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
 mysql-source skip-table DB.TABLE               leave a table out from here on, counted
+mysql-source reload DB.TABLE                   load a table anew, while all others go on
 mysql-source revoke PLACE | DB.TABLE           take such an override back
 mysql-source purge inactive | filename | time  relay log files
 
@@ -42,6 +43,7 @@ from pumpclient.mysql.source.overrides import (
     decision,
     revoked,
     table_name,
+    table_reloaded,
     table_skipped,
 )
 from pumpclient.mysql.source.pages import Pages
@@ -55,7 +57,7 @@ _DECIDES = {
     "replace": "run other statements instead of the one at a place",
     "inject": "run other statements before the one at a place",
 }
-_COMMANDS = ("status", "pause", "resume", *VERBS, "skip-table", "revoke", "purge")
+_COMMANDS = ("status", "pause", "resume", *VERBS, "skip-table", "reload", "revoke", "purge")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -190,6 +192,8 @@ def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
             return [("POST", f"/purge/{asked.strategy}/{_part(asked.what)}")]
         case "skip-table":
             return [("POST", f"/skip-table/{_part(table)}") for table in asked.tables]
+        case "reload":
+            return [("POST", f"/reload/{_part(table)}") for table in asked.tables]
         case "revoke":
             gap = "accept" if asked.accept_gap else "-"
             return [("POST", f"/revoke/{_part(asked.what)}/{gap}")]
@@ -204,6 +208,8 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
     match asked.command:
         case "skip-table":
             return [table_skipped(table_name(table), is_replicated) for table in asked.tables]
+        case "reload":
+            return [table_reloaded(table_name(table), is_replicated) for table in asked.tables]
         case "revoke":
             return [revoked(asked.what, accepts_gap=asked.accept_gap)]
         case verb if verb in VERBS:
@@ -264,9 +270,12 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name != "skip":
             command.add_argument("sql", help="statements, with their schemas")
-    about = "leave tables out from here on, counted"
-    command = commands.add_parser("skip-table", parents=[shared], help=about, description=about)
-    command.add_argument("tables", nargs="+", metavar="DB.TABLE")
+    for name, about in (
+        ("skip-table", "leave tables out from here on, counted"),
+        ("reload", "load tables anew from the server, while all others go on"),
+    ):
+        command = commands.add_parser(name, parents=[shared], help=about, description=about)
+        command.add_argument("tables", nargs="+", metavar="DB.TABLE")
     about = "take an override back, of a place or a table, while nothing was left out by it"
     command = commands.add_parser("revoke", parents=[shared], help=about, description=about)
     command.add_argument("what", metavar="FILE:POSITION|DB.TABLE")

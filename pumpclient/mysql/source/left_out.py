@@ -166,6 +166,8 @@ def judged(translation: Translation, left_out: LeftOut, exists: Callable[[Name],
             continue
         statement = parse(piece.source_sql)[1][0]
         names = _names(piece, statement)
+        if _is_swapped_in(piece, statement):
+            moved += names
         if isinstance(statement, DropSchema):
             moved += [each.name for each in marks.tables if each.schema == statement.name]
         _check_likened(piece, statement, marks)
@@ -210,6 +212,12 @@ def _names(piece: Piece, statement: Parsed) -> tuple[Name, ...]:
         return piece.tables[:1]
     wanted = changed_by(statement, "")
     return tuple(piece.tables[refs.index(name)] for name in wanted if name in refs)
+
+
+def _is_swapped_in(piece: Piece, statement: Parsed) -> bool:
+    """Tell whether a piece is what a tool did to its copy, which now is the table."""
+    wanted = changed_by(statement, "")
+    return bool(wanted) and wanted[0][1] != piece.tables[0][1]
 
 
 def _target(piece: Piece, statement: Parsed, number: int) -> Name:

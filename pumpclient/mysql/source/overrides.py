@@ -2,6 +2,7 @@
 
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
+    reload DB.TABLE                  the same, until it is loaded anew
     revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
 
 All of them are in the checkpoint, so they belong to the source and outlive its process. They are
@@ -49,12 +50,33 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
                 f"the filters leave {label} out already", hint="there is nothing to do"
             )
         before = _of(checkpoint, name)
-        if before.is_whole:
+        if before.is_whole and not before.reload:
             return checkpoint, f"{label} is left out since {before.since} already\n"
+        if before.reload:
+            made = replace(before, reload=0)
+            return _with(checkpoint, made), f"{label} stays left out: its reload ends\n"
         made = replace(before, is_whole=True, since=checkpoint.done)
         return _with(checkpoint, made), (
             f"{label} is left out from {checkpoint.done} on: its rows and statements are counted,"
             f" see status; mysql-source revoke {label} takes it back while nothing was counted\n"
+        )
+
+    return edit
+
+
+def table_reloaded(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit:
+    """Return the edit that has a table loaded anew; until it is, nothing of it is followed."""
+    label = ".".join(name)
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        if not is_replicated(*name):
+            raise NeedsOperator(f"the filters leave {label} out", hint="change them first")
+        before, number = _of(checkpoint, name), checkpoint.reloads + 1
+        since = before.since if before.is_whole else checkpoint.done
+        made = replace(before, is_whole=True, since=since, reload=number)
+        return replace(_with(checkpoint, made), reloads=number), (
+            f"{label} is loaded anew, reload {number}: downstream it is dropped, created and filled"
+            " while all other tables go on; see status\n"
         )
 
     return edit
@@ -75,6 +97,11 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
             raise NeedsOperator(
                 f"there is no override for {what}", hint="mysql-source status lists them"
             )
+        if found.reload and not accepts_gap:
+            raise NeedsOperator(
+                f"{found.label} is being loaded anew: it is not whole downstream",
+                hint="wait for it, or ask for mysql-source reload again",
+            )
         if not (found.is_complete or accepts_gap):
             raise NeedsOperator(
                 f"{found.rows} rows, {found.events} events and {found.statements} statements of"
@@ -82,7 +109,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
                 hint="with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
             )
-        return _with(checkpoint, replace(found, is_whole=False)), (
+        return _with(checkpoint, replace(found, is_whole=False, reload=0)), (
             f"{found.label} is followed again from {checkpoint.done} on\n"
         )
 
@@ -125,6 +152,12 @@ def choices(error: Refused) -> tuple[str, ...]:
             " the same of the table; rows behind it are followed only if they do",
             f"mysql-source inject --at {place} 'SQL': run others first, then this one",
         ]
+    found += [
+        f"mysql-source reload {'.'.join(name)}: load this table anew from the server, whole, while"
+        " all others go on; downstream it is dropped, created and filled meanwhile, and what cannot"
+        " be followed now is over by then"
+        for name in error.tables
+    ]
     found += [
         f"mysql-source skip-table {'.'.join(name)}: leave this table out from here on, counted in"
         " status and metrics; all others go on, downstream it stays as it is now"

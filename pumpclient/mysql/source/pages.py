@@ -36,6 +36,7 @@ class Pages:
         add("GET", "/metrics", self.metrics, "for Prometheus")
         add("PUT", "/state/{action}", self.change_state, "pause or resume")
         add("POST", "/ruling/{verb}/{place}/{sql}", self.rule, "skip, replace or inject; - is none")
+        add("POST", "/reload/{table}", self.reload, "schema.table is loaded anew, the others go on")
         add("POST", "/skip-table/{table}", self.skip_table, "schema.table is left out from here on")
         add(
             "POST",
@@ -78,6 +79,10 @@ class Pages:
     async def skip_table(self, names: Mapping[str, str]) -> Answer:
         """Leave a table out from here on."""
         return Answer(await asyncio.to_thread(self._unit.skip_table, table_name(names["table"])))
+
+    async def reload(self, names: Mapping[str, str]) -> Answer:
+        """Have a table loaded anew."""
+        return Answer(await asyncio.to_thread(self._unit.reload_table, table_name(names["table"])))
 
     async def revoke(self, names: Mapping[str, str]) -> Answer:
         """Take an override back."""

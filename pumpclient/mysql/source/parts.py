@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.state import Floors
-from pumpclient.mysql.source.checkpoint import SourceStore
+from pumpclient.mysql.source.checkpoint import CheckpointStore
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.progress import Progress
 from pumpclient.mysql.source.statements import Statements
 from pumpclient.mysql.source.tables import Tables
+from pumpclient.mysql.translate.names import Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,7 @@ class Parts:
     """What a life works with; all of it outlives the life."""
 
     client: PumpClient
-    store: SourceStore
+    store: CheckpointStore
     journal: Journal
     tables: Tables
     statements: Statements
@@ -36,3 +38,5 @@ class Parts:
     source_id: str
     flavor: Flavor
     floors: Floors = field(default_factory=Floors)
+    cancel_reload: Callable[[Sequence[Name]], None] = lambda names: None
+    """Ends the reload of one of these tables: a statement moves it."""

@@ -101,16 +101,16 @@ class Statements:
                 written_out=lambda sql: explicit(sql, collations, database),
             )
         except NeedsOperator as error:
-            names = self._tables_of(statement)
+            names = self.tables_of(statement)
             if names and all(left_out.has(*name) for name in names):
                 return Translation((), kept, "its table is left out", names)
             raise _refused(statement, error, names) from error
         except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
             log.exception("%s: a statement is read wrongly", place_of(statement))
             broken = NeedsOperator(f"reading it failed: {error!r}", hint=_BROKEN_HINT)
-            raise _refused(statement, broken, self._tables_of(statement)) from error
+            raise _refused(statement, broken, self.tables_of(statement)) from error
         if ruling is not None and ruling.verb is Verb.SKIP:
-            return replace(found, left_out=self._tables_of(statement))
+            return replace(found, left_out=self.tables_of(statement))
         return found
 
     def judge(self, statement: Statement, translation: Translation, left_out: LeftOut) -> Verdict:
@@ -121,10 +121,10 @@ class Statements:
             pieces = [piece for piece in found.pieces if piece is not None]
             self._cascades.look_at(pieces, statement.dialect)
         except NeedsOperator as error:
-            raise _refused(statement, error, self._tables_of(statement)) from error
+            raise _refused(statement, error, self.tables_of(statement)) from error
         return found
 
-    def _tables_of(self, statement: Statement) -> tuple[Name, ...]:
+    def tables_of(self, statement: Statement) -> tuple[Name, ...]:
         """Return the replicated tables that a statement changes, as far as that is sure."""
         schema = statement.query.schema.decode()
         mode = statement.query.variables().sql_mode or 0

@@ -61,9 +61,16 @@ class Syncer:
     """One life; `run` until `stop`, which may come from any thread."""
 
     def __init__(
-        self, parts: Parts, reader: RelayReader, checkpoint: Checkpoint, options: SyncOptions
+        self,
+        parts: Parts,
+        reader: RelayReader,
+        checkpoint: Checkpoint,
+        options: SyncOptions,
+        *,
+        until: Location | None = None,
     ) -> None:
-        """Go on from `checkpoint`; `reader` stands where it says."""
+        """Go on from `checkpoint`, up to the end `until`; `reader` stands where it says."""
+        self._until = until
         self._parts = parts
         self._reader = reader
         self._options = options
@@ -98,13 +105,18 @@ class Syncer:
         self._stopped.set()
 
     def run(self) -> None:
-        """Sync until `stop`; raises what ends the life, `Retryable` when the next may do better."""
+        """Sync until `stop` or the end that was asked for; raise what ends this run of it.
+
+        `Retryable` says that the next one may do better.
+        """
         try:
             for chunk in self._reader.chunks():
                 if chunk.events:
                     self._take(chunk)
-                else:
+                elif self._until is None:
                     self._idle()
+                else:
+                    break  # What is asked for was read by another syncer: there is no more of it.
                 if self._stopped.is_set() or self._parts.store.is_lost():
                     break
             self._barrier()
@@ -129,7 +141,9 @@ class Syncer:
         if begin.suffix != self._suffix:
             self._switched(begin)
         size = sum(map(len, chunk.events))
-        if self._is_plain(chunk.events):
+        if self._is_plain(chunk.events) and (
+            self._until is None or begin.at(begin.position + size) < self._until
+        ):
             for output in self._assembler.take_run(begin, chunk.events):
                 self._output(output)
         else:
@@ -137,6 +151,9 @@ class Syncer:
             for event in chunk.events:
                 here, end = end, end.at(end.position + len(event))
                 self._event(here, end, event)
+                if self._until is not None and self._end >= self._until:
+                    self._stopped.set()
+                    break
         self._parts.progress.read(begin.at(begin.position + size), size)
         self._save_when_due()
 
@@ -239,6 +256,7 @@ class Syncer:
         progress.statement_place = place_of(statement)
         translation, verdict = self._decided(statement)
         pieces = [piece for piece in verdict.pieces if piece is not None]
+        self._reload_again(verdict.moved)
         if pieces:
             self._barrier()
             origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
@@ -257,6 +275,20 @@ class Syncer:
         if pieces:
             progress.ddl += 1
             self._barrier()
+
+    def _reload_again(self, names: Sequence[Name]) -> None:
+        """Let the reloads of tables that are renamed or dropped begin again: end them now."""
+        found = [self._left_out.of(name) for name in names]
+        tables = [each for each in found if each is not None and each.reload]
+        if not tables:
+            return
+        self._parts.cancel_reload([each.name for each in tables])
+        for number, each in enumerate(tables, self._checkpoint.reloads + 1):
+            log.warning("the reload of %s begins again: a statement moves it", each.label)
+            self._left_out.change(replace(each, reload=number))
+        reloads = self._checkpoint.reloads + len(tables)
+        self._checkpoint = replace(self._checkpoint, reloads=reloads)
+        self._stopped.set()  # The next run begins them.
 
     def _decided(self, statement: Statement) -> tuple[Translation, Verdict]:
         """Return what a statement comes to, and what of it is to be executed."""
@@ -356,6 +388,7 @@ class Syncer:
     def _switched(self, begin: Location) -> None:
         """Go on with another sub-directory: another server, or the same one after RESET MASTER."""
         self._catch_up.check_over()
+        self._reload_again([each.name for each in self._left_out.tables])
         self._barrier()
         server = self._reader.server()
         is_reset = server == self._checkpoint.server

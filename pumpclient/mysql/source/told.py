@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pumpclient.mysql.source.unit import SourceUnit
@@ -11,6 +12,7 @@ def described(unit: SourceUnit) -> dict[str, Any]:
     """Return what a unit's status page says."""
     progress, relay = unit.progress, unit.relay.status() if unit.relay else None
     checkpoint = progress.checkpoint
+    reloads = {} if unit.reloads is None else unit.reloads.told
     behind_s = progress.behind_s(relay.behind_s if relay else 0.0)
     return {
         "state": progress.state,
@@ -46,6 +48,7 @@ def described(unit: SourceUnit) -> dict[str, Any]:
                 "rows": each.rows,
                 "events": each.events,
                 "statements": each.statements,
+                "reload": None if each.name not in reloads else asdict(reloads[each.name]),
             }
             for each in progress.left_out
         },

@@ -12,6 +12,7 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import ExitStack, closing
@@ -33,11 +34,18 @@ from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_aga
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.loading import floors_of, load_tables
-from pumpclient.mysql.source.overrides import Edit, choices, decision, table_skipped
+from pumpclient.mysql.source.overrides import (
+    Edit,
+    choices,
+    decision,
+    table_reloaded,
+    table_skipped,
+)
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.progress import Progress
 from pumpclient.mysql.source.recovery import settle
 from pumpclient.mysql.source.relay_log import RelayLog
+from pumpclient.mysql.source.reload import Reloads, StatementsOfOne, Surroundings
 from pumpclient.mysql.source.start import first_checkpoint, without_relay
 from pumpclient.mysql.source.statements import Statements
 from pumpclient.mysql.source.syncer import Syncer
@@ -72,6 +80,7 @@ class SourceUnit:
         self._syncer: Syncer | None = None
         self._stopped = threading.Event()
         self._paused = False
+        self.reloads: Reloads | None = None
         self._edits: list[tuple[Edit, Future[str]]] = []
         self._news = threading.Condition()
 
@@ -121,16 +130,27 @@ class SourceUnit:
         """Leave a table out from here on, durably; return what was noted."""
         return self.change(table_skipped(name, self._rules.is_replicated))
 
-    def change(self, edit: Edit) -> str:
-        """Change the checkpoint between two runs of the syncer; return what the edit says.
+    def reload_table(self, name: Name) -> str:
+        """Have a table loaded anew while the others go on; return what was noted."""
+        return self.change(table_reloaded(name, self._rules.is_replicated))
 
-        A source that has failed tries again with it. Raises what the edit raises, and `Retryable`
-        when the source is not that far yet.
+    def asked(self, edit: Edit) -> Future[str]:
+        """Have the checkpoint changed between two runs of the syncer; comes to what the edit says.
+
+        A source that has failed tries again with it.
         """
         done: Future[str] = Future()
         with self._news:
             self._edits.append((edit, done))
         self._interrupt()
+        return done
+
+    def change(self, edit: Edit) -> str:
+        """Do the same and wait for it; return what the edit says.
+
+        Raises what the edit raises, and `Retryable` when the source is not that far yet.
+        """
+        done = self.asked(edit)
         try:
             return done.result(_EDIT_S_MAX)
         except TooLate:
@@ -163,7 +183,7 @@ class SourceUnit:
                     self._retry_later(error, failures)
                 except PenstockError as error:
                     self._failed(error)
-                checkpoint = self._wait_until_wanted(parts.store) or checkpoint
+                checkpoint = self._wait_until_wanted(self._owned_store) or checkpoint
         self.progress.state = "stopped"
 
     def _refuse_changes(self) -> None:
@@ -221,13 +241,49 @@ class SourceUnit:
             source_id=config.source_id,
             flavor=flavor,
             floors=floors_of(config),
+            cancel_reload=self._cancel_reload,
         )
+        self.reloads = self._reloads_of(parts, cascades)
+        opened.callback(self.reloads.stop)
         if config.mode == "full":
             log.info("source %s has loaded its tables, and ends", config.source_id)
             self._stopped.set()
             return parts, checkpoint
         opened.callback(self._relay_log.close)
         return parts, checkpoint
+
+    @property
+    def _owned_store(self) -> SourceStore:
+        assert self._store is not None, "it is owned before anything begins"
+        return self._store
+
+    def _cancel_reload(self, names: Sequence[Name]) -> None:
+        if self.reloads is not None:
+            self.reloads.cancel(names)
+
+    def _reloads_of(self, parts: Parts, cascades: Cascades) -> Reloads:
+        def statements(name: Name) -> Statements:
+            made = StatementsOfOne(
+                parts.client, self._rules, None, cascades,
+                database_collation=parts.tables.database_collation,
+            )  # fmt: skip
+            made.only = name
+            return made
+
+        return Reloads(
+            Surroundings(
+                config=self._config,
+                client=parts.client,
+                address=self._address,
+                rules=self._rules,
+                flavor=parts.flavor,
+                statements=statements,
+                progress=self.progress,
+                may_commit=self._owned_store.is_ours,
+                change=self.asked,
+                wake=self._interrupt,
+            )
+        )
 
     def _look_for_cascades(self, cascades: Cascades, security: Security) -> None:
         """Raise `NeedsOperator` for what the server has, but of tables that are left out."""
@@ -309,12 +365,17 @@ class SourceUnit:
     def _needed(self) -> Location | None:
         """Return the earliest place that is still to be read, for whoever purges."""
         checkpoint = self.progress.checkpoint
-        return None if checkpoint is None else _begin(checkpoint)
+        if checkpoint is None:
+            return None
+        needed = None if self.reloads is None else self.reloads.needed
+        return _begin(checkpoint) if needed is None else min(needed, _begin(checkpoint))
 
     def _live(self, parts: Parts, checkpoint: Checkpoint) -> None:
         settle(parts.client.session, parts.journal)
         place = _begin(checkpoint)
         relay = self._relay_log.begin(place)
+        if self.reloads is not None:
+            self.reloads.see(checkpoint, relay.growth)
         reader = RelayReader(self._config.relay.dir, place, relay.growth)
         sync = self._config.sync
         options = SyncOptions(

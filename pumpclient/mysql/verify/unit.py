@@ -214,7 +214,9 @@ class Verifier:
         deadline_s = time.monotonic() + self._options.wait_s
         while True:
             self._down.refresh()
-            origins = self._down.position().origins
+            # Names with a slash are a source's reloads: what they bring, it brings from then on.
+            found = self._down.position().origins
+            origins = {name: place for name, place in found.items() if "/" not in name}
             source = self._options.source or (next(iter(origins)) if len(origins) == 1 else "")
             if reached(origins, source, (file_number(file), position)):
                 return

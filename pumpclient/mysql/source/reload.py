@@ -1,0 +1,415 @@
+"""A table that is left out is taken back: loaded anew, while the source goes on with all others.
+
+    source     t is left out ───────────── P ───────────── Q ┌ stops for a moment
+    reload          snapshot at P ── waits until the source is at P
+                    drops and creates t, loads its rows as of P
+                    reads the relay log from P on, t only ── up to Q ┘ t is followed from Q on
+
+Exactly once. What a reload writes has origins of a source of its own, `<source-id>/reload`, with
+the reload's number as epoch: the load's as in `pumpclient.mysql.load`, then the binlog's. So the
+Drainer and the DDL history know what comes again after a kill. How far it is, is in two files
+beside the source's: `<source-id>.reload-<number>.load.json`, and `….json` for what follows it.
+
+What readers downstream see: t is dropped and created, fills, and then runs behind the other tables,
+until Q: from there on all tables are of one moment again. A transaction on t and others between P
+and Q comes in two parts.
+
+A statement that renames or drops t, and another server, make the reload begin again, under another
+number: the snapshot is then of what came of t. Nothing of the cluster is changed before the source
+is at P, so what is seen of such statements from then on is all there is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.files import replace_file
+from penstock.filters import Rules
+from pumpclient.client import PumpClient
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
+from pumpclient.mysql.load.unit import Load, LoadOptions
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.relay.growth import Growth
+from pumpclient.mysql.relay.layout import FileName, Location
+from pumpclient.mysql.relay.reader import RelayReader
+from pumpclient.mysql.source.checkpoint import Checkpoint
+from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.left_out import LeftOut, LeftOutTable
+from pumpclient.mysql.source.overrides import Edit
+from pumpclient.mysql.source.parts import Parts, SyncOptions
+from pumpclient.mysql.source.progress import Progress
+from pumpclient.mysql.source.recovery import settle
+from pumpclient.mysql.source.statements import Statements
+from pumpclient.mysql.source.syncer import Syncer
+from pumpclient.mysql.source.tables import Tables, server_tables
+from pumpclient.mysql.translate.ddl import Translation, Translator
+from pumpclient.mysql.translate.names import Name
+from pumpclient.mysql.translate.online import Kept
+from pumpclient.mysql.translate.outputs import Statement
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+_RETRY_S = 3.0
+_NEAR_BYTES = 8 << 20
+"""As near to the source the reload asks it to stop for the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all reloads of one source work with."""
+
+    config: SourceConfig
+    client: PumpClient
+    address: ServerAddress
+    rules: Rules
+    flavor: Flavor
+    statements: Callable[[Name], Statements]
+    """Makes what executes the statements on one table only."""
+    progress: Progress
+    """The source's own."""
+    may_commit: Callable[[], bool]
+    change: Callable[[Edit], Future[str]]
+    """Has the source's checkpoint changed, between two of its runs and in its thread."""
+    wake: Callable[[], None]
+    """Has the source look for reloads again."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the status page says of a reload."""
+
+    state: str = "begins"
+    problem: str = ""
+    hint: str = ""
+
+
+class StatementsOfOne(Statements):
+    """Executes the statements that change one table; no concern are those that change others."""
+
+    only: Name = ("", "")
+
+    def translate(
+        self,
+        statement: Statement,
+        kept: Kept,
+        rulings: Mapping[str, Mapping[str, Any]],
+        left_out: LeftOut,
+    ) -> Translation:
+        """Return what a statement comes to."""
+        if self.only not in self.tables_of(statement):
+            return Translation((), kept)
+        return super().translate(statement, kept, rulings, left_out)
+
+
+class FollowFile:
+    """How far a reload has read the binlog, in a file: what a syncer stores its checkpoint in."""
+
+    def __init__(self, path: Path, may_commit: Callable[[], bool]) -> None:
+        self._path = path
+        self.is_ours = may_commit
+
+    def is_lost(self) -> bool:
+        """Tell whether another process may have the source."""
+        return not self.is_ours()
+
+    def load(self) -> Checkpoint | None:
+        """Return what was stored, None before the first time."""
+        try:
+            return Checkpoint.parse(self._path.read_bytes(), str(self._path))
+        except FileNotFoundError:
+            return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Store durably."""
+        try:
+            replace_file(self._path, json.dumps(asdict(checkpoint)).encode())
+        except OSError as error:
+            raise NeedsOperator(
+                f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"
+            ) from error
+
+
+class Reload:
+    """One table's; begins at once, in a thread of its own."""
+
+    def __init__(
+        self, here: Surroundings, table: LeftOutTable, server: str, suffix: int, growth: Growth
+    ) -> None:
+        """`server` and `suffix` name the sub-directory of the relay log that the source is in."""
+        self.name, self.number = table.name, table.reload
+        self.told = Told()
+        self._here = here
+        self._label = table.label
+        self._server, self._suffix, self._growth = server, suffix, growth
+        stem = f"{here.config.source_id}.reload-{self.number}"
+        self._files = here.config.data_dir, stem
+        self._load_file = here.config.data_dir / f"{stem}.load.json"
+        self._follow = FollowFile(here.config.data_dir / f"{stem}.json", here.may_commit)
+        self._source = f"{here.config.source_id}/reload"
+        self._stopped = threading.Event()
+        self._syncer: Syncer | None = None
+        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
+        self._thread.start()
+
+    @property
+    def needed(self) -> Location | None:
+        """The earliest place of the relay log that it still reads."""
+        found = self._follow.load()
+        if found is not None:
+            return found.place
+        state = StateFile(self._load_file).read()
+        place = None if state is None else state.loaded.get(self.name)
+        return None if place is None else self._location(place)
+
+    def stop(self) -> None:
+        """End it, in the middle of what it does; another process or another one goes on."""
+        self._stopped.set()
+        syncer = self._syncer
+        if syncer is not None:
+            syncer.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        log.info("reload %d of %s begins", self.number, self._label)
+        while not self._stopped.is_set():
+            try:
+                self._reload()
+                return
+            except Retryable as error:
+                if not self._stopped.is_set():
+                    self.told.problem = str(error)
+                    log.warning("reload of %s: %s; it is tried again", self._label, error)
+                    self._stopped.wait(_RETRY_S)
+            except PenstockError as error:
+                problem = getattr(error, "problem", str(error))
+                self.told = Told("failed", problem, getattr(error, "hint", ""))
+                log.error(
+                    "reload of %s waits for an operator: %s; it stays left out until"
+                    " mysql-source reload %s is asked for again",
+                    self._label, error, self._label,
+                )  # fmt: skip
+                self._here.wake()
+                return
+
+    def _reload(self) -> None:
+        begin = self._loaded()
+        if self._follow.load() is None:
+            self._follow.save(Checkpoint(epoch=self.number, server=self._server, done=str(begin)))
+        self.told = Told("follows")
+        while self._distance_bytes() > _NEAR_BYTES and not self._stopped.is_set():
+            self._read_up_to(self._source_place())
+        self._join()
+
+    def _loaded(self) -> Location:
+        """Load the table unless it is loaded; return the place of its snapshot."""
+        here, file = self._here, StateFile(self._load_file)
+        state = file.read()
+        if state is None:  # What is there of it downstream is old: it goes.
+            state = LoadState(source=self._source, epoch=self.number, begun=frozenset({self.name}))
+            file.write(state)
+        if not state.is_complete:
+            settings = here.config.load
+            options = LoadOptions(
+                translator=Translator(
+                    is_replicated=here.rules.is_replicated, target=here.rules.target, online=None
+                ),
+                policy=here.rules.of_rows,
+                only=frozenset({self.name}),
+                before_changes=self._wait_for_source,
+                readers=settings.readers,
+                rows_per_chunk=settings.rows_per_chunk,
+                transaction_bytes=settings.transaction_bytes,
+                rate_bytes_per_s=settings.rate_bytes_per_s or None,
+                may_commit=here.may_commit,
+            )
+            self.told = Told("loads")
+            load = Load(
+                here.address, here.client, self._load_file, options,
+                is_stopped=self._stopped.is_set,
+            )  # fmt: skip
+            state = load.run(self._source, self.number)
+        return self._location(state.loaded[self.name])
+
+    def _location(self, place: BinlogPlace) -> Location:
+        return Location(self._suffix, FileName.parse(place.file), place.position)
+
+    def _wait_for_source(self, place: BinlogPlace) -> None:
+        """Return once the source has read all before a snapshot, and it is still this table's."""
+        self._check_alone()
+        progress, at = self._here.progress, self._location(place)
+        self.told.state = f"waits until the source is at {at}"
+        while True:
+            read = progress.read_location
+            if self._source_place() >= at or (progress.idle and read is not None and read >= at):
+                break
+            if self._stopped.wait(_POLL_S):
+                raise Retryable("stopped")
+        self.told.state = "loads"
+
+    def _check_alone(self) -> None:
+        """Raise `NeedsOperator` when other tables go where this one goes."""
+        rules = self._here.rules
+        target = rules.target(*self.name)
+        with self._here.address.session() as connection:
+            others = [
+                ".".join(name)
+                for name in server_tables(connection)
+                if name != self.name
+                and rules.is_replicated(*name)
+                and rules.target(*name) == target
+            ]
+        if others or (self._here.config.shard_mode and rules.router.is_routed(*self.name)):
+            raise NeedsOperator(
+                f"{'.'.join(target)} has rows of other tables too: {', '.join(others[:5]) or '?'}",
+                hint=f"mysql-source revoke {self._label} --accept-gap, then"
+                " penstock verify --repair with --source-config",
+            )
+
+    def _source_place(self) -> Location:
+        checkpoint = self._here.progress.checkpoint
+        assert checkpoint is not None, "a source that runs has one"
+        return checkpoint.place
+
+    def _distance_bytes(self) -> int:
+        """Return how much binlog lies between this and the source; a file counts as much."""
+        found, end = self._follow.load(), self._source_place()
+        assert found is not None, "it was stored before"
+        begin = found.place
+        files = end.file.number - begin.file.number
+        return end.position - begin.position if not files else max(files, 0) * (_NEAR_BYTES + 1)
+
+    def _read_up_to(self, end: Location) -> None:
+        """Bring in what the binlog has of the table up to `end`."""
+        here, found = self._here, self._follow.load()
+        assert found is not None, "it was stored before"
+        if found.place >= end:
+            return
+        config = here.config
+        folder, stem = self._files
+        with closing(Journal(folder / f"{stem}.journal")) as journal:
+            settle(here.client.session, journal)
+            tables = Tables(
+                here.client, here.client.session.schemas, here.rules, here.address, None
+            )
+            tables.only = self.name
+            parts = Parts(
+                client=here.client,
+                store=self._follow,
+                journal=journal,
+                tables=tables,
+                statements=here.statements(self.name),
+                progress=Progress(rulings=here.progress.rulings),
+                source_id=self._source,
+                flavor=here.flavor,
+            )
+            options = SyncOptions(
+                group_count_max=config.sync.group_count_max,
+                group_bytes_max=config.sync.group_bytes_max,
+                checkpoint_interval_s=config.sync.checkpoint_interval_s,
+            )
+            reader = RelayReader(config.relay.dir, found.place, self._growth)
+            self._syncer = Syncer(parts, reader, found, options, until=end)
+            if self._stopped.is_set():
+                self._syncer.stop()
+            try:
+                self._syncer.run()
+            finally:
+                self._syncer = None
+        if self._stopped.is_set():
+            raise Retryable("stopped")
+
+    def _join(self) -> None:
+        """Let the source follow the table, from a place on up to which this has brought it in."""
+        done = self._here.change(self._joined)
+        while True:
+            try:
+                log.warning("%s", done.result(_POLL_S).strip())
+                break
+            except NotYet:
+                if self._stopped.is_set() and done.cancel():
+                    return
+        self._remove_files()
+
+    def _joined(self, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        """Bring in the rest, with the source stopped at `checkpoint`; the table is followed."""
+        left_out = LeftOut(checkpoint.left_out)
+        found = left_out.of(self.name)
+        if found is None or found.reload != self.number or checkpoint.server != self._server:
+            raise Retryable(f"{self._label} is reloaded by another number by now")
+        self._read_up_to(checkpoint.place)
+        left_out.remove(self.name)
+        return replace(checkpoint, left_out=left_out.tables), (
+            f"{self._label} is loaded anew and followed from {checkpoint.done} on: {found.rows}"
+            f" rows and {found.statements} statements that had been left out are in it\n"
+        )
+
+    def _remove_files(self) -> None:
+        folder, stem = self._files
+        for path in folder.glob(f"{stem}.*"):
+            with suppress(OSError):
+                path.unlink()
+
+
+@dataclass(slots=True)
+class Reloads:
+    """The reloads of one source, one after the other."""
+
+    here: Surroundings
+    _running: Reload | None = None
+    _ended: dict[tuple[Name, int], Told] = field(default_factory=dict)
+
+    @property
+    def told(self) -> Mapping[Name, Told]:
+        """What the status page says, by table."""
+        running = self._running
+        found = {name: told for (name, _), told in self._ended.items()}
+        return found if running is None else {**found, running.name: running.told}
+
+    @property
+    def needed(self) -> Location | None:
+        """The earliest place of the relay log that one still reads, None for none."""
+        running = self._running
+        return None if running is None else running.needed
+
+    def see(self, checkpoint: Checkpoint, growth: Growth) -> None:
+        """Begin what a checkpoint asks for; end what it does not ask for any more."""
+        wanted = {(t.name, t.reload): t for t in checkpoint.left_out if t.reload}
+        self._ended = {key: told for key, told in self._ended.items() if key in wanted}
+        running = self._running
+        if running is not None:
+            key = running.name, running.number
+            if key in wanted and running.told.state != "failed":
+                return
+            if key in wanted:
+                self._ended[key] = running.told
+            self.stop()
+        for key, table in sorted(wanted.items(), key=lambda each: each[0][1]):
+            if key not in self._ended:
+                suffix = checkpoint.place.suffix
+                self._running = Reload(self.here, table, checkpoint.server, suffix, growth)
+                return
+
+    def cancel(self, names: Sequence[Name]) -> None:
+        """End the one of these tables, if it runs: it is to begin again."""
+        running = self._running
+        if running is not None and running.name in names:
+            self.stop()
+
+    def stop(self) -> None:
+        """End what runs."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()

@@ -1,0 +1,178 @@
+"""A table is loaded anew while its source goes on with all others, each change exactly once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from pumpclient.mysql.source import command
+from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.source_rig import SourceRig, bulk, cleared
+from tests.kit.sourcing import LONG_S, SourceProcess
+from tests.kit.wait import eventually
+
+MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    home = tmp_path_factory.mktemp("reload-server")
+    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
+        yield running
+
+
+@pytest.fixture
+def fresh(server: BinlogServer) -> BinlogServer:
+    """The server, with `shop.t` and `shop.bad (id, v)` and nothing else."""
+    cleared(server).run("CREATE TABLE shop.bad (id INT PRIMARY KEY, v LONGTEXT)")
+    return server
+
+
+def ask(source: SourceProcess, *words: str) -> str:
+    return command.ask([*words, "--status-addr", source.address])
+
+
+def is_whole(source: SourceProcess) -> bool:
+    status = source.status()
+    assert status.get("state") != "failed", status
+    return "left_out" in status and not status["left_out"]
+
+
+@contextmanager
+def writing(server: BinlogServer) -> Iterator[None]:
+    """Change both tables all the time, in transactions of both."""
+    stopped = threading.Event()
+
+    def write() -> None:
+        draw = random.Random(7)
+        while not stopped.wait(0.005):
+            key = draw.randrange(3000)
+            server.run(
+                "BEGIN",
+                f"REPLACE INTO shop.t VALUES ({key}, 'of both {key}')",
+                f"REPLACE INTO shop.bad (id, v) VALUES ({key}, 'of both {key}')",
+                f"DELETE FROM shop.bad WHERE id = {draw.randrange(3000)}",
+                "COMMIT",
+            )
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad SELECT seq, CONCAT('row ', seq) FROM shop.seq_1_to_2000")
+    with writing(fresh):
+        fresh.run(MINIMAL, "UPDATE shop.bad SET v = 'by one session' WHERE id % 3 = 0")
+        status = source.fails()
+        assert status["overrides"][0].startswith("mysql-source reload shop.bad:")
+        assert "loaded anew" in ask(source, "reload", "shop.bad")
+        fresh.run("ALTER TABLE shop.bad ADD COLUMN n INT DEFAULT 4")
+        eventually(lambda: is_whole(source), LONG_S)
+        fresh.run("UPDATE shop.bad SET n = 5 WHERE id % 7 = 0")
+    source.catch_up(fresh)
+    found = rig.check(fresh, "shop.t", "shop.bad")
+    assert found.reloaded
+    assert not list(rig.folder.glob("*.reload-*"))
+
+
+def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=200_000)
+    bulk(fresh, 3000, 0, 100)
+    fresh.run("INSERT INTO shop.bad SELECT * FROM shop.t")
+    source.catch_up(fresh)
+    ask(source, "reload", "shop.bad")
+    draw = random.Random(11)
+    with writing(fresh):
+        for _ in range(4):
+            threading.Event().wait(draw.uniform(0.5, 3.0))
+            source.kill()
+            source.start()
+            eventually(lambda: source.status().get("state") == "syncing", LONG_S)
+        eventually(lambda: is_whole(source), LONG_S)
+    source.catch_up(fresh)
+    rig.check(fresh, "shop.t", "shop.bad")
+
+
+@pytest.mark.parametrize(
+    ("statements", "reloaded"),
+    [
+        (["RENAME TABLE shop.bad TO shop.tmp, shop.t TO shop.bad, shop.tmp TO shop.t"], "shop.t"),
+        (["DROP TABLE shop.bad", "CREATE TABLE shop.bad (id INT PRIMARY KEY, w INT)",
+          "INSERT INTO shop.bad VALUES (1, 1)"], "shop.bad"),
+        (["TRUNCATE TABLE shop.bad", "INSERT INTO shop.bad VALUES (5, 'new')"], "shop.bad"),
+    ],
+    ids=["renamed", "dropped", "emptied"],
+)  # fmt: skip
+def test_a_table_that_is_moved_or_emptied_while_it_is_loaded_is_loaded_as_it_is_then(
+    rig: SourceRig, fresh: BinlogServer, statements: list[str], reloaded: str
+) -> None:
+    source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=50_000)
+    fresh.run("INSERT INTO shop.t VALUES (1, 'followed')")
+    bulk(fresh, 2000, 10, 100)
+    fresh.run("INSERT INTO shop.bad SELECT * FROM shop.t")
+    source.catch_up(fresh)
+    ask(source, "reload", "shop.bad")
+
+    def loads() -> bool:
+        told = source.status()["left_out"]["shop.bad"]["reload"]
+        return bool(told) and told["state"] == "loads"
+
+    eventually(loads, LONG_S)
+    fresh.run(*statements)
+    source.catch_up(fresh)
+    eventually(lambda: is_whole(source), LONG_S)
+    fresh.run(f"DELETE FROM {reloaded} WHERE id = 1")
+    source.catch_up(fresh)
+    rig.check(fresh, "shop.t", "shop.bad")
+
+
+def test_a_reload_that_cannot_be_says_why_and_drops_nothing(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.run("INSERT INTO shop.bad VALUES (1, 'a')")
+    source.catch_up(fresh)
+    fresh.run("SET SESSION sql_log_bin = 0", "ALTER TABLE shop.bad ENGINE = MyISAM")
+    ask(source, "reload", "shop.bad")
+
+    def reload() -> dict[str, Any]:
+        return source.status()["left_out"]["shop.bad"]["reload"] or {}
+
+    eventually(lambda: reload().get("state") == "failed", LONG_S)
+    assert "engines without transactions" in reload()["problem"]
+    fresh.insert(2)
+    source.catch_up(fresh)
+    assert rig.check(fresh).rows("shop.bad") == [(1, "a")]
+    fresh.run("SET SESSION sql_log_bin = 0", "ALTER TABLE shop.bad ENGINE = InnoDB")
+    ask(source, "reload", "shop.bad")
+    eventually(lambda: is_whole(source), LONG_S)
+    rig.check(fresh, "shop.t", "shop.bad")
+
+
+def test_the_reload_of_a_table_that_the_server_lost_drops_it(
+    rig: SourceRig, fresh: BinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    source.catch_up(fresh)
+    ask(source, "skip-table", "shop.bad")
+    fresh.run("SET SESSION sql_log_bin = 0", "DROP TABLE shop.bad")
+    ask(source, "reload", "shop.bad")
+    eventually(lambda: is_whole(source), LONG_S)
+    fresh.insert(1)
+    source.catch_up(fresh)
+    assert ("shop", "bad") not in rig.check(fresh).tables
