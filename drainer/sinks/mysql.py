@@ -40,7 +40,9 @@ from drainer.sinks.mysql_session import (
 from drainer.sinks.mysql_url import Target, parse_url
 from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
+from penstock.ddl.foreign import spelled_for
 from penstock.ddl.lexer import quote_name
+from penstock.ddl.syntax import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType
 from penstock.ts import physical_ms
@@ -299,8 +301,10 @@ class MysqlSink:
         set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
         # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
         connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
-        with unhurried(connection):
-            connection.query(job.query)
+        query = _spelled(connection, change)
+        if query:
+            with unhurried(connection):
+                connection.query(query)
         connection.query("SET TIMESTAMP = DEFAULT")
         set_variable(connection, "sql_mode", rows_sql_mode(self._target))
 
@@ -312,3 +316,19 @@ class MysqlSink:
                 f" max_allowed_packet of {self._session.packet_bytes_max}",
                 hint="raise max_allowed_packet on the downstream; a single row can be that large",
             )
+
+
+def _spelled(connection: Connection, change: SchemaChange) -> str:
+    """Return a job's statement as the server can read it; say what of it that leaves out."""
+    query = change.job.query
+    is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
+    flavor = Flavor.MARIADB if is_mariadb else Flavor.MYSQL
+    before = [old for _, old, _ in change.altered] + [old for _, old, _, _ in change.renamed]
+    try:
+        spelled = spelled_for(flavor, query, [n for t in before for n in t.expression_indexes])
+    except NeedsOperator:
+        return query  # Not of our grammar: a TiDB's, or an operator's own.
+    if spelled.lacking:
+        lacking = ", ".join(spelled.lacking)
+        log.warning("the downstream, a %s, does not have %s: %s", flavor.value, lacking, query)
+    return spelled.sql

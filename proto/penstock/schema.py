@@ -89,6 +89,8 @@ class ColumnInfo:
     generated_stored: bool = False
     comment: str = ""
     state: int = PUBLIC
+    native: str = ""
+    """UUID, INET4 or INET6: a type that some servers have, whose values are texts here."""
 
     @property
     def is_unsigned(self) -> bool:
@@ -140,6 +142,7 @@ class TableInfo:
     `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
     `partitions` are names, () without partitions, None when it is not known.
     `constants` are columns that no row bytes have and every row gets: name and text.
+    `expression_indexes` are names of indexes over expressions, of which nothing else is known.
     """
 
     id: int
@@ -157,6 +160,7 @@ class TableInfo:
     is_sequence: bool = False
     constants: tuple[tuple[str, str], ...] = ()
     partitions: tuple[str, ...] | None = None
+    expression_indexes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

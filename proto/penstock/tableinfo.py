@@ -71,6 +71,8 @@ def table_to_json(table: TableInfo) -> Json:
     if table.partitions is not None:
         names = [{"name": name_to_json(name)} for name in table.partitions]
         written["partition"] = {"enable": True, "definitions": names} if names else None
+    if table.expression_indexes:
+        written["expression_indexes"] = list(table.expression_indexes)
     return written | ({"constants": table.constants} if table.constants else {})
 
 
@@ -143,7 +145,8 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _column_to_json(column: ColumnInfo) -> Json:
-    return {
+    native = {"native_type": column.native} if column.native else {}
+    return native | {
         "id": column.id,
         "name": name_to_json(column.name),
         "offset": column.offset,
@@ -189,6 +192,7 @@ def _column(fields: Mapping[str, Any]) -> ColumnInfo:
         generated_stored=flag(fields, "generated_stored"),
         comment=text(fields, "comment"),
         state=number(fields, "state", PUBLIC),
+        native=text(fields, "native_type"),
     )
 
 
@@ -244,6 +248,7 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         is_sequence=fields.get("sequence") is not None,
         partitions=_partitions(fields),
         constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
+        expression_indexes=tuple(map(str, fields.get("expression_indexes") or ())),
     )
 
 

@@ -60,6 +60,8 @@ _TEXTS = {
 
 def column_type(c: ColumnInfo) -> str:
     """The type as MariaDB spells it."""
+    if c.native:
+        return c.native.lower()
     sign = " unsigned" * c.is_unsigned + " zerofill" * (ColumnFlag.ZEROFILL in c.flag)
     if c.tp in _INTEGERS:
         return f"{_INTEGERS[c.tp]}({c.flen}){sign}"
@@ -78,7 +80,11 @@ def column_type(c: ColumnInfo) -> str:
         return f"{'binary' if c.is_binary else 'char'}({c.flen})"
     if c.tp is MysqlType.VARCHAR:
         return f"{'varbinary' if c.is_binary else 'varchar'}({c.flen})"
-    sizes = {MysqlType.BIT: f"bit({c.flen})", MysqlType.YEAR: "year(4)", MysqlType.DATE: "date"}
+    sizes = {
+        MysqlType.BIT: f"bit({c.flen})",
+        MysqlType.YEAR: f"year({c.flen})",
+        MysqlType.DATE: "date",
+    }
     sizes[MysqlType.JSON] = "longtext"
     if c.tp is MysqlType.GEOMETRY:
         return GEOMETRIES[c.decimal].lower()

@@ -20,7 +20,7 @@ from penstock.datum.values import damaged, take
 
 PRECISION_MAX = 81
 """MySQL stops at 65 digits; a datum may carry the nine words of TiDB's own arithmetic."""
-FRAC_MAX = 30
+FRAC_MAX = 38
 WORD_DIGITS = 9
 WORD_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 

@@ -53,7 +53,9 @@ def altered(
 def _apply_options(draft: Draft, wishes: Wishes, schema: SchemaInfo) -> None:
     table = draft.table
     for options in wishes.options:
-        charset, collate = resolve(options.options.charset, (table.charset, table.collate))
+        given = options.options.charset
+        owner = schema if given.is_default else table
+        charset, collate = resolve(given, (owner.charset, owner.collate))
         comment = options.options.comment
         table = replace(
             table,
@@ -259,7 +261,12 @@ def _apply_keys(draft: Draft, wishes: Wishes, names: dict[str, str]) -> None:
         if parts:
             kept.append(replace(key, parts=parts, name=name))
     draft.keys = kept
-    lowered = [k.name.lower() for k in kept]
+    draft.expressions = [
+        wishes.keys_renamed.get(name.lower(), name)
+        for name in draft.expressions
+        if name.lower() not in wishes.keys_dropped
+    ]
+    lowered = [k.name.lower() for k in kept] + [name.lower() for name in draft.expressions]
     if len(set(lowered)) < len(lowered):
         raise draft.refuse("two indexes of the same name", "choose another name")
 

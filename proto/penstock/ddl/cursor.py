@@ -9,12 +9,17 @@ from __future__ import annotations
 from typing import NoReturn
 
 from penstock.ddl.lexer import Kind, Source, Token
-from penstock.ddl.syntax import Edit, TableRef, Value, ValueKind
+from penstock.ddl.syntax import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
 from penstock.ddl.words import RESERVED
 from penstock.errors import NeedsOperator
 
 NAME_CHARS_MAX = 64
 _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
+_BARE_CALLS = (
+    "CURRENT_USER", "CURRENT_ROLE", "CURRENT_DATE", "CURRENT_TIME", "UTC_DATE", "UTC_TIME",
+    "UTC_TIMESTAMP",
+)  # fmt: skip
+_SEQUENCE_CALLS = ("NEXTVAL", "LASTVAL", "SETVAL")
 
 
 class Cursor:
@@ -24,7 +29,9 @@ class Cursor:
         self.source = source
         self.at = 0
         self.edits: list[Edit] = []
+        self.foreign: list[ForeignEdit] = []
         self.refs: list[TableRef] = []
+        self.statement_start = 0
 
     @property
     def token(self) -> Token:
@@ -181,6 +188,8 @@ class Cursor:
         self.expect_sign("(")
         depth = 1
         while depth:
+            if self.sequence_call() or self._json_path():
+                continue
             token = self.next()
             if token.kind is Kind.END:
                 self.fail("')'")
@@ -188,9 +197,72 @@ class Cursor:
                 depth += {"(": 1, ")": -1}.get(token.text, 0)
         return self.source.text[start : self.last_end - 1].strip()
 
+    def sequence_call(self) -> bool:
+        """Move past the next number of a sequence, or the last one, up to behind its name."""
+        if self.is_word("NEXT", "VALUE", "FOR") or self.is_word("PREVIOUS", "VALUE", "FOR"):
+            self.at += 3
+            self.table_ref()
+            return True
+        if self.token.upper in _SEQUENCE_CALLS and self.peek().text == "(":
+            self.at += 2
+            self.table_ref()
+            if self.take_sign(")"):
+                return True
+            while not self.take_sign(")"):
+                if self.next().kind is Kind.END:
+                    self.fail("')'")
+            return True
+        return False
+
+    def _json_path(self) -> bool:
+        """Spell MySQL's column->path and column->>path as functions, which MariaDB has too."""
+        if not (self.is_sign("-") and self.peek().text == ">"):
+            return False
+        unquotes = self.peek(2).kind is Kind.SIGN and self.peek(2).text == ">"
+        size = 3 if unquotes else 2
+        first = self.at - 1
+        if self.peek(size).kind is not Kind.STRING or first < 0:
+            return False
+        tokens = self.source.tokens
+        while first >= 2 and tokens[first - 1].kind is Kind.SIGN and tokens[first - 1].text == ".":
+            first -= 2
+        if tokens[first].kind not in (Kind.WORD, Kind.QUOTED):
+            return False
+        head = "JSON_UNQUOTE(JSON_EXTRACT(" if unquotes else "JSON_EXTRACT("
+        begin, dash, path = tokens[first], self.token, self.peek(size)
+        self.edits.append(Edit(begin.start, begin.start, head))
+        self.edits.append(Edit(dash.start, self.peek(size - 1).end, ", "))
+        self.edits.append(Edit(path.end, path.end, "))" if unquotes else ")"))
+        self.at += size + 1
+        return True
+
     def drop_text(self, start: int) -> None:
         """Leave out downstream what stands from `start` up to the cursor."""
         self.edits.append(Edit(start, self.last_end, ""))
+
+    def lacks(self, flavor: Flavor, start: int, what: str, text: str = "") -> None:
+        """Say what a server of that flavor cannot read, from `start` up to the cursor.
+
+        `text` is to stand there instead.
+        """
+        self.foreign.append(ForeignEdit(flavor, Edit(start, self.last_end, text), what))
+
+    def kept_if(self, *words: str) -> bool:
+        """Move past IF [NOT] EXISTS, which stays where a server alone can say whether it is so."""
+        start = self.token.start
+        if not self.take(*words):
+            return False
+        self.lacks(Flavor.MYSQL, start, " ".join(words))
+        return True
+
+    def waits(self) -> None:
+        """Move past MariaDB's WAIT n or NOWAIT: how long to wait is each server's own affair."""
+        start = self.token.start
+        if self.take("NOWAIT"):
+            self.drop_text(start)
+        elif self.is_word("WAIT") and self.peek().kind is Kind.NUMBER:
+            self.at += 2
+            self.drop_text(start)
 
     def if_exists(self) -> bool:
         """Move past IF EXISTS and leave it out downstream, where a miss must be loud."""
@@ -222,7 +294,7 @@ class Cursor:
         """Read what may stand after DEFAULT."""
         if self.is_sign("("):
             return self._in_parentheses()
-        found = self.literal() or self.now() or self._next_value()
+        found = self.literal() or self.now() or self._next_value() or self._call()
         if found is None:
             self.fail("a literal, CURRENT_TIMESTAMP or an expression in parentheses")
         return found
@@ -239,14 +311,27 @@ class Cursor:
     def _next_value(self) -> Value | None:
         """Read the next number of a sequence, as MariaDB spells it."""
         start = self.token.start
-        if self.take("NEXT", "VALUE", "FOR"):
-            self.table_ref()
-        elif self.is_word("NEXTVAL") and self.peek().text == "(":
-            self.at += 2
-            self.table_ref()
-            self.expect_sign(")")
+        if not self.sequence_call():
+            return None
+        return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
+
+    def _call(self) -> Value | None:
+        """Read a function that MariaDB takes bare; MySQL wants it in parentheses, as both do."""
+        start = self.token.start
+        if self.token.kind is Kind.WORD and self.peek().text == "(":
+            self.next()
+            self.parenthesised()
+        elif self.take_any(*_BARE_CALLS):
+            if self.is_sign("("):
+                self.parenthesised()
         else:
             return None
+        return self.bare(start)
+
+    def bare(self, start: int) -> Value:
+        """Return what stands from `start` up to the cursor as an expression, in parentheses."""
+        self.edits.append(Edit(start, start, "("))
+        self.edits.append(Edit(self.last_end, self.last_end, ")"))
         return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
 
     def literal(self) -> Value | None:

@@ -39,13 +39,17 @@ class Draft:
     table: TableInfo
     columns: list[ColumnInfo] = field(default_factory=list)
     keys: list[DraftKey] = field(default_factory=list)
+    expressions: list[str] = field(default_factory=list)
+    """Names of indexes over expressions."""
     implied: list[tuple[KeyDef, str]] = field(default_factory=list)
     """Keys that foreign keys asked for and got, with their names."""
 
     @classmethod
     def of(cls, table: TableInfo) -> Draft:
         """Return a draft that would finish as this table."""
-        draft = cls(table=table, columns=list(table.columns))
+        draft = cls(
+            table=table, columns=list(table.columns), expressions=list(table.expression_indexes)
+        )
         primary = table.primary_key
         indexes = list(table.indexes)
         if primary is not None and primary not in indexes:
@@ -102,13 +106,20 @@ class Draft:
                 self._add_key(key)
                 self.implied.append((key, self.keys[-1].name))
 
+    def has_expression(self, name: str) -> bool:
+        """Return whether an index over an expression has that name, letter case aside."""
+        return name.lower() in {each.lower() for each in self.expressions}
+
     def _add_key(self, key: KeyDef) -> None:
         name = "PRIMARY" if key.primary else key.name or self._free_name(key)
-        if self.key(name) is not None:
+        if self.key(name) is not None or self.has_expression(name):
             what = "a second primary key" if key.primary else f"a second index {name!r}"
             raise self.refuse(what, "drop the first or choose another name")
         if name.upper() == "PRIMARY" and not key.primary:
             raise self.refuse("an index called PRIMARY", "choose another name")
+        if key.is_over_expression:
+            self.expressions.append(name)
+            return
         self.keys.append(
             DraftKey(
                 name=name,
@@ -124,9 +135,11 @@ class Draft:
         """Return the name MySQL gives: that of the first column, with _2, _3 … if it is taken."""
         column = self.column(key.parts[0].name)
         base = column.name if column is not None else key.parts[0].name
-        if self.key(base) is None and base.upper() != "PRIMARY":
+        if key.parts[0].is_expression:
+            base = "functional_index"
+        taken = {k.name.lower() for k in self.keys} | {name.lower() for name in self.expressions}
+        if base.lower() not in taken and base.upper() != "PRIMARY":
             return base
-        taken = {k.name.lower() for k in self.keys}
         return next(n for i in range(2, 1000) if (n := f"{base}_{i}").lower() not in taken)
 
     def _serves(self, foreign: KeyDef) -> bool:
@@ -165,6 +178,7 @@ class Draft:
             self.table,
             columns=tuple(self.columns),
             indexes=tuple(numbered),
+            expression_indexes=tuple(self.expressions),
             pk_is_handle=is_handle,
             is_common_handle=primary is not None and not is_handle,
         )
@@ -194,7 +208,8 @@ class Draft:
         if len(parts) > KEY_COLUMNS_MAX:
             raise self.refuse(f"index {key.name!r} is too wide", f"{KEY_COLUMNS_MAX} is the limit")
         size = sum(part_bytes(self.columns[p.offset], p.length) for p in parts)
-        if size > KEY_BYTES_MAX and not key.fulltext:
+        hashed = key.unique and not key.primary  # MariaDB keeps a hash of what is too long.
+        if size > KEY_BYTES_MAX and not (key.fulltext or hashed):
             raise self.refuse(
                 f"index {key.name!r} takes {size} bytes",
                 f"{KEY_BYTES_MAX} is the limit: use prefixes",
@@ -224,7 +239,7 @@ class Draft:
         """Return the prefix as MySQL keeps it: none where it is the whole column."""
         large = column.tp in LARGE_TYPES
         if part.length == -1:
-            if large:
+            if large and not (key.unique and not key.primary):
                 raise self.refuse(
                     f"index {key.name!r} holds {column.name!r} without a prefix length",
                     "TEXT and BLOB columns need one",

@@ -58,6 +58,10 @@ class Jobs:
             raise NeedsOperator(f"database {wanted!r} does not exist", hint="create it first")
         return found
 
+    def find(self, ref: TableRef) -> TableInfo | None:
+        """Return the table, view or sequence of that name, None if there is none."""
+        return self.catalog.table(self.schema_name(ref.schema), ref.name)
+
     def table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
         """Return the table or view and its schema, or raise NeedsOperator."""
         schema = self.schema(ref.schema)

@@ -39,6 +39,7 @@ class RenameColumn:
 
     old: str
     new: str
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class RenameKey:
 
     old: str
     new: str
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class SetDefault:
 
     name: str
     default: Value | None
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)

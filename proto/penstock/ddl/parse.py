@@ -21,7 +21,14 @@ from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Source, read
 from penstock.ddl.operations import AddKey, DropKey, DropPrimary
 from penstock.ddl.parse_columns import read_charset, read_column, read_option
-from penstock.ddl.parse_keys import at_key, index_options, key_of_kind, key_parts, read_key
+from penstock.ddl.parse_keys import (
+    at_key,
+    index_options,
+    key_of_kind,
+    key_parts,
+    read_key,
+    without_uniqueness,
+)
 from penstock.ddl.parse_partitions import partition_by
 from penstock.ddl.parse_sequences import alter_sequence, create_sequence
 from penstock.ddl.statements import (
@@ -37,7 +44,16 @@ from penstock.ddl.statements import (
     Statement,
     TruncateTable,
 )
-from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions, TableRef
+from penstock.ddl.syntax import (
+    Charset,
+    ColumnDef,
+    Edit,
+    Flavor,
+    ForeignEdit,
+    KeyDef,
+    TableOptions,
+    TableRef,
+)
 from penstock.errors import NeedsOperator
 
 _NOT_REPLICATED = {
@@ -70,7 +86,8 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
 
 
 def _statement(cur: Cursor) -> Statement:
-    start, cur.edits, cur.refs = cur.token.start, [], []
+    start, cur.edits, cur.foreign, cur.refs = cur.token.start, [], [], []
+    cur.statement_start = start
     verb = cur.next().upper
     reader = _READERS.get(verb)
     if reader is None:
@@ -81,8 +98,14 @@ def _statement(cur: Cursor) -> Statement:
     found = reader(cur)
     if not cur.at_end():
         cur.fail("the end of the statement")
-    edits, refs = tuple(cur.edits), tuple(cur.refs)
-    return replace(found, start=start, end=cur.last_end, edits=edits, refs=refs)
+    return replace(
+        found,
+        start=start,
+        end=cur.last_end,
+        edits=tuple(cur.edits),
+        foreign=tuple(cur.foreign),
+        refs=tuple(cur.refs),
+    )
 
 
 def _create(cur: Cursor) -> Statement:
@@ -90,15 +113,17 @@ def _create(cur: Cursor) -> Statement:
     replaces = cur.take("OR", "REPLACE")
     if cur.take("TABLE"):
         return _create_table(cur, replaces, start)
-    if not replaces and cur.take_any("DATABASE", "SCHEMA"):
+    if cur.take_any("DATABASE", "SCHEMA"):
         kept = len(cur.edits)
         absent = cur.if_not_exists()
         del cur.edits[kept:]
         name = cur.schema_name()
-        return CreateSchema(name=name, if_not_exists=absent, charset=_schema_options(cur))
+        return CreateSchema(
+            name=name, if_not_exists=absent, charset=_schema_options(cur), or_replace=replaces
+        )
     if cur.take("SEQUENCE"):
         return create_sequence(cur, replaces=replaces)
-    if not replaces and (index := _create_index(cur)) is not None:
+    if (index := _create_index(cur, replaces, start)) is not None:
         return index
     return _create_view(cur, replaces=replaces, must_exist=False)
 
@@ -116,24 +141,37 @@ def _schema_options(cur: Cursor) -> Charset:
         elif cur.take("COMMENT"):
             cur.take_sign("=")
             cur.string()
+        elif cur.take("READ", "ONLY"):
+            # Here it would keep out the very changes that come from there.
+            cur.take_sign("=")
+            cur.next()
         else:
             return charset
 
 
-def _create_index(cur: Cursor) -> Statement | None:
+def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
     before = cur.at
     kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     if not cur.take("INDEX"):
         cur.at = before
         return None
+    if replaces:  # The index before is dropped by a job of its own.
+        cur.edits.append(Edit(start, cur.source.tokens[before].start, ""))
+    cur.take_any("ONLINE")
     key = replace(key_of_kind(kind), if_not_exists=cur.if_not_exists(), name=cur.name())
     index_options(cur)
     cur.expect("ON")
     ref = cur.table_ref()
+    cur.waits()
     key = replace(key, parts=key_parts(cur))
     index_options(cur)
     parse_alter.tuning_options(cur)
-    return IndexStatement(ref=ref, operation=AddKey(key))
+    if key.is_over_expression:
+        first = cur.source.tokens[before]
+        if kind == "UNIQUE":
+            without_uniqueness(cur, Edit(first.start, first.end, ""), first.start)
+        cur.lacks(Flavor.MARIADB, cur.statement_start, "indexes over expressions")
+    return IndexStatement(ref=ref, operation=AddKey(key), or_replace=replaces)
 
 
 def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
@@ -179,8 +217,7 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
     cur.expect_sign("(")
     while True:
         if at_key(cur):
-            key = read_key(cur)
-            keys += [key] if key is not None else []
+            keys += _key_element(cur)
         else:
             columns.append(read_column(cur))
             keys += columns[-1].keys
@@ -188,6 +225,18 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
             break
     cur.expect_sign(")")
     return tuple(columns), tuple(keys)
+
+
+def _key_element(cur: Cursor) -> list[KeyDef]:
+    """Read a key or constraint; MariaDB has no keys over expressions, nor CHECKs as remarks."""
+    before = cur.source.tokens[cur.at - 1]
+    start = before.start if before.text == "," else cur.token.start
+    key = read_key(cur)
+    if key.is_over_expression or key.is_remark:
+        end = cur.last_end if before.text == "," else cur.token.end
+        what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
+        cur.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(start, end, ""), what))
+    return [] if key.is_check else [key]
 
 
 def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
@@ -235,11 +284,11 @@ def _alter(cur: Cursor) -> Statement:
         if cur.at == before:
             cur.fail("CHARACTER SET or COLLATE")
         return AlterSchema(name=name, charset=charset)
-    if cur.is_word("IGNORE"):
-        cur.refuse("ALTER IGNORE TABLE", "it deletes rows silently: delete them first")
     start = cur.token.start
     if cur.take("ONLINE"):
         cur.drop_text(start)
+    if cur.is_word("IGNORE"):
+        cur.refuse("ALTER IGNORE TABLE", "it deletes rows silently: delete them first")
     if cur.take("TABLE"):
         return parse_alter.alter_table(cur)
     if cur.take("SEQUENCE"):
@@ -257,6 +306,7 @@ def _drop(cur: Cursor) -> Statement:
         name = cur.name()
         cur.expect("ON")
         ref = cur.table_ref()
+        cur.waits()
         parse_alter.tuning_options(cur)
         if name_token.text.upper() == "PRIMARY":
             return IndexStatement(ref=ref, operation=DropPrimary())
@@ -269,24 +319,29 @@ def _drop(cur: Cursor) -> Statement:
     refs = [cur.table_ref()]
     while cur.take_sign(","):
         refs.append(cur.table_ref())
+    cur.waits()
     cur.take_any("RESTRICT", "CASCADE")
     return DropTables(refs=tuple(refs), if_exists=absent, kind=kind)
 
 
 def _truncate(cur: Cursor) -> Statement:
     cur.take("TABLE")
-    return TruncateTable(ref=cur.table_ref())
+    ref = cur.table_ref()
+    cur.waits()
+    return TruncateTable(ref=ref)
 
 
 def _rename(cur: Cursor) -> Statement:
     if not cur.take_any("TABLE", "TABLES"):
         cur.refuse("RENAME of anything but tables", "rename tables only")
+    absent = cur.if_exists()
     pairs: list[tuple[TableRef, TableRef]] = []
     while not pairs or cur.take_sign(","):
         old = cur.table_ref()
+        cur.waits()
         cur.expect("TO")
         pairs.append((old, cur.table_ref()))
-    return RenameTables(pairs=tuple(pairs))
+    return RenameTables(pairs=tuple(pairs), if_exists=absent)
 
 
 _READERS: dict[str, Callable[[Cursor], Statement]] = {

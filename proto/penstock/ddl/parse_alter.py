@@ -42,13 +42,14 @@ from penstock.ddl.parse_partitions import (
     partition_operation,
 )
 from penstock.ddl.statements import AlterTable
-from penstock.ddl.syntax import Charset, ColumnDef, Edit, TableOptions
+from penstock.ddl.syntax import Charset, ColumnDef, Edit, Flavor, ForeignEdit, TableOptions
 
 
 def alter_table(cur: Cursor) -> AlterTable:
     """Read what follows ALTER TABLE."""
-    cur.if_exists()
+    absent = cur.if_exists()
     ref = cur.table_ref()
+    cur.waits()
     parts: list[Part] = []
     while not cur.at_end():
         if cur.is_word("PARTITION", "BY"):
@@ -67,7 +68,7 @@ def alter_table(cur: Cursor) -> AlterTable:
             cur.fail("an operation")
     if len(parts) > 1 and any(isinstance(p.operation, Partitions) for p in parts):
         cur.refuse("partition operations among others", "use two statements, as MySQL wants it")
-    return AlterTable(ref=ref, parts=tuple(parts))
+    return AlterTable(ref=ref, parts=tuple(parts), if_exists=absent)
 
 
 def _operation(cur: Cursor) -> Operation:
@@ -90,9 +91,13 @@ def _operation(cur: Cursor) -> Operation:
 
 
 def _add(cur: Cursor) -> Operation:
+    start = cur.source.tokens[cur.at - 1].start
     if at_key(cur):
         key = read_key(cur)
-        return AddKey(key) if key is not None else Untracked()
+        if key.is_over_expression or key.is_remark:
+            what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
+            cur.lacks(Flavor.MARIADB, start, what)
+        return Untracked() if key.is_check else AddKey(key)
     cur.take("COLUMN")
     absent = cur.if_not_exists()
     if not cur.is_sign("("):
@@ -112,17 +117,18 @@ def _drop(cur: Cursor) -> Operation:
     if cur.take("PRIMARY", "KEY"):
         return DropPrimary()
     if cur.take("FOREIGN", "KEY"):
-        cur.if_exists()
+        cur.kept_if("IF", "EXISTS")
         cur.name()
         return Untracked()
     start = cur.token.start
     if cur.take("CHECK"):
         # MariaDB and MySQL agree on DROP CONSTRAINT only.
         cur.edits.append(Edit(start, cur.last_end, "CONSTRAINT"))
+        _constraint_if_exists(cur)
         cur.name()
         return Untracked()
     if cur.take("CONSTRAINT"):
-        absent = cur.if_exists()
+        absent = _constraint_if_exists(cur)
         return DropKey(cur.name(), if_exists=absent, lenient=True)
     if cur.take_any("INDEX", "KEY"):
         absent = cur.if_exists()
@@ -135,6 +141,15 @@ def _drop(cur: Cursor) -> Operation:
     if cur.take_any("RESTRICT", "CASCADE"):
         cur.drop_text(start)
     return DropColumn(name, if_exists=absent)
+
+
+def _constraint_if_exists(cur: Cursor) -> bool:
+    """Move past IF EXISTS before a constraint, which a MariaDB may not have: see `foreign`."""
+    if cur.kept_if("IF", "EXISTS"):
+        return True
+    at = cur.token.start
+    cur.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(at, at, "IF EXISTS "), ""))
+    return False
 
 
 def _modify(cur: Cursor) -> Operation:
@@ -153,13 +168,15 @@ def _change(cur: Cursor) -> Operation:
 
 def _rename(cur: Cursor) -> Operation:
     if cur.take("COLUMN"):
+        absent = cur.if_exists()
         old = cur.column_name()
         cur.expect("TO")
-        return RenameColumn(old, cur.column_name())
+        return RenameColumn(old, cur.column_name(), if_exists=absent)
     if cur.take_any("INDEX", "KEY"):
+        absent = cur.if_exists()
         old = cur.name()
         cur.expect("TO")
-        return RenameKey(old, cur.name())
+        return RenameKey(old, cur.name(), if_exists=absent)
     if not cur.take_any("TO", "AS"):
         cur.take_sign("=")
     return RenameTo(cur.table_ref())
@@ -174,17 +191,24 @@ def _alter(cur: Cursor) -> Operation:
         # Whether an optimizer may use an index is each server's own affair.
         cur.drop_text(start)
         return Untracked(tuning=True)
-    if cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
-        cur.refuse("ALTER CHECK", "drop the constraint and add it again")
+    if cur.take_any("CHECK", "CONSTRAINT"):
+        cur.name()
+        cur.take("NOT")
+        cur.expect("ENFORCED")
+        cur.lacks(Flavor.MARIADB, start, "ALTER CHECK … ENFORCED")
+        return Untracked()
     cur.take("COLUMN")
+    absent = cur.if_exists()
     name = cur.column_name()
     if cur.take("DROP", "DEFAULT"):
-        return SetDefault(name, None)
+        return SetDefault(name, None, if_exists=absent)
     cur.expect("SET")
     if cur.take_any("VISIBLE", "INVISIBLE"):
-        cur.refuse("ALTER COLUMN … SET VISIBLE", "use MODIFY COLUMN with the whole definition")
+        # What SELECT * shows: no row depends on it.
+        cur.lacks(Flavor.MARIADB, start, "ALTER COLUMN … SET VISIBLE")
+        return Untracked()
     cur.expect("DEFAULT")
-    return SetDefault(name, cur.value())
+    return SetDefault(name, cur.value(), if_exists=absent)
 
 
 def _convert(cur: Cursor) -> Operation:

@@ -13,23 +13,26 @@ from dataclasses import replace
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Kind
 from penstock.ddl.parse_keys import enforcement, reference
-from penstock.ddl.shapes import GEOMETRIES
+from penstock.ddl.shapes import GEOMETRIES, NATIVE
 from penstock.ddl.syntax import (
     Charset,
     ColumnDef,
     Edit,
+    Flavor,
     KeyDef,
     KeyPart,
     Place,
     TableOptions,
     TypeSpec,
+    Value,
+    ValueKind,
 )
 
 _ONE_WORD = {
     "BIT", "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE",
     "BOOL", "SERIAL", "DATE", "TIME", "DATETIME", "TIMESTAMP", "YEAR", "CHAR", "VARCHAR", "BINARY",
     "VARBINARY", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "TINYBLOB", "BLOB", "MEDIUMBLOB",
-    "LONGBLOB", "ENUM", "SET", "JSON", *GEOMETRIES,
+    "LONGBLOB", "ENUM", "SET", "JSON", *GEOMETRIES, *NATIVE,
 }  # fmt: skip
 _ALIASES = {
     "BOOLEAN": "BOOL", "INT1": "TINYINT", "INT2": "SMALLINT", "INT3": "MEDIUMINT",
@@ -39,7 +42,10 @@ _ALIASES = {
     "NCHAR": "CHAR", "NVARCHAR": "VARCHAR", "GEOMCOLLECTION": "GEOMETRYCOLLECTION",
 }  # fmt: skip
 _NATIONAL = ("NCHAR", "NVARCHAR")
-_NO_ENCODING = {"VECTOR", "UUID", "INET4", "INET6", "XMLTYPE"}
+_NO_ENCODING = {"VECTOR", "XMLTYPE"}
+
+
+_ASCII = "CHARACTER SET ascii COLLATE ascii_bin"
 
 
 def read_type(cur: Cursor) -> TypeSpec:
@@ -48,8 +54,11 @@ def read_type(cur: Cursor) -> TypeSpec:
     if written in _NO_ENCODING:
         cur.refuse(f"columns of type {written}", "binlogs have no row encoding for it")
     spec = _long_type(cur) or _plain_type(cur)
+    start = cur.token.start
     if cur.is_sign("("):
         spec = _parenthesis(cur, spec)
+    if spec.name == "YEAR" and spec.numbers == (2,):
+        cur.lacks(Flavor.MYSQL, start, "YEAR(2)")
     if spec.name in GEOMETRIES and cur.take("REF_SYSTEM_ID"):
         cur.expect_sign("=")
         cur.integer()
@@ -79,6 +88,9 @@ def _plain_type(cur: Cursor) -> TypeSpec:
     token = cur.next()
     if written == "GEOMCOLLECTION":  # A name that only MySQL knows.
         cur.edits.append(Edit(token.start, token.end, name))
+    if name in NATIVE:
+        length = NATIVE[name][1]
+        cur.lacks(Flavor.MYSQL, token.start, f"columns of type {name}", f"CHAR({length}) {_ASCII}")
     if name == "DOUBLE":
         cur.take("PRECISION")
     if name == "CHAR" and cur.take("VARYING"):
@@ -95,12 +107,23 @@ def _parenthesis(cur: Cursor, spec: TypeSpec) -> TypeSpec:
             elems.append(cur.string())
         spec = replace(spec, elems=tuple(elems))
     else:
-        numbers = [cur.integer()]
+        numbers = [_size(cur)]
         while cur.take_sign(","):
-            numbers.append(cur.integer())
+            numbers.append(_size(cur))
         spec = replace(spec, numbers=tuple(numbers))
     cur.expect_sign(")")
     return spec
+
+
+def _size(cur: Cursor) -> int:
+    """Read a number in a type's parentheses; servers read 10.2 as 10."""
+    token = cur.token
+    whole, dot, _ = token.text.partition(".")
+    if token.kind is Kind.NUMBER and dot and whole.isdigit():
+        cur.next()
+        cur.edits.append(Edit(token.start, token.end, whole))
+        return int(whole)
+    return cur.integer()
 
 
 def _attributes(cur: Cursor, spec: TypeSpec) -> TypeSpec:
@@ -112,18 +135,39 @@ def _attributes(cur: Cursor, spec: TypeSpec) -> TypeSpec:
             spec = replace(spec, zerofill=True, unsigned=True)
         elif cur.take("BINARY"):
             spec = replace(spec, binary=True)
-        elif cur.take("SIGNED"):
-            pass
-        elif cur.take("BYTE"):
-            charset = Charset(charset="binary", collate="binary")
-        elif cur.take("ASCII"):
-            charset = Charset(charset="latin1", end=cur.last_end)
-        elif cur.take("UNICODE"):
-            charset = Charset(charset="ucs2", end=cur.last_end)
-        elif take_charset(cur):
-            charset = replace(charset, charset=_charset_name(cur), end=cur.last_end)
-        else:
+        elif (more := _charset_attribute(cur, charset)) is not None:
+            charset = more
+        elif not cur.take("SIGNED") and not _compressed(cur):
             return replace(spec, charset=charset)
+
+
+_OLD_CHARSETS = {"ASCII": "latin1", "UNICODE": "ucs2"}
+
+
+def _charset_attribute(cur: Cursor, charset: Charset) -> Charset | None:
+    """Read a column's character set, by one of its old names too; None if none is here."""
+    start = cur.token.start
+    if cur.take("BYTE"):
+        return Charset(charset="binary", collate="binary")
+    if word := cur.take_any(*_OLD_CHARSETS):
+        return Charset(charset=_OLD_CHARSETS[word], end=cur.last_end)
+    if not take_charset(cur):
+        return None
+    if cur.take("DEFAULT"):
+        cur.drop_text(start)  # The table's, as without it.
+        return charset
+    return replace(charset, charset=_charset_name(cur), end=cur.last_end)
+
+
+def _compressed(cur: Cursor) -> bool:
+    """Move past COMPRESSED[=method]: how a MariaDB stores values, and writes them into binlogs."""
+    start = cur.token.start
+    if not cur.take("COMPRESSED"):
+        return False
+    if cur.take_sign("="):
+        cur.next()
+    cur.lacks(Flavor.MYSQL, start, "columns that are COMPRESSED")
+    return True
 
 
 def take_charset(cur: Cursor) -> bool:
@@ -142,16 +186,20 @@ def _charset_name(cur: Cursor) -> str:
 
 def read_charset(cur: Cursor, given: Charset) -> Charset | None:
     """Read [DEFAULT] CHARACTER SET or COLLATE with or without `=`; None if neither is here."""
-    start = cur.at
+    start, begin = cur.at, cur.token.start
     cur.take("DEFAULT")
-    if take_charset(cur):
-        cur.take_sign("=")
-        return replace(given, charset=_charset_name(cur), end=cur.last_end)
-    if cur.take("COLLATE"):
-        cur.take_sign("=")
-        return replace(given, collate=_charset_name(cur), end=cur.last_end)
-    cur.at = start
-    return None
+    is_charset = take_charset(cur)
+    if not is_charset and not cur.take("COLLATE"):
+        cur.at = start
+        return None
+    cur.take_sign("=")
+    if cur.take("DEFAULT"):
+        cur.drop_text(begin)
+        return replace(given, is_default=True, end=cur.last_end)
+    name = _charset_name(cur)
+    if is_charset:
+        return replace(given, charset=name, end=cur.last_end)
+    return replace(given, collate=name, end=cur.last_end)
 
 
 def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
@@ -160,8 +208,19 @@ def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
     if column.type.name == "SERIAL":
         serial = KeyDef(name=None, parts=(KeyPart(name=column.name),), unique=True)
         column = replace(column, not_null=True, auto_increment=True, keys=(serial,))
-    while (more := _column_attribute(cur, column)) is not None:
+    nulls: list[Edit] = []
+    while True:
+        start = cur.token.start
+        is_null = cur.is_word("NULL")
+        more = _column_attribute(cur, column)
+        if more is None:
+            break
+        nulls += [Edit(start, cur.last_end, "")] if is_null and not column.generated else []
         column = more
+    if column.auto_increment and column.not_null is False:
+        # Old dumps have it: the column has no NULLs all the same.
+        cur.edits += nulls
+        column = replace(column, not_null=True)
     return column
 
 
@@ -175,19 +234,50 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
             return column
         return replace(column, not_null=cur.peek(-2).upper == "NOT")
     if cur.take("DEFAULT"):
-        return replace(column, default=cur.value())
+        return replace(column, default=_default(cur, column, start))
     if cur.take("ON", "UPDATE"):
-        if cur.now() is None:
+        now_start = cur.token.start
+        now = cur.now()
+        if now is None:
             cur.fail("CURRENT_TIMESTAMP")
+        _same_decimals(cur, column, now, now_start)
         return replace(column, on_update_now=True)
     if cur.take("AUTO_INCREMENT"):
         return replace(column, auto_increment=True)
     if cur.take("COMMENT"):
         return replace(column, comment=cur.string())
     if cur.take("COLLATE"):
+        if cur.take("DEFAULT"):
+            cur.drop_text(start)
+            return column
         charset = replace(column.type.charset, collate=_charset_name(cur))
         return replace(column, type=replace(column.type, charset=charset))
     return _key_attribute(cur, column) or _quiet_attribute(cur, column)
+
+
+_TIMES = ("DATETIME", "TIMESTAMP")
+
+
+def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
+    """Read a default as both flavors take it; `start` is where DEFAULT stands."""
+    value_start, refs = cur.token.start, len(cur.refs)
+    value = cur.value()
+    if len(cur.refs) > refs:
+        cur.lacks(Flavor.MYSQL, start, "sequences as defaults")
+    elif value.kind is ValueKind.NOW and column.type.name in _TIMES:
+        return _same_decimals(cur, column, value, value_start)
+    elif value.kind is ValueKind.NOW:
+        return cur.bare(value_start)
+    return value
+
+
+def _same_decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
+    """Give the current time the column's decimals, as MariaDB does and MySQL wants it."""
+    wanted = str(column.type.numbers[0]) if column.type.numbers else "0"
+    if now.text != wanted:
+        text = "CURRENT_TIMESTAMP" + f"({wanted})" * (wanted != "0")
+        cur.edits.append(Edit(start, cur.last_end, text))
+    return replace(now, text=wanted)
 
 
 def _key_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
@@ -199,18 +289,27 @@ def _key_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
         return replace(column, keys=(*column.keys, KeyDef(name=None, parts=part, unique=True)))
     if cur.take("GENERATED", "ALWAYS", "AS") or cur.take("AS"):
         return replace(column, generated=cur.parenthesised())
+    start = cur.token.start
     if column.generated and (kind := cur.take_any("STORED", "PERSISTENT", "VIRTUAL")):
+        if kind == "PERSISTENT":
+            cur.edits.append(Edit(start, cur.last_end, "STORED"))
         return replace(column, stored=kind != "VIRTUAL")
     return None
+
+
+_ENGINE_WISHES = (
+    "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE",
+)  # fmt: skip
 
 
 def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     """Read what changes no row image."""
     start = cur.token.start
-    if cur.take("VISIBLE"):
+    if cur.take("VISIBLE") or cur.take("NOT", "SECONDARY"):
         cur.drop_text(start)
-    elif cur.take("COLUMN_FORMAT") or cur.take("STORAGE"):
-        # MySQL Cluster's wishes, which MariaDB does not know and InnoDB does not heed.
+    elif cur.take_any(*_ENGINE_WISHES):
+        # MySQL Cluster's and other engines' wishes, which MariaDB does not know.
+        cur.take_sign("=")
         cur.next()
         cur.drop_text(start)
     elif column.type.name in GEOMETRIES and cur.take("SRID"):
@@ -222,12 +321,13 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
             cur.name()
         cur.expect("CHECK")
         cur.parenthesised()
-        enforcement(cur)
+        if enforcement(cur):
+            cur.lacks(Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
     elif cur.take("REFERENCES"):
         # MySQL reads an inline REFERENCES and forgets it, MariaDB does not: leave it out.
         column = replace(column, actions=reference(cur))
         cur.drop_text(start)
-    elif not cur.take("INVISIBLE"):
+    elif not _compressed(cur) and not cur.take("INVISIBLE"):
         return None
     return column
 
@@ -241,7 +341,17 @@ def read_place(cur: Cursor, column: ColumnDef) -> ColumnDef:
     return column
 
 
+_MARIADB_OPTIONS = (
+    "PAGE_CHECKSUM", "TRANSACTIONAL", "PAGE_COMPRESSED", "PAGE_COMPRESSION_LEVEL", "ENCRYPTED",
+    "ENCRYPTION_KEY_ID", "IETF_QUOTES",
+)  # fmt: skip
+_MYSQL_OPTIONS = (
+    "AUTOEXTEND_SIZE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SECONDARY_ENGINE",
+    "TABLESPACE", "NODEGROUP", "CONNECTION", "PASSWORD",
+)  # fmt: skip
+"""What belongs to one server, or to an engine: left out."""
 _WORD_OPTIONS = (
+    *_MARIADB_OPTIONS, *_MYSQL_OPTIONS,
     "ENGINE", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "PAGE_CHECKSUM", "COMPRESSION",
     "DELAY_KEY_WRITE", "ENCRYPTION", "ENCRYPTED", "INSERT_METHOD", "KEY_BLOCK_SIZE", "MAX_ROWS",
     "MIN_ROWS", "PACK_KEYS", "ROW_FORMAT", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
@@ -260,13 +370,35 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
         cur.take_sign("=")
         return replace(options, comment=cur.string(), end=cur.last_end)
     if cur.take("DATA", "DIRECTORY") or cur.take("INDEX", "DIRECTORY"):
-        cur.refuse("DATA DIRECTORY", "paths of one server mean nothing on another: leave it out")
+        # Paths of one server mean nothing on another.
+        cur.take_sign("=")
+        cur.string()
+        cur.drop_text(start)
+        return replace(options, end=cur.last_end)
+    if cur.take("UNION"):
+        cur.take_sign("=")
+        cur.parenthesised()
+        cur.drop_text(start)
+        return replace(options, end=cur.last_end)
     word = cur.take_any(*_WORD_OPTIONS)
+    if cur.token.kind is Kind.QUOTED and cur.peek().text == "=":
+        word = cur.next().text.upper()
     if not word:
         return None
+    _option_value(cur, word, start)
+    return replace(options, end=cur.last_end)
+
+
+def _option_value(cur: Cursor, word: str, start: int) -> None:
     cur.take_sign("=")
     if cur.next().kind not in (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.QUOTED):
         cur.fail(f"a value for {word}")
-    if word in _TIDB_OPTIONS:
+    value = cur.source.tokens[cur.at - 1]
+    if word == "ENGINE" and value.text.upper() in ("MERGE", "MRG_MYISAM"):
+        cur.refuse("MERGE tables", "rows would come by two tables: use partitions or a view")
+    if word == "TABLESPACE" and cur.take("STORAGE"):
+        cur.next()
+    if word in (*_TIDB_OPTIONS, *_MYSQL_OPTIONS):
         cur.drop_text(start)
-    return replace(options, end=cur.last_end)
+    elif word in _MARIADB_OPTIONS or (word == "ENGINE" and value.text.upper() == "ARIA"):
+        cur.lacks(Flavor.MYSQL, start, f"the option {word}")

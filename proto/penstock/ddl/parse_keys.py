@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.ddl.cursor import Cursor
-from penstock.ddl.syntax import KeyDef, KeyPart
+from penstock.ddl.syntax import Edit, Flavor, ForeignEdit, KeyDef, KeyPart
 
 _ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
 
@@ -20,25 +20,40 @@ def at_key(cur: Cursor) -> bool:
     return cur.token.upper in (*words, "CHECK")
 
 
-def read_key(cur: Cursor) -> KeyDef | None:
-    """Read a table-level key or constraint; None for a CHECK, which is not tracked."""
+def read_key(cur: Cursor) -> KeyDef:
+    """Read a table-level key or constraint."""
     constraint = None
-    if cur.take("CONSTRAINT") and cur.is_name():
-        constraint = cur.name()
+    if cur.take("CONSTRAINT"):
+        cur.kept_if("IF", "NOT", "EXISTS")
+        constraint = cur.name() if cur.is_name() else None
     if cur.take("CHECK"):
         cur.parenthesised()
-        enforcement(cur)
-        return None
+        is_remark = enforcement(cur)
+        return KeyDef(name=constraint, parts=(), is_check=True, is_remark=is_remark)
     if cur.take("PRIMARY", "KEY"):
         if cur.is_name() and not cur.is_word("USING"):
             cur.name()
         return _key_body(cur, KeyDef(name=None, parts=(), primary=True))
     if cur.take("FOREIGN", "KEY"):
         return _foreign_key(cur, constraint)
+    kind_start = cur.token.start
     kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
-    if not cur.take_any("KEY", "INDEX") and not kind:
-        cur.fail("a key")
-    return named_key(cur, replace(key_of_kind(kind), name=constraint))
+    kind_end = cur.last_end
+    if not cur.take_any("KEY", "INDEX"):
+        if not kind:
+            cur.fail("a key")
+        kind_end = -1
+    key = named_key(cur, replace(key_of_kind(kind), name=constraint))
+    if kind == "UNIQUE" and key.is_over_expression:
+        without_uniqueness(cur, Edit(kind_start, kind_end, ""), kind_start)
+    return key
+
+
+def without_uniqueness(cur: Cursor, unique: Edit, start: int) -> None:
+    """Make a UNIQUE key over expressions a plain one: rows cannot be kept in an order for it."""
+    if unique.end == -1:
+        unique = Edit(start, start + len("UNIQUE"), "KEY")
+    cur.foreign.append(ForeignEdit(Flavor.MYSQL, unique, "UNIQUE over an expression"))
 
 
 def key_of_kind(kind: str) -> KeyDef:
@@ -61,7 +76,7 @@ def named_key(cur: Cursor, key: KeyDef) -> KeyDef:
 
 
 def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
-    if_not_exists = cur.if_not_exists()
+    if_not_exists = cur.kept_if("IF", "NOT", "EXISTS")
     name = cur.name() if cur.is_name() else None
     parts = tuple(KeyPart(name=n) for n in cur.names())
     cur.expect("REFERENCES")
@@ -95,7 +110,9 @@ def key_parts(cur: Cursor) -> tuple[KeyPart, ...]:
 
 def _key_part(cur: Cursor) -> KeyPart:
     if cur.is_sign("("):
-        cur.refuse("keys over expressions", "add a generated column and index that")
+        cur.parenthesised()
+        cur.take_any("ASC", "DESC")
+        return KeyPart(name="", is_expression=True)
     name, length = cur.name(), -1
     if cur.take_sign("("):
         length = cur.integer()
@@ -122,19 +139,24 @@ def index_options(cur: Cursor) -> None:
             # A plugin of one server; rows are the same without it.
             cur.name()
             cur.drop_text(start)
-        elif cur.take_any("VISIBLE", "INVISIBLE"):
+        elif cur.take_any("VISIBLE", "INVISIBLE", "IGNORED") or cur.take("NOT", "IGNORED"):
+            cur.drop_text(start)
+        elif cur.take_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "CLUSTERING"):
+            cur.take_sign("=")
+            cur.next()
             cur.drop_text(start)
         else:
             return
 
 
-def enforcement(cur: Cursor) -> None:
-    """Move past ENFORCED after a CHECK."""
+def enforcement(cur: Cursor) -> bool:
+    """Move past ENFORCED after a CHECK; return whether it is NOT ENFORCED, so only a remark."""
     if cur.take("NOT", "ENFORCED"):
-        cur.refuse("CHECK … NOT ENFORCED", "leave the constraint out: MariaDB would enforce it")
+        return True
     start = cur.token.start
     if cur.take("ENFORCED"):
         cur.drop_text(start)
+    return False
 
 
 def reference(cur: Cursor) -> tuple[str, ...]:

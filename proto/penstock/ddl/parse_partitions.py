@@ -15,9 +15,11 @@ from __future__ import annotations
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.operations import Operation, PartitionBy, Partitions
 from penstock.ddl.partitioning import made_up
+from penstock.ddl.syntax import Edit
 from penstock.schema import DdlType
 
 _MAINTENANCE = ("ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR")
+_AFTER_NAME = ("VALUES", "ENGINE", "COMMENT", "HISTORY", "CURRENT", "DATA", "INDEX", "MAX_ROWS")
 _TYPES = {
     "ADD": DdlType.ADD_PARTITION,
     "DROP": DdlType.DROP_PARTITION,
@@ -118,7 +120,7 @@ def partition_by(cur: Cursor) -> PartitionBy:
     names: tuple[str, ...] = ()
     count, has_parts = 1, False
     while not cur.at_end() and cur.token.upper not in ("SELECT", "AS"):
-        if cur.is_sign("(") and cur.peek().upper == "PARTITION":
+        if _at_definitions(cur):
             names, parted = _definitions(cur)
             has_parts |= parted
         elif cur.take("PARTITIONS"):
@@ -129,12 +131,20 @@ def partition_by(cur: Cursor) -> PartitionBy:
     return PartitionBy(None if has_parts else names or made_up(0, count))
 
 
+def _at_definitions(cur: Cursor) -> bool:
+    """Return whether partitions are listed here; MariaDB needs no word PARTITION before a name."""
+    after = cur.peek(2).upper
+    return cur.is_sign("(") and (cur.peek().upper == "PARTITION" or after in _AFTER_NAME)
+
+
 def _definitions(cur: Cursor) -> tuple[tuple[str, ...], bool]:
     """Read `(PARTITION name …, …)`; return the names, and whether there are subpartitions."""
     names, has_parts = [], False
     cur.expect_sign("(")
     while True:
-        cur.expect("PARTITION")
+        start = cur.token.start
+        if not cur.take("PARTITION"):
+            cur.edits.append(Edit(start, start, "PARTITION "))
         names.append(cur.name())
         while not (cur.is_sign(",") or cur.is_sign(")")):
             if cur.at_end():

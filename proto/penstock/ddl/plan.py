@@ -25,7 +25,7 @@ from penstock.ddl.catalog import Catalog
 from penstock.ddl.charsets import resolve
 from penstock.ddl.jobs import Jobs, named, qualified
 from penstock.ddl.lexer import quote_name
-from penstock.ddl.operations import Part
+from penstock.ddl.operations import AddKey, DropKey, Part
 from penstock.ddl.parse import parse
 from penstock.ddl.plan_alter import AlterPlan, plan_alter
 from penstock.ddl.plan_partitions import emit_altered, other_table
@@ -103,6 +103,7 @@ class _Plan(Jobs):
             case AlterTable():
                 self._alter(statement, statement.ref, statement.parts)
             case IndexStatement():
+                self._replace_index(statement)
                 part = Part(statement.operation, statement.start, statement.end)
                 self._alter(statement, statement.ref, (part,))
             case _:
@@ -111,6 +112,10 @@ class _Plan(Jobs):
     # Schemas.
 
     def _create_schema(self, statement: CreateSchema) -> None:
+        found = self.catalog.schema(statement.name)
+        if found is not None and statement.or_replace:
+            query = f"DROP DATABASE {quote_name(found.name)}"
+            self.emit(DdlType.DROP_SCHEMA, found, query)
         if self.catalog.schema(statement.name) is not None:
             if statement.if_not_exists:
                 return
@@ -195,7 +200,9 @@ class _Plan(Jobs):
         for ref in statement.refs:
             schema = self.catalog.schema(self.schema_name(ref.schema))
             found = schema and self.catalog.table(schema.name, ref.name)
-            if not schema or not found or found.kind != kind:
+            # MariaDB's DROP TABLE drops sequences, too.
+            kinds = (kind, "SEQUENCE") if kind == "TABLE" else (kind,)
+            if not schema or not found or found.kind not in kinds:
                 if statement.if_exists:
                     continue
                 raise NeedsOperator(
@@ -210,7 +217,7 @@ class _Plan(Jobs):
     def _make_room(self, schema: SchemaInfo, name: str) -> None:
         """Drop the table that is to be replaced, if there is one."""
         found = self.catalog.table(schema.name, name)
-        if found is not None and found.kind == "TABLE":
+        if found is not None and not found.is_view:
             self._drop(schema, found)
 
     def _truncate(self, statement: TruncateTable) -> None:
@@ -231,9 +238,15 @@ class _Plan(Jobs):
         """Plan the renames one after the other, so that names may swap, as one job."""
         start, planned = self.catalog, self.jobs
         self.catalog, self.jobs = start.copy(), []
-        steps = [self._rename_one(old, new) for old, new in statement.pairs]
+        steps = [
+            self._rename_one(old, new)
+            for old, new in statement.pairs
+            if not statement.if_exists or self.find(old) is not None
+        ]
         moved = {job.table_id: (job.schema_name, job.table) for job in self.jobs if job.table}
         self.catalog, self.jobs = start, planned
+        if not steps:
+            return
         schemas = {schema.name for old, _, new, _ in steps for schema in (old, new)}
         current = steps[0][2] if len(schemas) == 1 else None
         clauses = [
@@ -248,6 +261,20 @@ class _Plan(Jobs):
         else:
             self.emit(DdlType.RENAME_TABLES, owner, query, tables=tables)
 
+    def _replace_index(self, statement: IndexStatement) -> None:
+        """Drop the index that is to be replaced, if there is one."""
+        operation = statement.operation
+        if not statement.or_replace or not isinstance(operation, AddKey):
+            return
+        schema, before = self.base_table(statement.ref)
+        name = operation.key.name or ""
+        if not any(index.name.lower() == name.lower() for index in before.indexes):
+            return
+        plan = plan_alter(before, schema, (Part(DropKey(name), 0, 0),))
+        assert plan is not None, name
+        query = f"DROP INDEX {quote_name(name)} ON {quote_name(before.name)}"
+        emit_altered(self, plan, schema, plan.table, query)
+
     def _rename_one(self, old: TableRef, new: TableRef) -> tuple[SchemaInfo, str, SchemaInfo, str]:
         schema, before = self.table(old)
         target = self.schema(new.schema)
@@ -258,6 +285,8 @@ class _Plan(Jobs):
         return schema, before.name, target, new.name
 
     def _alter(self, statement: Statement, ref: TableRef, parts: tuple[Part, ...]) -> None:
+        if isinstance(statement, AlterTable) and statement.if_exists and self.find(ref) is None:
+            return
         schema, before = self.base_table(ref)
         plan: AlterPlan | None = plan_alter(before, schema, parts)
         if plan is None:

@@ -106,6 +106,9 @@ def _edits(operation: Operation, table: TableInfo) -> list[Edit]:
         case ChangeColumn(_, column):
             return column_edits(column)
         case SetOptions(options):
+            if options.charset.is_default:
+                clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
+                return [Edit(options.end, options.end, clause)]
             return changed_option_edits(options)
         case Convert():
             return convert_edits(operation, table)

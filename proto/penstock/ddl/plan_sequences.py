@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.ddl.jobs import Jobs, named
+from penstock.ddl.lexer import quote_name
 from penstock.ddl.statements import AlterSequence, CreateSequence
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType, TableInfo
@@ -21,6 +22,11 @@ def _create(jobs: Jobs, statement: CreateSequence) -> None:
     found = jobs.catalog.table(schema.name, statement.ref.name)
     if found is not None and statement.if_not_exists:
         return
+    if found is not None and found.kind == "TABLE" and statement.or_replace:
+        drop = f"DROP TABLE {quote_name(found.name)}"
+        fields = {"table_id": found.id, "table_name": found.name}
+        jobs.emit(DdlType.DROP_TABLE, schema, drop, **fields)
+        found = None
     if found is not None and not (found.is_sequence and statement.or_replace):
         jobs.check_free(schema, statement.ref.name)
     name = found.name if found is not None else statement.ref.name

@@ -5,9 +5,9 @@
     BOOL                        1            1                         0
     FLOAT, FLOAT(p ≤ 24)        4            12                        -1, or as written
     DOUBLE, REAL, FLOAT(p > 24) 5            22                        -1, or as written
-    DECIMAL                     0xf6         10, at most 65            0, at most 30
+    DECIMAL                     0xf6         10, at most 65            0, at most 38
     BIT                         16           1, at most 64             0
-    YEAR                        13           4                         0
+    YEAR                        13           4; 2 if written           0
     DATE                        10           10                        0
     DATETIME, TIMESTAMP         12 7         19, or 20 + fsp           fsp
     TIME                        11           10, or 11 + fsp           fsp
@@ -17,6 +17,8 @@
     ENUM, SET                   f7 f8        longest name; all joined  0
     JSON                        0xf5         4294967295                0
     GEOMETRY, POINT, …          0xff         4294967295                WKB's number, GEOMETRY's is 0
+    UUID                        0xfe         36, a text in ascii       0
+    INET4, INET6                15           15, 39, a text in ascii   0
 
 Types of bytes (BINARY, BLOB …) have the codes of text; their character set is `binary`, and so
 is that of geometries.
@@ -65,6 +67,14 @@ POINT_BYTES = 25
 """SRID, byte order, number and two coordinates: what a key over a POINT holds."""
 NUMERIC = frozenset({*INTEGERS, "DECIMAL", "FLOAT", "DOUBLE"})
 VARCHAR_BYTES_MAX = 65535
+SCALE_MAX = 38
+"""MariaDB's; MySQL stops at 30."""
+NATIVE = {
+    "UUID": (MysqlType.STRING, 36),
+    "INET4": (MysqlType.VARCHAR, 15),
+    "INET6": (MysqlType.VARCHAR, 39),
+}
+"""MariaDB's types whose values are texts here."""
 CHAR_MAX = 255
 
 Shape = tuple[MysqlType, int, int]
@@ -84,7 +94,9 @@ def shape_of(column: ColumnDef, charset: str) -> Shape:
         tp, flen = INTEGERS[name]
         if spec.unsigned and name != "BIGINT":
             flen -= 1
-        return tp, spec.numbers[0] if spec.numbers else flen, 0
+        return tp, (spec.numbers[0] if spec.numbers else 0) or flen, 0
+    if name in NATIVE:
+        return (*NATIVE[name], 0)
     if name in _TIMES:
         return _time_shape(column)
     if name in _STRINGS:
@@ -118,7 +130,7 @@ def _number_shape(column: ColumnDef) -> Shape:
         "BOOL": (MysqlType.TINY, 1, 0),
         "SERIAL": (MysqlType.LONGLONG, 20, 0),
         "DATE": (MysqlType.DATE, 10, 0),
-        "YEAR": (MysqlType.YEAR, 4, 0),
+        "YEAR": (MysqlType.YEAR, 2 if spec.numbers == (2,) else 4, 0),
         "JSON": (MysqlType.JSON, 0xFFFFFFFF, 0),
     }
     if spec.name in GEOMETRIES:
@@ -126,7 +138,7 @@ def _number_shape(column: ColumnDef) -> Shape:
     if spec.name in fixed:
         return fixed[spec.name]
     if spec.name == "BIT":
-        bits = spec.numbers[0] if spec.numbers else 1
+        bits = (spec.numbers[0] if spec.numbers else 0) or 1
         if not 1 <= bits <= 64:
             raise refuse(column, "BIT has 1 to 64 bits", "choose a length in that range")
         return MysqlType.BIT, bits, 0
@@ -140,11 +152,11 @@ def _decimal_shape(column: ColumnDef) -> Shape:
     digits, scale = (*column.type.numbers, *(10, 0)[len(column.type.numbers) :])
     if digits == 0:
         digits = 10
-    if not (digits <= 65 and scale <= 30 and scale <= digits):
+    if not (digits <= 65 and scale <= SCALE_MAX and scale <= digits):
         raise refuse(
             column,
             f"DECIMAL({digits},{scale}) is out of range",
-            "at most 65 digits, 30 of them decimals, and no more decimals than digits",
+            f"at most 65 digits, {SCALE_MAX} of them decimals, and no more decimals than digits",
         )
     return MysqlType.NEWDECIMAL, digits, scale
 
@@ -212,7 +224,7 @@ def _names_shape(column: ColumnDef) -> Shape:
     names = elems_of(column)
     if not names:
         raise refuse(column, f"{column.type.name} without names", "list its names")
-    if len({n.lower() for n in names}) < len(names):
+    if len(set(names)) < len(names):  # Whether letter case counts is up to the collation.
         raise refuse(column, "the same name twice", "list every name once")
     if column.type.name == "ENUM":
         return MysqlType.ENUM, max(map(len, names)), 0

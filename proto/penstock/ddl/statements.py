@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.ddl.operations import Operation, Part
-from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions, TableRef
+from penstock.ddl.syntax import (
+    Charset,
+    ColumnDef,
+    Edit,
+    ForeignEdit,
+    KeyDef,
+    TableOptions,
+    TableRef,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +26,8 @@ class Statement:
     start: int = 0
     end: int = 0
     edits: tuple[Edit, ...] = ()
+    foreign: tuple[ForeignEdit, ...] = ()
+    """How it reads on servers of one flavor only, see `foreign.py`."""
     refs: tuple[TableRef, ...] = ()
 
 
@@ -28,6 +38,7 @@ class CreateSchema(Statement):
     name: str
     if_not_exists: bool
     charset: Charset
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,7 @@ class RenameTables(Statement):
     """RENAME TABLE, one or several."""
 
     pairs: tuple[tuple[TableRef, TableRef], ...]
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +111,7 @@ class AlterTable(Statement):
 
     ref: TableRef
     parts: tuple[Part, ...]
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +120,7 @@ class IndexStatement(Statement):
 
     ref: TableRef
     operation: Operation
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

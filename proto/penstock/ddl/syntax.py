@@ -21,6 +21,22 @@ class Edit:
     text: str
 
 
+class Flavor(Enum):
+    """A kind of server, by what it can read."""
+
+    MYSQL = "MySQL"
+    MARIADB = "MariaDB"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignEdit:
+    """How a statement reads on a server that lacks something, and what that is."""
+
+    flavor: Flavor
+    edit: Edit
+    what: str
+
+
 def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
     """Return `text[start:end]` with those edits that lie within it."""
     out: list[str] = []
@@ -71,6 +87,8 @@ class Charset:
     collate: str | None = None
     end: int = -1
     """Where a missing COLLATE would go."""
+    is_default: bool = False
+    """CHARACTER SET DEFAULT is written: what the schema has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +118,7 @@ class KeyPart:
 
     name: str
     length: int = -1
+    is_expression: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +137,14 @@ class KeyDef:
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()
     """What a foreign key asks for, in capitals: `ON DELETE CASCADE`."""
+    is_check: bool = False
+    is_remark: bool = False
+    """A CHECK that is NOT ENFORCED."""
+
+    @property
+    def is_over_expression(self) -> bool:
+        """True when only the server that runs it knows what the key holds."""
+        return any(part.is_expression for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from penstock.ddl.defaults import default_of
 from penstock.ddl.shapes import (
     INTEGERS,
     LARGE_TYPES,
+    NATIVE,
     NUMERIC,
     TEXT_TYPES,
     elems_of,
@@ -47,6 +48,7 @@ def build_column(column: ColumnDef, column_id: int, inherited: tuple[str, str]) 
         generated_expr=column.generated,
         generated_stored=column.stored,
         comment=column.comment,
+        native=spec.name if spec.name in NATIVE else "",
     )
     return default_of(info, column.default)
 
@@ -77,6 +79,8 @@ def _is_text(spec: TypeSpec) -> bool:
 def _charset(spec: TypeSpec, inherited: tuple[str, str]) -> tuple[str, str]:
     if spec.name == "JSON":
         return "utf8mb4", "utf8mb4_bin"
+    if spec.name in NATIVE:
+        return "ascii", "ascii_bin"
     if not _is_text(spec):
         if spec.charset.charset not in (None, "binary"):
             raise NeedsOperator(

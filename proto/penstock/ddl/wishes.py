@@ -110,7 +110,7 @@ def _known_column(draft: Draft, name: str) -> str:
 
 
 def _known_key(draft: Draft, name: str) -> str:
-    if draft.key(name) is None:
+    if draft.key(name) is None and not draft.has_expression(name):
         raise draft.refuse(f"index {name!r} does not exist", "check the name")
     return name.lower()
 
@@ -126,10 +126,20 @@ def skipped(table: TableInfo, operation: Operation) -> bool:
                     "some of the columns in ADD IF NOT EXISTS (…) exist", "add them one by one"
                 )
             return all(known)
-        case DropColumn(name, if_exists=True) | ChangeColumn(name, if_exists=True):
+        case (
+            DropColumn(name, if_exists=True)
+            | ChangeColumn(name, if_exists=True)
+            | RenameColumn(name, if_exists=True)
+            | SetDefault(name, if_exists=True)
+        ):
             return draft.column(name) is None
+        case RenameKey(name, if_exists=True):
+            return draft.key(name) is None and not draft.has_expression(name)
         case DropKey(name, if_exists=True):
-            return draft.key(name) is None and not operation.lenient
+            is_there = draft.key(name) is not None or draft.has_expression(name)
+            return not is_there and not operation.lenient
         case AddKey(key):
-            return key.if_not_exists and key.name is not None and draft.key(key.name) is not None
+            name = key.name or ""
+            is_there = draft.key(name) is not None or draft.has_expression(name)
+            return key.if_not_exists and is_there
     return False

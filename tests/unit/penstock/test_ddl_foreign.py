@@ -1,0 +1,198 @@
+"""What only some servers can read: followed, and spelled for each downstream."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.ddl.foreign import spelled_for
+from penstock.ddl.syntax import Flavor
+from penstock.errors import NeedsOperator
+from penstock.schema import MysqlType
+from penstock.tableinfo import table_from_json, table_to_json
+from tests.unit.penstock.ddl_session import DdlSession
+
+TAIL = "DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+
+
+def queries(*statements: str) -> list[str]:
+    session = DdlSession(*statements[:-1])
+    return [job.query for job in session.run(statements[-1])]
+
+
+def spelled(flavor: Flavor, *statements: str) -> list[str]:
+    return [" ".join(spelled_for(flavor, sql).sql.split()) for sql in queries(*statements)]
+
+
+@pytest.mark.parametrize(
+    ("definition", "written"),
+    [
+        ("VARCHAR(36) DEFAULT uuid()", "VARCHAR(36) DEFAULT (uuid())"),
+        ("DATE DEFAULT curdate()", "DATE DEFAULT (curdate())"),
+        ("DATE DEFAULT CURRENT_DATE", "DATE DEFAULT (CURRENT_DATE)"),
+        ("DATE DEFAULT now()", "DATE DEFAULT (now())"),
+        ("CHAR(9) DEFAULT REVERSE('aha')", "CHAR(9) DEFAULT (REVERSE('aha'))"),
+        ("TIMESTAMP(6) DEFAULT NOW()", "TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6)"),
+        ("DATETIME DEFAULT NOW() ON UPDATE NOW(3)",
+         "DATETIME DEFAULT NOW() ON UPDATE CURRENT_TIMESTAMP"),
+        ("DECIMAL(10.2)", "DECIMAL(10)"),
+        ("VARCHAR(3) COLLATE DEFAULT", "VARCHAR(3) "),
+        ("VARCHAR(3) CHARACTER SET DEFAULT", "VARCHAR(3) "),
+        ("INT AS (j->>'$.b') PERSISTENT", "INT AS (JSON_UNQUOTE(JSON_EXTRACT(j, '$.b'))) STORED"),
+    ],
+)  # fmt: skip
+def test_what_flavors_spell_differently_is_written_as_both_read_it(
+    definition: str, written: str
+) -> None:
+    (query,) = queries(f"CREATE TABLE t (a {definition})")
+    assert " ".join(query.split()) == f"CREATE TABLE `t` (a {written}) {TAIL}"
+
+
+def test_a_column_that_counts_has_no_nulls_although_an_old_dump_says_so() -> None:
+    session = DdlSession("CREATE TABLE t (id INT UNSIGNED NULL AUTO_INCREMENT, PRIMARY KEY (id))")
+    assert session.table().columns[0].is_not_null
+    assert "NULL" not in session.history[-1].query
+
+
+def test_an_index_over_an_expression_is_known_by_its_name_only() -> None:
+    session = DdlSession(
+        "CREATE TABLE t (a INT PRIMARY KEY, j JSON, KEY k ((a + 1), a), KEY ((a * 2)),"
+        " UNIQUE u ((a + 2)), INDEX mv ((CAST(j->'$.x' AS UNSIGNED ARRAY))))"
+    )
+    assert session.table().expression_indexes == ("k", "functional_index", "u", "mv")
+    assert session.table().indexes == ()
+    assert table_from_json(table_to_json(session.table())) == session.table()
+    session.run("ALTER TABLE t DROP INDEX k, RENAME INDEX mv TO mv2", "CREATE INDEX k ON t ((a))")
+    assert session.table().expression_indexes == ("functional_index", "u", "mv2", "k")
+    for refused in ("CREATE INDEX K ON t (a)", "DROP INDEX mv ON t"):
+        with pytest.raises(NeedsOperator):
+            session.run(refused)
+
+
+def test_a_mariadb_gets_no_index_over_an_expression_and_no_check_that_is_a_remark() -> None:
+    sql = (
+        "CREATE TABLE t (a INT CHECK (a > 1) NOT ENFORCED, KEY k ((a + 1)), b INT,"
+        " CONSTRAINT c CHECK (b > 0) NOT ENFORCED, CHECK (b > 2))"
+    )
+    assert spelled(Flavor.MARIADB, sql) == [
+        f"CREATE TABLE `t` (a INT , b INT, CHECK (b > 2)) {TAIL}"
+    ]
+    told = spelled_for(Flavor.MARIADB, queries(sql)[0])
+    assert told.lacking == ("CHECK … NOT ENFORCED", "indexes over expressions")
+    alter = (
+        "ALTER TABLE t ADD INDEX ((a)), ADD x INT, ALTER CHECK c ENFORCED, ALTER a SET INVISIBLE"
+    )
+    assert spelled(Flavor.MARIADB, sql, alter) == ["ALTER TABLE `t` ADD x INT"]
+    assert spelled(Flavor.MARIADB, sql, "CREATE INDEX e ON t ((a))") == [""]
+    gone = spelled_for(Flavor.MARIADB, "ALTER TABLE `t` DROP INDEX k, DROP INDEX l", ["K"])
+    assert gone.sql == "ALTER TABLE `t` DROP INDEX l"
+    dropped = spelled(Flavor.MARIADB, sql, "ALTER TABLE t DROP CHECK c")
+    assert dropped == ["ALTER TABLE `t` DROP CONSTRAINT IF EXISTS c"]
+
+
+def test_no_downstream_keeps_rows_unique_by_an_expression() -> None:
+    sql = "CREATE TABLE t (a INT, UNIQUE KEY u ((a + 1)), UNIQUE v ((a + 2)))"
+    (made,) = spelled(Flavor.MYSQL, sql)
+    assert made == f"CREATE TABLE `t` (a INT, KEY u ((a + 1)), KEY v ((a + 2))) {TAIL}"
+    assert spelled(Flavor.MYSQL, sql, "CREATE UNIQUE INDEX w ON t ((a))") == [
+        "CREATE INDEX w ON `t` ((a))"
+    ]
+
+
+def test_a_mysql_gets_texts_for_types_that_only_a_mariadb_has() -> None:
+    sql = "CREATE TABLE t (u UUID PRIMARY KEY, i INET6 NOT NULL, f INET4)"
+    ascii_ = "CHARACTER SET ascii COLLATE ascii_bin"
+    assert spelled(Flavor.MYSQL, sql) == [
+        f"CREATE TABLE `t` (u CHAR(36) {ascii_} PRIMARY KEY, i CHAR(39) {ascii_} NOT NULL,"
+        f" f CHAR(15) {ascii_}) {TAIL}"
+    ]
+    assert spelled(Flavor.MARIADB, sql) == queries(sql)
+    columns = DdlSession(sql).table().columns
+    assert [(c.native, c.tp, c.flen) for c in columns] == [
+        ("UUID", MysqlType.STRING, 36),
+        ("INET6", MysqlType.VARCHAR, 39),
+        ("INET4", MysqlType.VARCHAR, 15),
+    ]
+    assert table_from_json(table_to_json(DdlSession(sql).table())) == DdlSession(sql).table()
+
+
+def test_a_mysql_gets_no_sequences_and_no_defaults_of_them() -> None:
+    sequence = "CREATE SEQUENCE s"
+    table = "CREATE TABLE t (a INT DEFAULT NEXTVAL(s), b INT DEFAULT (NEXT VALUE FOR d.s + 1))"
+    assert spelled(Flavor.MYSQL, sequence) == [""]
+    assert spelled(Flavor.MYSQL, sequence, table) == [f"CREATE TABLE `t` (a INT , b INT ) {TAIL}"]
+    assert spelled(Flavor.MYSQL, sequence, "DROP SEQUENCE s") == [""]
+    assert spelled(Flavor.MARIADB, sequence, table) == queries(sequence, table)
+
+
+def test_a_mysql_gets_no_options_that_only_a_mariadb_has() -> None:
+    sql = "CREATE TABLE t (a TEXT COMPRESSED=zlib, y YEAR(2)) ENGINE=Aria TRANSACTIONAL=1"
+    assert spelled(Flavor.MYSQL, sql) == [f"CREATE TABLE `t` (a TEXT , y YEAR) {TAIL}"]
+    drop = "ALTER TABLE t DROP CONSTRAINT IF EXISTS c, DROP FOREIGN KEY IF EXISTS f"
+    assert queries(sql, drop) == [drop.replace("TABLE t", "TABLE `t`")]
+    assert spelled(Flavor.MYSQL, sql, drop) == [
+        "ALTER TABLE `t` DROP CONSTRAINT c, DROP FOREIGN KEY f"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "made"),
+    [
+        ("RENAME TABLE IF EXISTS nope TO n, t NOWAIT TO u", ["RENAME TABLE `t` TO `u`"]),
+        ("RENAME TABLE IF EXISTS nope TO n", []),
+        ("ALTER TABLE IF EXISTS nope ADD x INT", []),
+        ("ALTER TABLE t WAIT 5 RENAME COLUMN IF EXISTS z TO y, ADD x INT",
+         ["ALTER TABLE `t` ADD x INT"]),
+        ("ALTER TABLE t RENAME INDEX IF EXISTS z TO y, ALTER COLUMN IF EXISTS z SET DEFAULT 1", []),
+        ("DROP TABLE t WAIT 10", ["DROP TABLE `t`"]),
+        ("TRUNCATE TABLE t NOWAIT", ["TRUNCATE TABLE `t`"]),
+        ("CREATE INDEX i ON t WAIT 1 (a)", ["CREATE INDEX i ON `t` (a)"]),
+        ("DROP INDEX k ON t NOWAIT", ["DROP INDEX k ON `t`"]),
+        ("CREATE OR REPLACE INDEX k ON t (a, b)",
+         ["DROP INDEX `k` ON `t`", "CREATE INDEX k ON `t` (a, b)"]),
+        ("CREATE OR REPLACE UNIQUE INDEX n ON t (b)", ["CREATE UNIQUE INDEX n ON `t` (b)"]),
+        ("ALTER TABLE t CHARACTER SET DEFAULT", [f"ALTER TABLE `t` {TAIL}"]),
+        ("CREATE OR REPLACE DATABASE e",
+         ["DROP DATABASE `e`", "CREATE DATABASE `e` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"]),
+    ],
+)  # fmt: skip
+def test_clauses_of_mariadb_are_followed(sql: str, made: list[str]) -> None:
+    found = queries("CREATE DATABASE e", "CREATE TABLE t (a INT, b INT, KEY k (a))", sql)
+    assert [" ".join(query.split()) for query in found] == made
+
+
+def test_partitions_may_be_listed_without_the_word() -> None:
+    session = DdlSession(
+        "CREATE TABLE t (a INT) PARTITION BY RANGE (a) (p0 VALUES LESS THAN (1),"
+        " p1 VALUES LESS THAN (9))"
+    )
+    assert session.table().partitions == ("p0", "p1")
+    assert "(PARTITION p0 VALUES LESS THAN (1), PARTITION p1 " in session.history[-1].query
+
+
+def test_dropping_tables_drops_sequences_too_and_a_sequence_may_replace_a_table() -> None:
+    session = DdlSession("CREATE SEQUENCE s", "CREATE TABLE t (a INT)", "DROP TABLE s")
+    assert session.history[-1].query == "DROP SEQUENCE `s`"
+    session.run("CREATE OR REPLACE SEQUENCE t")
+    assert session.table().is_sequence
+
+
+def test_a_unique_key_may_be_longer_than_any_index() -> None:
+    session = DdlSession("CREATE TABLE t (a TEXT UNIQUE, b VARCHAR(4000), UNIQUE (b, a))")
+    assert [i.name for i in session.table().indexes] == ["a", "b"]
+    assert all(p.length == -1 for i in session.table().indexes for p in i.columns)
+
+
+def test_names_of_an_enum_may_be_equal_but_for_case() -> None:
+    column = DdlSession("CREATE TABLE t (e ENUM('a', 'A') COLLATE utf8mb4_bin)").table().columns[0]
+    assert column.elems == ("a", "A")
+
+
+def test_a_decimal_may_have_as_many_decimals_as_a_mariadb_allows() -> None:
+    assert DdlSession("CREATE TABLE t (d DECIMAL(65,38))").table().columns[0].decimal == 38
+
+
+def test_merge_tables_are_refused_and_other_engines_do_not_heed_a_union() -> None:
+    with pytest.raises(NeedsOperator, match="MERGE tables"):
+        queries("CREATE TABLE t (a INT) ENGINE=MERGE UNION=(x, y)")
+    (query,) = queries("CREATE TABLE t (a INT) ENGINE=InnoDB UNION=(x, y)")
+    assert "UNION" not in query
