@@ -151,7 +151,13 @@ def test_what_mysql_would_refuse_is_refused(body: str) -> None:
 
 @pytest.mark.parametrize(
     "tail",
+    ["AS SELECT 1", "SELECT 1", "FROBNICATE=1", "PARTITION BY SYSTEM_TIME"],
 )
 def test_what_penstock_cannot_follow_after_a_table_is_refused(tail: str) -> None:
     with pytest.raises(NeedsOperator):
         DdlSession(f"CREATE TABLE t (a INT) {tail}")
+
+
+def test_paths_of_one_server_are_left_out() -> None:
+    session = DdlSession("CREATE TABLE t (a INT) DATA DIRECTORY='/x' INDEX DIRECTORY = '/y'")
+    assert "DIRECTORY" not in session.history[-1].query
