@@ -2,9 +2,10 @@
 SOURCE ?= flights
 SINK ?= $(if $(filter mysql,$(SOURCE)),mysql,sqlite)
 ONLY ?=
+RELEASE ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow demo bench clean
+.PHONY: help setup proto proto-check fmt check test test-slow demo bench fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,9 @@ test-slow: setup  ## The long sweeps that `make test` leaves out
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)
+
+fresh:  ## The README's commands on bare Debian machines; RELEASE=trixie, ONLY='demo$$' (a pattern) pick. Needs root
+	@deploy/fresh.sh $(RELEASE:%=-r %) $(if $(ONLY),-o '$(ONLY)')
 
 check: setup proto-check  ## Style, types and import rules
 	$(BIN)/ruff format --check .
