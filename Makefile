@@ -22,8 +22,8 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
-test: check  ## All checks and all tests, against real etcd, Spark and MariaDB
-	$(BIN)/python -m pytest
+test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL
+	$(BIN)/python -m tests
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -m slow
