@@ -98,7 +98,13 @@ def downstream_url(sink: str, syncer: SyncerConfig, env: Mapping[str, str] | Non
                 hint="set sink = sqlite:///file.db, or another db-type",
             )
         url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:  # The URL may hold a password, and is not repeated.
+        raise NeedsOperator(
+            f"unreadable downstream URL: {error}",
+            hint="write mysql://user:password@host:port/ and percent-encode special characters",
+        ) from error
     if syncer.db_type and (syncer.db_type == "sqlite") != (scheme == "sqlite"):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
