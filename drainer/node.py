@@ -274,6 +274,7 @@ def _wired(
         sink=parts.sink,
         thread=parts.thread,
         checkpoint=checkpoint,
+        tables=lambda: [table for _, table in schemas.catalog.tables()],
     )
     pipeline = Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
     pipeline.progress.left_out = selection.describe

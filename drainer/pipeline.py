@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from penstock.failpoints import point
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
+    from penstock.schema import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Source:
 class Downstream:
     """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now.
 
-    `large` prepares a transaction that lies on the disk.
+    `large` prepares a transaction that lies on the disk, `tables` are there when it all begins.
     """
 
     strategy: Strategy
@@ -78,6 +79,7 @@ class Downstream:
     sink: Sink
     thread: SinkThread
     checkpoint: Checkpoint
+    tables: Callable[[], Iterable[TableInfo]] = tuple
 
 
 @dataclass(slots=True)
@@ -104,7 +106,8 @@ class Pipeline:
     ) -> None:
         """Wire the stages; an idle stream moves the checkpoint each `checkpoint_interval_s`."""
         checkpoint = downstream.checkpoint
-        self.progress = Progress(checkpoint, waits_for=downstream.sink.waits_for)
+        sink = downstream.sink
+        self.progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
         self._source = source
         self._planner = source.planner
         self._wake = source.pumps.arrived
@@ -244,6 +247,7 @@ class Pipeline:
         """Commit step after step; the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
+        await downstream.thread.call(lambda: downstream.sink.look_at(downstream.tables()))
         while (work := await self._queue.get()) is not None:
             if work.prepared is not None:
                 await asyncio.wait((work.prepared,))
