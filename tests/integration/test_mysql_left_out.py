@@ -55,7 +55,7 @@ def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go
     status = source.fails()
     assert "shop.bad" in status["problem"]
     verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
-    assert verbs == ["skip-table", "skip"]
+    assert verbs == ["reload", "skip-table", "skip"]
     assert status["statement"] in status["overrides"][-1]
     assert "skip-table shop.bad" in source.text()
     assert "shop.bad is left out" in ask(source, "skip-table", "shop.bad")
@@ -134,7 +134,7 @@ def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
     )  # fmt: skip
     status = source.fails()
     verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
-    assert verbs == ["replace", "inject", "skip-table", "skip"]
+    assert verbs == ["replace", "inject", "reload", "skip-table", "skip"]
     ask(source, "skip-table", "shop.bad")
     fresh.insert(2)
     source.catch_up(fresh)
