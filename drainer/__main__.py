@@ -60,6 +60,10 @@ def _run(argv: Sequence[str] | None) -> int:
     from penstock import service
     from penstock.settings_text import differing
 
+    if {"-h", "--help"} & set(arguments):
+        from drainer.ddl_command import USAGE
+
+        sys.stdout.write(f"{USAGE}\n")
     config, notes = load_settings(arguments, prog="drainer")
     # Py4J logs every call into the JVM below warning level.
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -18,8 +18,20 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from drainer.apply.work import TableRows
+from drainer.left_out import (
+    CONVERTED,
+    FILTER,
+    IGNORED,
+    LOOP_BACK,
+    OVERRIDE,
+    ROWS,
+    TRANSACTIONS,
+    VALUES,
+    Counts,
+    LeftOut,
+)
 from drainer.loopback import MarkTable
-from penstock.errors import Malformed
+from penstock.errors import Malformed, NeedsOperator
 from penstock.filters.rules import RowPolicy
 from penstock.model import BinlogType, MutationType
 from penstock.pb import binlog_pb2 as pb
@@ -30,25 +42,55 @@ _INT32_BYTES_MAX = 2**31 - 1
 _INSERT, _UPDATE, _DELETE = (bytes([kind]) for kind in MutationType)
 
 Target = tuple[str, TableInfo]
-Lookup = Callable[[int, int], Target | None]
-"""(table id, schema version) to the table as it then was; None for one that is dropped."""
+Lookup = Callable[[int, int], Target]
+"""(table id, schema version) to the table as it then was; `Screened` if not all rows go there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What of a table's rows is left out, and because of what: `policy` None takes no row at all.
+
+    `name` is the table's name in the counts. Of rows that pass, the values of the `lacking`
+    columns do not, and those of the `converted` ones go into a column of another definition.
+    """
+
+    name: str
+    policy: RowPolicy | None = None
+    cause: str = FILTER
+    lacking: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
+
+    @property
+    def takes_nothing(self) -> bool:
+        """True when no row passes, so that none needs to be looked at."""
+        return self.policy is None or self.policy.takes_nothing
+
+    def counts(self, rows: int, kept_kinds: bytes) -> Counts:
+        """Return the counts where `rows` are left out and changes of these kinds are not."""
+        found = Counts()
+        if rows:
+            found[LeftOut(ROWS, self.cause, self.name)] = rows
+        written = len(kept_kinds) - kept_kinds.count(_DELETE)
+        for kind, columns in ((VALUES, self.lacking), (CONVERTED, self.converted)):
+            for column in columns if written else ():
+                found[LeftOut(kind, OVERRIDE, self.name, column)] = written
+        return found
 
 
 class Screened(tuple[str, TableInfo]):
-    """A target that not all rows reach; what is left out is told to `tally` once it is final."""
+    """A target that not all of its rows, or not all of their values, reach."""
 
-    policy: RowPolicy
-    tally: Callable[[int], None]
+    loss: Loss
     target: Target
 
-    def __new__(cls, target: Target, policy: RowPolicy, tally: Callable[[int], None]) -> Screened:
-        """Put a policy before a target."""
+    def __new__(cls, target: Target, loss: Loss) -> Screened:
+        """Put what is left out before a target."""
         made = super().__new__(cls, target)
-        made.policy, made.tally, made.target = policy, tally, target
+        made.loss, made.target = loss, target
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Compare the policies too."""
+        """Compare what is left out too."""
         return self is other
 
     __hash__ = object.__hash__
@@ -56,14 +98,13 @@ class Screened(tuple[str, TableInfo]):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transaction's changes in one table, in their order; `left_out` rows were filtered."""
+    """One transaction's changes in one table, in their order, and what of them is left out."""
 
     table_id: int
     target: Target
     kinds: bytes
     rows: list[bytes]
-    left_out: int = 0
-    tally: Callable[[int], None] | None = None
+    left_out: Counts | None = None
 
 
 class Targets:
@@ -71,15 +112,15 @@ class Targets:
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self._known: dict[tuple[int, int], Target | None] = {}
-        self._latest: dict[int, Target | None] = {}
+        self._known: dict[tuple[int, int], Target] = {}
+        self._latest: dict[int, Target] = {}
 
     def clear(self) -> None:
         """Ask anew from here on."""
         self._known.clear()
         self._latest.clear()
 
-    def of(self, table_id: int, version: int) -> Target | None:
+    def of(self, table_id: int, version: int) -> Target:
         """Return what the lookup does."""
         key = (table_id, version)
         if key not in self._known:
@@ -106,6 +147,8 @@ class Collector:
     def __init__(self) -> None:
         self.rows = 0
         self.bytes = 0
+        self.left_out = Counts()
+        """What does not go downstream of all that was added."""
         self._transactions = 0
         self._columns: dict[int, _Column] = {}
 
@@ -122,8 +165,8 @@ class Collector:
     def add(self, changes: list[Change], size: int) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
-            if change.tally is not None:
-                change.tally(change.left_out)
+            if change.left_out:
+                self.left_out.update(change.left_out)
             if not change.rows:
                 continue
             column = self._columns.get(change.table_id)
@@ -166,34 +209,54 @@ def parse_merged(ts: int, payload: bytes) -> Any:
     return binlog
 
 
-def read_changes(prewrite_value: bytes, lookup: Lookup) -> tuple[list[Change], int]:
-    """Return a transaction's changes, and how many rows were for tables that are dropped.
+def _parsed(prewrite_value: bytes) -> Any:
+    try:
+        return pb.PrewriteValue.FromString(prewrite_value)
+    except DecodeError as error:
+        raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
 
-    One that carries this Drainer's mark has no changes (`drainer.loopback`).
+
+def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[Change]:
+    """Return a transaction's changes; some may only count what is left out.
+
+    One that carries this Drainer's mark has no changes but that count (`drainer.loopback`).
 
     Raises `Malformed` when the bytes are no row changes or their lists and sequence disagree.
     """
-    try:
-        value = pb.PrewriteValue.FromString(prewrite_value)
-    except DecodeError as error:
-        raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
+    value = _parsed(prewrite_value)
     version = value.schema_version
     targets = [lookup(mutation.table_id, version) for mutation in value.mutations]
     if MarkTable in map(type, targets) and _is_returning(value.mutations, targets):
-        return [], 0
+        return [Change(0, targets[0], b"", [], Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))]
     changes = []
-    dropped = 0
     for mutation, target in zip(value.mutations, targets, strict=True):
-        if target is None:
-            dropped += len(_in_sequence(mutation)[1])
-        elif isinstance(target, MarkTable):
+        if isinstance(target, MarkTable):
             continue
-        elif isinstance(target, Screened):
+        if isinstance(target, Screened):
             changes.append(_screened(mutation, target))
         else:
             # Tables that are one downstream have one id in their targets.
             changes.append(Change(target[1].id, target, *_in_sequence(mutation)))
-    return changes, dropped
+    return changes
+
+
+def ignored_counts(prewrite_value: bytes, lookup: Lookup) -> Counts:
+    """Return the counts of a transaction that an operator leaves out whole."""
+    value = _parsed(prewrite_value)
+    found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
+    for mutation in value.mutations:
+        name = name_of(lookup, mutation.table_id, value.schema_version)
+        found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
+    return found
+
+
+def name_of(lookup: Lookup, table_id: int, version: int) -> str:
+    """Return the name of a table for the counts, or its id where that is all that is known."""
+    try:
+        target = lookup(table_id, version)
+    except NeedsOperator:
+        return f"id {table_id}"
+    return target.loss.name if isinstance(target, Screened) else f"{target[0]}.{target[1].name}"
 
 
 def is_own(mutation: Any, marks: MarkTable) -> bool:
@@ -201,20 +264,20 @@ def is_own(mutation: Any, marks: MarkTable) -> bool:
     return marks.stops(*_in_sequence(mutation))
 
 
-def _is_returning(mutations: Iterable[Any], targets: Iterable[Target | None]) -> bool:
-    """Tell whether a transaction came from here, and count it then."""
-    for mutation, target in zip(mutations, targets, strict=True):
-        if isinstance(target, MarkTable) and is_own(mutation, target):
-            target.note()
-            return True
-    return False
+def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
+    """Tell whether a transaction came from here."""
+    return any(
+        isinstance(target, MarkTable) and is_own(mutation, target)
+        for mutation, target in zip(mutations, targets, strict=True)
+    )
 
 
 def _screened(mutation: Any, screen: Screened) -> Change:
     """Return what of a mutation passes; the rows of one that does not are not even looked at."""
-    policy, target, tally = screen.policy, screen.target, screen.tally
-    if policy.takes_nothing:
-        return Change(target[1].id, target, b"", [], len(mutation.sequence), tally)
+    loss, target = screen.loss, screen.target
+    policy = loss.policy
+    if policy is None or policy.takes_nothing:
+        return Change(target[1].id, target, b"", [], loss.counts(len(mutation.sequence), b""))
     kinds, rows = _in_sequence(mutation)
     policy.check(kinds)
     dropped, is_kept = policy.dropped, policy.is_kept
@@ -223,11 +286,10 @@ def _screened(mutation: Any, screen: Screened) -> Change:
         for i, kind in enumerate(kinds)
         if kind not in dropped and (is_kept is None or is_kept(kind, rows[i]))
     ]
-    if len(kept) == len(rows):
-        return Change(target[1].id, target, kinds, rows)
     left_out = len(rows) - len(kept)
-    passed = bytes(kinds[i] for i in kept)
-    return Change(target[1].id, target, passed, [rows[i] for i in kept], left_out, tally)
+    if left_out:
+        kinds, rows = bytes(kinds[i] for i in kept), [rows[i] for i in kept]
+    return Change(target[1].id, target, kinds, rows, loss.counts(left_out, kinds))
 
 
 def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:

@@ -1,107 +1,174 @@
 """`drainer ddl`: what an operator decides about a DDL that stops a Drainer.
 
-    drainer ddl list [settings]                          the checkpoint, what comes next, decisions
-    drainer ddl skip <commit_ts> [settings]              neither run it downstream nor track it
-    drainer ddl replace <commit_ts> "<sql>" [settings]   run and track this statement in its place
+    drainer ddl list                            what it is stopped at, the overrides, their counts
+    drainer ddl track <commit_ts>               the downstream has it, or gets it by hand: go on
+    drainer ddl replace <commit_ts> "<sql>"     run this statement there instead
+    drainer ddl skip <commit_ts>                go on without it: what it brings is left out
+    drainer ddl undo <commit_ts>                take an override back, while its DDL is to come
 
-The settings are those that the Drainer itself is started with (`--config`, `--data-dir`,
-`--etcd-urls`, …): they tell its name and its etcd. It may be stopped, and usually is; a decision is
-read when it starts.
+The settings, after the command, are those that the Drainer itself is started with (`--config`,
+`--data-dir`, `--etcd-urls`, …): they tell its name, its etcd and its downstream. It must be
+stopped; an override is read when it starts. Once the checkpoint has passed a DDL that was skipped
+or replaced, `track` takes back into replication, from the checkpoint on, what was left out for it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from drainer import consequences
 from drainer.config import DrainerConfig
-from drainer.decisions import decide, decisions
 from drainer.home import Home
+from drainer.left_out import OVERRIDE, Totals, lines
 from drainer.original import load_settings
+from drainer.override_store import forget, made_now, overrides, record
+from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.schema import SchemaTracker, Tracked
 from drainer.sinks import Checkpoint, open_sink
 from penstock.ddl.parse import parse
 from penstock.errors import NeedsOperator
 from penstock.etcd import EtcdClient, connect
 from penstock.history import History
 from penstock.registry import Registry
-from penstock.schema import DdlJob
+from penstock.schema import DdlJob, TableInfo
 from penstock.security import Security
 
-_ARGUMENTS = {"list": 0, "skip": 1, "replace": 2}
+_ARGUMENTS = {"list": 0, TRACK: 1, REPLACE: 2, SKIP: 1, "undo": 1}
 _SHOWN_MAX = 20
 _SINK_S_MAX = 10.0
+_LOCK_S_MAX = 10.0
+_LOCK_PAUSE_S = 0.1
+
+USAGE = """\
+commands about a DDL that stops the Drainer; they take the Drainer's own settings after them:
+  drainer ddl list                         what it is stopped at, all overrides, what each means
+  drainer ddl track <commit_ts>            go on: the downstream has it, or gets it by hand
+  drainer ddl replace <commit_ts> "<sql>"  go on with another statement in its place
+  drainer ddl skip <commit_ts>             go on without it; what it brings is left out, counted
+  drainer ddl undo <commit_ts>             take an override back
+"""
 
 
 def main(argv: Sequence[str]) -> int:
     """Carry out one command and return the exit code; raise what `penstock.command` sorts."""
     verb, *rest = argv or ("",)
-    if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
-        raise NeedsOperator(
-            f"unknown command: drainer ddl {' '.join(argv)}",
-            hint="use list, skip <commit_ts>, or replace <commit_ts> <sql>; settings come last",
-        )
-    given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
-    config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
-    etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
-    try:
-        lines = _list(config, etcd) if verb == "list" else _decide(config, etcd, given)
-    finally:
-        etcd.close()
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    shown = [USAGE.rstrip()] if verb in ("--help", "-h", "help") else _run(verb, rest)
+    sys.stdout.write("".join(f"{line}\n" for line in shown))
     return 0
 
 
-def _name(config: DrainerConfig) -> str:
-    address = config.advertise_addr or config.addr
-    return Home(config.data_dir).known_node_id(config.node_id, address)
-
-
-def _decide(config: DrainerConfig, etcd: EtcdClient, given: Sequence[str]) -> list[str]:
-    if not given[0].isdecimal():
-        raise NeedsOperator(f"{given[0]!r} is no commit_ts", hint="it is in the Drainer's log")
-    commit_ts = int(given[0])
-    sql = given[1] if len(given) > 1 else None
-    if sql is not None:
-        _, statements = parse(sql)
-        if len(statements) != 1:
-            raise NeedsOperator("more than one statement", hint="give exactly one")
-    checkpoint = _checkpoint(config, etcd)
-    if checkpoint is not None and commit_ts <= checkpoint.commit_ts:
+def _run(verb: str, rest: Sequence[str]) -> list[str]:
+    if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
         raise NeedsOperator(
-            f"the DDL at {commit_ts} is behind the checkpoint at {checkpoint.commit_ts}",
-            hint="what was followed and run stays; a decision is for a DDL that is still to come",
+            f"unknown command: drainer ddl {' '.join((verb, *rest))}",
+            hint="use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
+            " undo <commit_ts>; settings come last",
         )
-    name = _name(config)
-    known = [job for job in History(etcd).jobs() if job.finished_ts == commit_ts]
-    decision = decide(etcd, name, commit_ts, sql)
-    about = repr(known[0].query) if known else "which the DDL history does not have (yet)"
-    return [
-        f"drainer {name}: the DDL at {commit_ts}, {about}, will be {decision.describe()}",
-        "this takes effect when the Drainer is started next",
-    ]
+    given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
+    config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
+    commit_ts = _commit_ts(given[0]) if given else 0
+    etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
+    try:
+        if verb == "list":
+            return _list(_read(config, etcd))
+        with _stopped(config):
+            state = _read(config, etcd)
+            if verb == "undo":
+                return _undo(state, etcd, commit_ts)
+            sql = given[1] if verb == REPLACE else None
+            return _override(state, etcd, commit_ts, verb, sql)
+    finally:
+        etcd.close()
 
 
-def _list(config: DrainerConfig, etcd: EtcdClient) -> list[str]:
-    name = _name(config)
+def _commit_ts(text: str) -> int:
+    if not text.isdecimal():
+        raise NeedsOperator(f"{text!r} is no commit_ts", hint="`drainer ddl list` shows it")
+    return int(text)
+
+
+@contextmanager
+def _stopped(config: DrainerConfig) -> Iterator[None]:
+    """Hold the Drainer's lock, so that it neither runs nor starts; wait a while for it to end."""
+    if not Path(config.data_dir).is_dir():
+        raise NeedsOperator(
+            f"there is no data-dir {config.data_dir}",
+            hint="give this command the settings that the Drainer is started with",
+        )
+    until_s = time.monotonic() + _LOCK_S_MAX
+    while True:
+        home = Home(config.data_dir)
+        try:
+            home.__enter__()
+            break
+        except NeedsOperator as error:
+            if time.monotonic() > until_s:
+                raise NeedsOperator(
+                    error.problem,
+                    hint="stop it first, and its supervisor: it reads overrides when it starts, and"
+                    " may pass the DDL before that",
+                ) from error
+            time.sleep(_LOCK_PAUSE_S)
+    try:
+        yield
+    finally:
+        home.__exit__(None, None, None)
+
+
+# --- what there is -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A stopped Drainer, as its downstream and etcd tell of it."""
+
+    name: str
+    after_ts: int
+    checkpoint: Checkpoint | None
+    jobs: Sequence[DdlJob]
+    overrides: Mapping[int, Override]
+
+    @property
+    def coming(self) -> list[DdlJob]:
+        """The DDLs that are still to come, in their order."""
+        return [job for job in self.jobs if job.finished_ts > self.after_ts]
+
+    @property
+    def left_out(self) -> Totals:
+        """What did not go downstream so far."""
+        return {} if self.checkpoint is None else self.checkpoint.left_out
+
+    def tracker(self, before_ts: int | None = None) -> SchemaTracker:
+        """Return the schema at the checkpoint, or just before a DDL that comes after it."""
+        made = SchemaTracker.from_history(self.jobs, self.after_ts, self.overrides)
+        for job in self.coming if before_ts is not None else ():
+            if job.finished_ts >= (before_ts or 0):
+                break
+            made.track(job, self.overrides.get(job.finished_ts))
+        return made
+
+    def job(self, commit_ts: int) -> DdlJob | None:
+        """Return the DDL at a commit_ts, None when history has none."""
+        return next((job for job in self.jobs if job.finished_ts == commit_ts), None)
+
+
+def _read(config: DrainerConfig, etcd: EtcdClient) -> _State:
+    name = Home(config.data_dir).known_node_id(config.node_id, config.advertise_addr or config.addr)
     checkpoint = _checkpoint(config, etcd)
-    after_ts = checkpoint.commit_ts if checkpoint is not None else config.initial_commit_ts
-    decided = decisions(etcd, name)
-    coming = [job for job in History(etcd).jobs() if job.finished_ts > after_ts]
-    lines = [f"drainer {name}: the checkpoint is at {after_ts}, {len(coming)} DDLs come after it"]
-    if checkpoint is not None and checkpoint.ddl_intent_ts > after_ts:
-        lines.append(f"the DDL at {checkpoint.ddl_intent_ts} was begun and is not known to be done")
-    for job in coming[:_SHOWN_MAX]:
-        decision = decided.get(job.finished_ts)
-        lines.append(_line(job) + (f"   [{decision.describe()}]" if decision else ""))
-    shown = {job.finished_ts for job in coming[:_SHOWN_MAX]}
-    for ts, decision in sorted(decided.items()):
-        if ts not in shown:
-            lines.append(f"{ts}  decided {decision.made}: {decision.describe()}")
-    return lines
-
-
-def _line(job: DdlJob) -> str:
-    return f"{job.finished_ts}  {job.schema_name or '-'}  {' '.join(job.query.split())[:200]}"
+    after_ts = max(0, config.initial_commit_ts if checkpoint is None else checkpoint.commit_ts)
+    passed = None if checkpoint is None else checkpoint.overrides
+    return _State(
+        name=name,
+        after_ts=after_ts,
+        checkpoint=checkpoint,
+        jobs=sorted(History(etcd).jobs(), key=lambda job: job.schema_version),
+        overrides=in_force(overrides(etcd, name), passed, after_ts),
+    )
 
 
 def _checkpoint(config: DrainerConfig, etcd: EtcdClient) -> Checkpoint | None:
@@ -112,3 +179,186 @@ def _checkpoint(config: DrainerConfig, etcd: EtcdClient) -> Checkpoint | None:
         return sink.load_checkpoint()
     finally:
         sink.close()
+
+
+# --- what is decided -----------------------------------------------------------------------------
+
+
+def _override(
+    state: _State, etcd: EtcdClient, commit_ts: int, verb: str, sql: str | None
+) -> list[str]:
+    if commit_ts <= state.after_ts:
+        return _take_back(state, etcd, commit_ts, verb)
+    override = Override(commit_ts=commit_ts, verb=verb, sql=sql, made=made_now())
+    job = state.job(commit_ts)
+    if sql is not None and len(parse(sql)[1]) != 1:
+        raise NeedsOperator("more than one statement", hint="give exactly one")
+    tracked = None if job is None else _tried(state, job, override)
+    if job is None and verb != SKIP:
+        raise NeedsOperator(
+            f"the DDL history has no DDL at {commit_ts}",
+            hint="`drainer ddl list` shows those that come; without its job one can only be"
+            " skipped, and what it did is not known then",
+        )
+    record(etcd, state.name, override)
+    about = "which the DDL history does not have (yet)" if job is None else repr(job.query)
+    return [
+        f"drainer {state.name}: the DDL at {commit_ts}, {about}, will be {override.describe()}",
+        f"what that means: {_meaning(verb, tracked)}",
+        "this takes effect when the Drainer is started next; until then another override, or"
+        f" `drainer ddl undo {commit_ts}`, changes it",
+    ]
+
+
+def _tried(state: _State, job: DdlJob, override: Override) -> Tracked | None:
+    """Track a DDL under an override; raise what would stop the Drainer again."""
+    tracker = state.tracker(job.finished_ts)
+    tracked = tracker.track(job, override)
+    return None if tracker.blind_ts == override.commit_ts else tracked
+
+
+def _meaning(verb: str, tracked: Tracked | None) -> str:
+    if verb == TRACK:
+        return consequences.of_track()
+    if verb == REPLACE:
+        return consequences.of_replace()
+    return consequences.of_skip(None if tracked is None else tracked.change)
+
+
+def _take_back(state: _State, etcd: EtcdClient, commit_ts: int, verb: str) -> list[str]:
+    """End what was left out for a DDL that the checkpoint has passed, from the checkpoint on."""
+    known = state.overrides.get(commit_ts)
+    if known is None or known.verb == TRACK or known.ended_ts or verb != TRACK:
+        raise NeedsOperator(
+            f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was followed"
+            f" {'as it is' if known is None else 'like this: ' + known.describe()}",
+            hint="what was followed and run stays. `drainer ddl track` takes a skipped or replaced"
+            " one back; `drainer ddl list` shows these",
+        )
+    tables = state.tracker().take_back(commit_ts)
+    record(etcd, state.name, replace(known, ended_ts=state.after_ts))
+    shown = [
+        f"drainer {state.name}: from the checkpoint at {state.after_ts} on, nothing is left out any"
+        f" more for the DDL at {commit_ts}, which was {known.describe()}"
+    ]
+    for schema, table in tables:
+        shown += _wanted(state, schema, table)
+    return [*shown, "this takes effect when the Drainer is started next"]
+
+
+def _wanted(state: _State, schema: str, table: TableInfo) -> list[str]:
+    """Say what a table needs downstream that is taken back, and what is missing there."""
+    name = f"{schema}.{table.name}"
+    columns = ", ".join(c.name for c in table.columns)
+    missing = {
+        each: count
+        for each, count in state.left_out.items()
+        if each.cause == OVERRIDE and each.table == name
+    }
+    lost = "; ".join(lines(missing)) or "nothing that is counted under this name"
+    return [
+        f"  before the start the downstream must have {name} with the columns {columns}",
+        f"  what was left out so far is not made up for: {lost}. Load the table again, or copy"
+        " its rows by hand, as they are at the checkpoint",
+    ]
+
+
+def _undo(state: _State, etcd: EtcdClient, commit_ts: int) -> list[str]:
+    known = state.overrides.get(commit_ts)
+    if known is None:
+        raise NeedsOperator(
+            f"there is no override of the DDL at {commit_ts}",
+            hint="`drainer ddl list` shows all overrides",
+        )
+    if commit_ts <= state.after_ts:
+        raise NeedsOperator(
+            f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was"
+            f" {known.describe()}",
+            hint=f"`drainer ddl track {commit_ts}` takes back, from the checkpoint on, what is left"
+            " out for it",
+        )
+    forget(etcd, state.name, commit_ts)
+    return [
+        f"drainer {state.name}: the DDL at {commit_ts} will be followed as it is; it was to be"
+        f" {known.describe()}"
+    ]
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def _list(state: _State) -> list[str]:
+    coming = state.coming
+    shown = [
+        f"drainer {state.name}: the checkpoint is at {state.after_ts},"
+        f" {len(coming)} DDLs come after it"
+    ]
+    checkpoint = state.checkpoint
+    if checkpoint is not None and checkpoint.ddl_intent_ts > state.after_ts:
+        shown.append(f"the DDL at {checkpoint.ddl_intent_ts} was begun and is not known to be done")
+    tracker = state.tracker()
+    passed = _passed(state, tracker)
+    for number, job in enumerate(coming[:_SHOWN_MAX]):
+        override = state.overrides.get(job.finished_ts)
+        shown.append(_line(job) + (f"   [{override.describe()}]" if override else ""))
+        shown += _ways(tracker, job) if number == 0 else []
+    ahead = {job.finished_ts for job in coming}
+    for ts, override in sorted(state.overrides.items()):
+        if ts > state.after_ts and ts not in ahead:
+            shown.append(f"{ts}  decided {override.made}: {override.describe()}")
+    if passed:
+        shown += ["overrides of DDL that the checkpoint has passed:", *passed]
+    counted = [f"  {line}" for line in lines(state.left_out)]
+    return shown + (["what did not go downstream so far:", *counted] if counted else [])
+
+
+def _line(job: DdlJob) -> str:
+    return f"{job.finished_ts}  {job.schema_name or '-'}  {' '.join(job.query.split())[:200]}"
+
+
+def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
+    """Return what can be done about the next DDL, which is where a stopped Drainer stands."""
+    ts, change = job.finished_ts, None
+    try:
+        change = tracker.copy().track(job, Override(commit_ts=ts, verb=TRACK)).change
+    except NeedsOperator as error:
+        first = f"    it cannot be tracked: {error.problem}"
+    else:
+        first = f"    drainer ddl track {ts}: {consequences.of_track()}"
+    return [
+        first,
+        f'    drainer ddl replace {ts} "<sql>": {consequences.of_replace()}',
+        f"    drainer ddl skip {ts}: {consequences.of_skip(change)}",
+    ]
+
+
+def _passed(state: _State, tracker: SchemaTracker) -> list[str]:
+    shown = []
+    for ts, override in sorted(state.overrides.items()):
+        if ts > state.after_ts:
+            continue
+        shown.append(f"{ts}  decided {override.made}: {override.describe()}")
+        for name, what in _left_out_by(tracker, ts):
+            shown.append(f"    {name}: {what}; `drainer ddl track {ts}` ends that")
+    return shown
+
+
+def _left_out_by(tracker: SchemaTracker, override_ts: int) -> Iterator[tuple[str, str]]:
+    """Yield each table that differs because of an override, and how."""
+    for schema, table in tracker.catalog.tables():
+        deviation = tracker.deviation(table.id)
+        if override_ts not in deviation.overrides:
+            continue
+        only = deviation.without(override_ts)
+        if deviation.absent_ts == override_ts:
+            yield f"{schema}.{table.name}", "its rows are left out"
+            continue
+        lacking = set(deviation.lacking(table)) - set(only.lacking(table))
+        converted = set(deviation.converted(table)) - set(only.converted(table))
+        parts = [f"the values of {', '.join(sorted(lacking))} are left out"] if lacking else []
+        if converted:
+            parts.append(f"{', '.join(sorted(converted))} has another definition downstream")
+        yield f"{schema}.{table.name}", "; ".join(parts) or "its indexes differ downstream"
+    for schema, since_ts in tracker.absent_schemas.items():
+        if since_ts == override_ts:
+            yield schema, "its tables are left out"

@@ -28,7 +28,7 @@ from drainer.apply.fetch_unit import (
 from drainer.config import DrainerConfig
 from drainer.planner import RowsStep
 from drainer.schema import SchemaTracker
-from drainer.selection import Selection, protected_schemas
+from drainer.selection import protected_schemas
 from drainer.snapshot import Origin, pack
 
 if TYPE_CHECKING:
@@ -121,19 +121,14 @@ class FetchBatch:
             addresses=[addresses[name] for name in names],
             commit_ts=self.slices.commit_ts,
             owners=[places[name] for name in self.slices.pumps],
+            ignored=self.slices.ignored,
         )
 
     def counted(self, step: RowsStep) -> RowsStep:
-        """Tell the selection what was left out, and return the step with its number of rows."""
+        """Return the step with its number of rows, and with what of them was left out."""
         facts = self.outcome.facts
-        if facts.dropped:
-            log.warning(
-                "%d rows of the batch up to %d are for dropped tables and end here",
-                facts.dropped, step.commit_ts,
-            )  # fmt: skip
-        self.way.selection.transactions_returned += facts.returned
-        self.way.selection.rows_left_out += facts.left_out
-        return replace(step, rows=facts.rows, slices=None)
+        left_out = step.left_out + facts.left_out
+        return replace(step, rows=facts.rows, slices=None, left_out=left_out)
 
 
 class Fetching:
@@ -145,13 +140,11 @@ class Fetching:
         drainer_id: str,
         addresses: Callable[[], Mapping[str, str]],
         schemas: SchemaTracker,
-        selection: Selection,
     ) -> None:
         """Wire; `addresses` tells where each Pump is now."""
         self.cluster_id = cluster_id
         self.drainer_id = drainer_id
         self.addresses = addresses
-        self.selection = selection
         self._schemas = schemas
         self._catalog: tuple[int, asyncio.Task[Catalog]] | None = None
 
@@ -171,7 +164,7 @@ def _packed(schemas: SchemaTracker) -> Catalog:
         schema_version=schemas.version,
         last_job_id=0,
         revision=0,
-        decided={},
+        overrides={},
     )
     data = pack(schemas, origin)
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little"), data

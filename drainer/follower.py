@@ -1,31 +1,43 @@
-"""A DDL of the stream into what is to run downstream: tracked always, executed maybe.
+"""A DDL of the stream into what is to run downstream: tracked always, run maybe.
 
-    DdlStep ── its job ── the operator's decision ── tracked ──┬─ skipped, or its commit_ts ignored
-                                                               └─ route ──> SchemaChange, or nothing
+    DdlStep ── its job ── tracked, under the operator's override ──┬─ not to run: counted
+                                                                   └─ route ──> run, or counted
 
 The tracker follows the upstream's names and every DDL, also one that does not run downstream, so
-that the schema never depends on filters. `route` is where filters and routing come in: it gets the
-change that was tracked and returns the one to run, or None to let it be.
+that the schema never depends on filters or overrides. `route` is where filters and routing come in:
+it gets the change as the downstream is to follow it and returns the one to run, or why none is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Set
+from typing import NamedTuple
 
-from drainer.decisions import Decision
+from drainer import consequences
+from drainer.left_out import DDLS, IGNORED, OVERRIDE, Counts, LeftOut
+from drainer.overrides import REPLACE, SKIP, Override
 from drainer.planner import DdlStep
-from drainer.schema import SchemaTracker
+from drainer.schema import SchemaTracker, Tracked
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlJob
 
 log = logging.getLogger(__name__)
 
-Route = Callable[[SchemaChange], SchemaChange | None]
+Route = Callable[[SchemaChange], SchemaChange | LeftOut | None]
 
 
-def straight(change: SchemaChange) -> SchemaChange | None:
+class FollowedDdl(NamedTuple):
+    """What a DDL did upstream, what is to run downstream, if anything, and what it counts as."""
+
+    upstream: SchemaChange
+    run: SchemaChange | None
+    left_out: Counts
+    override: Override | None = None
+
+
+def straight(change: SchemaChange) -> SchemaChange:
     """Run every DDL as it is."""
     return change
 
@@ -38,62 +50,92 @@ class DdlFollower:
         schemas: SchemaTracker,
         fetch_job: Callable[[DdlStep], Awaitable[DdlJob]],
         *,
-        decisions: Mapping[int, Decision],
+        overrides: Mapping[int, Override],
         ignored_ts: Set[int] = frozenset(),
         route: Route = straight,
     ) -> None:
         """`ignored_ts` are commit_ts whose DDL is tracked and not run."""
         self._schemas = schemas
         self._fetch_job = fetch_job
-        self._decisions = decisions
+        self._overrides = overrides
         self._ignored_ts = ignored_ts
         self._route = route
 
-    async def follow(self, step: DdlStep) -> SchemaChange | None:
-        """Track a DDL and return what is to run downstream, None for nothing.
+    async def follow(self, step: DdlStep) -> FollowedDdl:
+        """Track a DDL and return what becomes of it downstream.
 
-        One that cannot be followed raises NeedsOperator, whose hint tells how to go on.
+        One that cannot be followed raises NeedsOperator, whose hint says how to go on.
         """
-        decision = self._decisions.get(step.commit_ts)
+        override = self._overrides.get(step.commit_ts)
+        tracked: Tracked | None = None
         try:
-            job = await self._job(step, decision)
-            change = self._schemas.follow(job)
-            if decision is not None:
-                log.warning(
-                    "DDL at %d, %r: %s, as decided %s",
-                    step.commit_ts, step.query, decision.describe(), decision.made,
-                )  # fmt: skip
-            if decision is not None and decision.sql is None:
-                return None
-            if step.commit_ts in self._ignored_ts:
-                log.warning(
-                    "DDL at %d is in ignore-txn-commit-ts: tracked, not run: %s",
-                    step.commit_ts, job.query,
-                )  # fmt: skip
-                return None
-            return self._route(change)
+            job = await self._job(step, override)
+            tracked = self._schemas.track(job, override)
+            if override is not None:
+                self._report(step, override, tracked)
+            return self._routed(step, override, tracked)
         except NeedsOperator as error:
-            raise with_way_out(error, step.commit_ts) from error
+            change = None if tracked is None else tracked.change
+            raise with_way_out(error, step.commit_ts, change) from error
 
-    async def _job(self, step: DdlStep, decision: Decision | None) -> DdlJob:
-        if decision is None:
+    def _routed(self, step: DdlStep, override: Override | None, tracked: Tracked) -> FollowedDdl:
+        change, run = tracked.change, tracked.run
+        subject, counts = consequences.subject(change), Counts()
+        if override is not None or run is None:
+            counts[LeftOut(DDLS, OVERRIDE, subject)] = 1
+        elif step.commit_ts in self._ignored_ts:
+            log.warning(
+                "DDL at %d is in ignore-txn-commit-ts: tracked, not run: %s",
+                step.commit_ts, change.job.query,
+            )  # fmt: skip
+            counts[LeftOut(DDLS, IGNORED, subject)] = 1
+            run = None
+        if run is None:
+            return FollowedDdl(change, None, counts, override)
+        routed = self._route(run)
+        if isinstance(routed, LeftOut):
+            counts[routed] += 1
+            routed = None
+        return FollowedDdl(change, routed, counts, override)
+
+    def _report(self, step: DdlStep, override: Override, tracked: Tracked) -> None:
+        meaning = {
+            SKIP: consequences.of_skip(None if self._schemas.blind_ts == step.commit_ts
+                                       else tracked.change),
+            REPLACE: consequences.of_replace(),
+        }.get(override.verb, consequences.of_track())  # fmt: skip
+        log.warning(
+            "DDL at %d, %r: %s, as decided %s: %s",
+            step.commit_ts, step.query, override.describe(), override.made, meaning,
+        )  # fmt: skip
+
+    async def _job(self, step: DdlStep, override: Override | None) -> DdlJob:
+        if override is None or override.verb != SKIP:
             return await self._fetch_job(step)
         try:
-            job = await self._fetch_job(step)
+            return await self._fetch_job(step)
         except NeedsOperator:
-            if decision.sql is not None:
-                raise
             # Even without its job a skipped DDL counts as one version.
             version = self._schemas.version + 1
-            job = DdlJob(id=step.job_id, type=0, schema_id=0, schema_name="", query=step.query,
-                         schema_version=version, finished_ts=step.commit_ts)  # fmt: skip
-        return decision.decided(job, self._schemas.catalog)
+            return DdlJob(id=step.job_id, type=0, schema_id=0, schema_name="", query=step.query,
+                          schema_version=version, finished_ts=step.commit_ts)  # fmt: skip
 
 
-def with_way_out(error: NeedsOperator, commit_ts: int) -> NeedsOperator:
-    """Return the error about a DDL with the commands that let the Drainer go on."""
+def with_way_out(
+    error: NeedsOperator, commit_ts: int, change: SchemaChange | None
+) -> NeedsOperator:
+    """Return the error about a DDL with the overrides that let the Drainer go on, the safe first.
+
+    `change` is what it did upstream, None when that cannot be tracked.
+    """
+    ways = []
+    if change is not None:
+        ways.append(f"`drainer ddl track {commit_ts}`: {consequences.of_track()}")
+    ways.append(f'`drainer ddl replace {commit_ts} "<sql>"`: {consequences.of_replace()}')
+    ways.append(f"`drainer ddl skip {commit_ts}`: {consequences.of_skip(change)}")
     return NeedsOperator(
         f"DDL at {commit_ts}: {error.problem}",
-        hint=f"{error.hint}; or go on with `drainer ddl skip {commit_ts}` or"
-        f' `drainer ddl replace {commit_ts} "<sql>"`, then start the Drainer again',
+        hint=f"{error.hint}; then start the Drainer again. Or override this DDL while it is"
+        f" stopped. {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo"
+        f" {commit_ts}` takes an override back",
     )

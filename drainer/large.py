@@ -25,7 +25,16 @@ from contextlib import closing, suppress
 from itertools import islice
 
 from drainer.apply.work import Batch
-from drainer.batches import Collector, Lookup, Target, is_own, read_changes
+from drainer.batches import (
+    Collector,
+    Lookup,
+    Screened,
+    Target,
+    is_own,
+    name_of,
+    read_changes,
+)
+from drainer.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
 from drainer.loopback import MarkTable
 from drainer.payload import Spooled, opened
 from drainer.planner import LargeStep
@@ -64,13 +73,13 @@ class Large:
         """
         version, targets = await asyncio.to_thread(_surveyed, step.payload, step.lookup)
         large = _Large(step, version, targets, self)
-        if MarkTable in map(type, targets.values()):
-            await asyncio.to_thread(large.look_for_mark)
+        if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets.values())):
+            await asyncio.to_thread(large.count)
         return large
 
     async def commit(self, transaction: _Large, checkpoint: Checkpoint) -> None:
         """Run all slices in one transaction with the checkpoint."""
-        if transaction.is_returning:
+        if transaction.ends_here:
             await self._thread.call(lambda: self._sink.save_checkpoint(checkpoint))
             return
         handover = _Handover(transaction.batches, self._generate)
@@ -84,25 +93,50 @@ class _Large:
     """A large step whose tables are known; see `Prepared`."""
 
     def __init__(
-        self, step: LargeStep, version: int, targets: dict[int, Target | None], way: Large
+        self, step: LargeStep, version: int, targets: dict[int, Target], way: Large
     ) -> None:
         self._step = step
         self._version = version
         self._targets = targets
         self._way = way
-        self.is_returning = False
-        """True when it carries this Drainer's own mark: nothing of it goes downstream."""
+        self.ends_here = False
+        """True when nothing of it goes downstream."""
 
-    def look_for_mark(self) -> None:
-        """Find out whether it came from here, slice by slice; it is counted then."""
+    def count(self) -> None:
+        """Note in the step what is left out: the counts are committed with the transaction."""
+        if self._step.is_ignored:
+            self._end(self._ignored_counts())
+            return
+        found = Counts()
+        with closing(self._slices()) as parts:
+            for part in parts:
+                if self._is_returning(part):
+                    self._end(Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))
+                    return
+                for change in read_changes(part, self._target):
+                    found.update(change.left_out or {})
+        self._step.left_out.update(found)
+
+    def _end(self, counts: Counts) -> None:
+        self._step.left_out.update(counts)
+        self.ends_here = True
+
+    def _ignored_counts(self) -> Counts:
+        found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
         with closing(self._slices()) as parts:
             for part in parts:
                 for mutation in pb.PrewriteValue.FromString(part).mutations:
-                    target = self._targets.get(mutation.table_id)
-                    if isinstance(target, MarkTable) and is_own(mutation, target):
-                        target.note()
-                        self.is_returning = True
-                        return
+                    name = name_of(self._target, mutation.table_id, self._version)
+                    found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
+        return found
+
+    def _is_returning(self, part: bytes) -> bool:
+        """Tell whether a slice has this Drainer's own mark."""
+        for mutation in pb.PrewriteValue.FromString(part).mutations:
+            target = self._targets.get(mutation.table_id)
+            if isinstance(target, MarkTable) and is_own(mutation, target):
+                return True
+        return False
 
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Bring the transaction downstream and delete its file."""
@@ -119,11 +153,10 @@ class _Large:
     def batches(self) -> Iterator[Batch]:
         """Yield the slices from the first on; each call is a walk of its own."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
-        read_bytes, number, dropped = 0, 0, 0
+        read_bytes, number = 0, 0
         with closing(self._slices()) as parts:
             for part in parts:
-                changes, gone = read_changes(part, self._target)
-                dropped += gone
+                changes = [each for each in read_changes(part, self._target) if each.rows]
                 read_bytes += len(part)
                 if changes:
                     number += 1
@@ -137,10 +170,6 @@ class _Large:
                         "transaction %d: %d of %d bytes", step.commit_ts, read_bytes,
                         step.payload.size,
                     )  # fmt: skip
-        if dropped:
-            log.warning(
-                "%d rows of commit %d are for dropped tables and end here", dropped, step.commit_ts
-            )
 
     def _slices(self) -> Generator[bytes]:
         """Yield the slices' bytes from the first on."""
@@ -149,7 +178,7 @@ class _Large:
         with opened(payload.path) as source:
             yield from slices(source, begin, end, version=self._version, limits=limits)
 
-    def _target(self, table_id: int, version: int) -> Target | None:
+    def _target(self, table_id: int, version: int) -> Target:
         # A mutation that names a second table behind its rows is none that a survey reads.
         assert version == self._version
         if table_id not in self._targets:
@@ -224,7 +253,7 @@ class _Handover:
             ready.put(error)
 
 
-def _surveyed(payload: Spooled, lookup: Lookup) -> tuple[int, dict[int, Target | None]]:
+def _surveyed(payload: Spooled, lookup: Lookup) -> tuple[int, dict[int, Target]]:
     found = payload.outline
     with opened(payload.path) as source:
         version, tables = survey(source, found.value_start, found.value_end)

@@ -19,7 +19,7 @@ ring are not served: a mark goes one hop. DDL carries no mark; one of the two ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.datum.rows import RowCodec
 from penstock.errors import Malformed
@@ -42,12 +42,9 @@ class MarkTable(tuple[str, TableInfo]):
     _channel_id: int
     _at: int
     _codec: RowCodec
-    _tally: Callable[[], None]
 
-    def __new__(
-        cls, target: tuple[str, TableInfo], channel_id: int, tally: Callable[[], None]
-    ) -> MarkTable:
-        """Watch for `channel_id`; `tally` counts the transactions that stop here.
+    def __new__(cls, target: tuple[str, TableInfo], channel_id: int) -> MarkTable:
+        """Watch for `channel_id`.
 
         Raises `Malformed` for a table that only bears the name.
         """
@@ -59,25 +56,21 @@ class MarkTable(tuple[str, TableInfo]):
                 hint="loop-back control reads it there: let a Drainer create the table",
             )
         made._channel_id, made._at = channel_id, column.offset
-        made._codec, made._tally = RowCodec(target[1]), tally
+        made._codec = RowCodec(target[1])
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Compare by identity: each has a count to add to."""
+        """Compare by identity."""
         return self is other
 
     __hash__ = object.__hash__
 
     def stops(self, kinds: bytes, rows: Sequence[bytes]) -> bool:
-        """Tell whether the transaction with these changes came from here; does not count it.
+        """Tell whether the transaction with these changes came from here.
 
         Raises `Malformed` for bytes that are no rows of this table.
         """
         return any(self._is_own(*each) for each in zip(kinds, rows, strict=True))
-
-    def note(self) -> None:
-        """Count one transaction that was stopped."""
-        self._tally()
 
     def _is_own(self, kind: int, data: bytes) -> bool:
         images: Sequence[Sequence[object]]

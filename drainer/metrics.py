@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import (
+    CounterMetricFamily,
     GaugeMetricFamily,
     Metric,
     UnknownMetricFamily,
 )
 
+from drainer.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.progress import Progress
 from drainer.pumps import Pumps
 from drainer.stall import Condition
@@ -29,6 +31,14 @@ _EVENTS = {
     MutationType.INSERT: "Insert",
     MutationType.UPDATE: "Update",
     MutationType.DELETE: "Delete",
+}
+
+_LEFT_OUT = {
+    ROWS: ("Row changes that did not go downstream.", "cause", "table"),
+    VALUES: ("Row changes without a column's value.", "cause", "table", "column"),
+    CONVERTED: ("Row changes into another definition.", "cause", "table", "column"),
+    DDLS: ("DDL that did not run downstream as it is.", "cause", "table"),
+    TRANSACTIONS: ("Transactions that ended here whole.", "cause"),
 }
 
 
@@ -63,6 +73,17 @@ def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
         by_pump["received_ts"].add_metric([view.name], float(physical_ms(view.received_ts)))
     yield condition
     yield from by_pump.values()
+
+
+def left_out_metrics(totals: Totals) -> Iterator[Metric]:
+    """Yield what did not go downstream, by cause and table, since the downstream began."""
+    for kind, (about, *labels) in _LEFT_OUT.items():
+        name = f"{OWN}_{kind}{'' if kind == CONVERTED else '_left_out'}"
+        family = CounterMetricFamily(name, about, labels=labels)
+        for each, count in sorted(totals.items()):
+            if each.kind == kind:
+                family.add_metric([getattr(each, label) for label in labels], float(count))
+        yield family
 
 
 def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from drainer.config import DrainerConfig
-from drainer.decisions import Decision
 from drainer.fetch import Fetching
 from drainer.follower import DdlFollower
 from drainer.generation import Generation
@@ -27,6 +26,7 @@ from drainer.jobs import fetch_job
 from drainer.large import Large
 from drainer.membership import Membership
 from drainer.merger import Merger
+from drainer.overrides import Override
 from drainer.parts import Parts, StoppedEarly, open_parts, starting_point
 from drainer.pipeline import Downstream, Pipeline, Source
 from drainer.planner import DdlStep, Planner
@@ -81,7 +81,7 @@ class Stream(NamedTuple):
     fetch_job: Callable[[DdlStep], Awaitable[DdlJob]]
     relay: Relay
     checkpoint_interval_s: float
-    fetching: Callable[[SchemaTracker, Selection], Fetching] | None = None
+    fetching: Callable[[SchemaTracker], Fetching] | None = None
 
 
 class _Node:
@@ -145,7 +145,7 @@ class _Node:
         fetching = way if self._parts.executors_fetch else None
         stream = Stream(self._pumps, merger, noted_job, relay, interval_s, fetching)
         return _wired(
-            self._config, self._parts, stream, followed.tracker, followed.decisions, checkpoint
+            self._config, self._parts, stream, followed.tracker, followed.overrides, checkpoint
         )
 
     def _add_pages(self) -> None:
@@ -238,10 +238,12 @@ def _wired(
     parts: Parts,
     stream: Stream,
     schemas: SchemaTracker,
-    decisions: Mapping[int, Decision],
+    overrides: Mapping[int, Override],
     checkpoint: Checkpoint,
 ) -> Pipeline:
     """Return the way from a stream to the downstream."""
+    passed = {ts: each for ts, each in overrides.items() if ts <= checkpoint.commit_ts}
+    checkpoint = replace(checkpoint, overrides=passed)
     selection = Selection.of(config, schemas)
     planner = Planner(
         selection.lookup,
@@ -254,7 +256,7 @@ def _wired(
     follower = DdlFollower(
         schemas,
         stream.fetch_job,
-        decisions=decisions,
+        overrides=overrides,
         ignored_ts=config.ignored_ts,
         route=selection.route,
     )
@@ -265,7 +267,7 @@ def _wired(
         schemas=schemas,
         follow_ddl=follower.follow,
         relay=stream.relay,
-        fetching=stream.fetching(schemas, selection) if stream.fetching else None,
+        fetching=stream.fetching(schemas) if stream.fetching else None,
     )
     generation = Generation(parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect)
     downstream = Downstream(
@@ -274,11 +276,8 @@ def _wired(
         sink=parts.sink,
         thread=parts.thread,
         checkpoint=checkpoint,
-        tables=lambda: [table for _, table in schemas.catalog.tables()],
     )
-    pipeline = Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
-    pipeline.progress.left_out = selection.describe
-    return pipeline
+    return Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
 
 
 def _wired_to_log(
@@ -286,12 +285,12 @@ def _wired_to_log(
     parts: Parts,
     source: Replay,
     schemas: SchemaTracker,
-    decisions: Mapping[int, Decision],
+    overrides: Mapping[int, Override],
     checkpoint: Checkpoint,
 ) -> Pipeline:
     """Return the way from the relay log to the downstream."""
     stream = Stream(source, source, source.fetch_job, NoRelay(), _REPLAY_CHECKPOINT_S)
-    return _wired(config, parts, stream, schemas, decisions, checkpoint)
+    return _wired(config, parts, stream, schemas, overrides, checkpoint)
 
 
 async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:

@@ -15,13 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drainer.apply.work import Batch
 from drainer.fetch import FetchBatch, Fetching
-from drainer.follower import with_way_out
+from drainer.follower import FollowedDdl, with_way_out
+from drainer.left_out import Counts
+from drainer.overrides import Override
 from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.progress import Progress
 from drainer.relay.stage import NoRelay, Relay
@@ -32,10 +34,6 @@ from drainer.stages import Feed, Merge, Schemas
 from drainer.strategies import Prepared, Strategy
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
-
-if TYPE_CHECKING:
-    from penstock.ddl import SchemaChange
-    from penstock.schema import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ _checkpoint_known = point("drainer.checkpoint_known")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where steps come from; `follow_ddl` returns what to run for a DDL, if anything.
+    """Where steps come from; `follow_ddl` returns what becomes of a DDL downstream.
 
     `fetching` is there where the rows do not come here.
     """
@@ -62,7 +60,7 @@ class Source:
     planner: Planner
     pumps: Feed
     schemas: Schemas
-    follow_ddl: Callable[[DdlStep], Awaitable[SchemaChange | None]]
+    follow_ddl: Callable[[DdlStep], Awaitable[FollowedDdl]]
     relay: Relay = field(default_factory=NoRelay)
     fetching: Fetching | None = None
 
@@ -71,7 +69,7 @@ class Source:
 class Downstream:
     """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now.
 
-    `large` prepares a transaction that lies on the disk, `tables` are there when it all begins.
+    `large` prepares a transaction that lies on the disk.
     """
 
     strategy: Strategy
@@ -79,7 +77,6 @@ class Downstream:
     sink: Sink
     thread: SinkThread
     checkpoint: Checkpoint
-    tables: Callable[[], Iterable[TableInfo]] = tuple
 
 
 @dataclass(slots=True)
@@ -88,7 +85,7 @@ class _Work:
 
     step: Step
     checkpoint: Checkpoint
-    change: SchemaChange | None = None
+    ddl: FollowedDdl | None = None
     prepared: asyncio.Task[Prepared] | None = None
     relayed: asyncio.Future[None] | None = None
     fetched: FetchBatch | None = None
@@ -106,8 +103,7 @@ class Pipeline:
     ) -> None:
         """Wire the stages; an idle stream moves the checkpoint each `checkpoint_interval_s`."""
         checkpoint = downstream.checkpoint
-        sink = downstream.sink
-        self.progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+        self.progress = Progress(checkpoint, waits_for=downstream.sink.waits_for)
         self._source = source
         self._planner = source.planner
         self._wake = source.pumps.arrived
@@ -198,11 +194,11 @@ class Pipeline:
 
     async def _start(self, step: Step) -> None:
         """Begin a step; a DDL changes the schema for all that is planned from here on."""
-        change = None
+        ddl = None
         if isinstance(step, DdlStep):
-            change = await self._source.follow_ddl(step)
+            ddl = await self._source.follow_ddl(step)
             if step.is_repeated:
-                change = None
+                ddl = ddl._replace(run=None, left_out=Counts())
             _ddl_followed()
         self._slots -= 1
         self._last_step_s = time.monotonic()
@@ -215,7 +211,7 @@ class Pipeline:
             origins=step.origins,
             pumps=self._source.pumps.standing(),
         )
-        work = _Work(step, checkpoint, change, relayed=self._source.relay.flush())
+        work = _Work(step, checkpoint, ddl, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and (step.rows or step.slices):
             self._batch_id += 1
             self.progress.begun(step.tables)
@@ -247,7 +243,6 @@ class Pipeline:
         """Commit step after step; the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
-        await downstream.thread.call(lambda: downstream.sink.look_at(downstream.tables()))
         while (work := await self._queue.get()) is not None:
             if work.prepared is not None:
                 await asyncio.wait((work.prepared,))
@@ -267,21 +262,21 @@ class Pipeline:
 
     async def _apply(self, work: _Work) -> None:
         sink, call = self._downstream.sink, self._downstream.thread.call
-        checkpoint, after_ts = work.checkpoint, self.progress.checkpoint.commit_ts
-        if work.change is not None:
-            change, ddl_ts = work.change, work.step.commit_ts
-            maybe_done = self._intent_ts == ddl_ts
-            log.info("DDL at %d: %s", ddl_ts, change.job.query)
-            try:
-                await call(lambda: sink.run_ddl(change, checkpoint, maybe_done=maybe_done))
-            except NeedsOperator as error:
-                raise with_way_out(error, ddl_ts) from error
+        after_ts = self.progress.checkpoint.commit_ts
+        nothing_left = work.fetched is not None and not self._note_fetched(work, work.fetched)
+        checkpoint = work.checkpoint = replace(
+            work.checkpoint,
+            left_out=self.progress.tally.after(_left_out(work)),
+            overrides=self._overrides_after(work),
+        )
+        if work.ddl is not None and work.ddl.run is not None:
+            await self._run_ddl(work.ddl, checkpoint)
         elif work.prepared is None:
             await call(lambda: sink.save_checkpoint(checkpoint))
         else:
             prepared = await work.prepared
             work.prepared = None
-            if work.fetched is not None and not self._note_fetched(work, work.fetched):
+            if nothing_left:
                 await call(lambda: sink.save_checkpoint(checkpoint))
                 return
             try:
@@ -289,9 +284,32 @@ class Pipeline:
             except Refused as error:
                 raise located(error, after_ts, checkpoint.commit_ts) from error
 
+    def _overrides_after(self, work: _Work) -> Mapping[int, Override]:
+        passed = self.progress.checkpoint.overrides or {}
+        made = None if work.ddl is None else work.ddl.override
+        return passed if made is None else {**passed, made.commit_ts: made}
+
+    async def _run_ddl(self, ddl: FollowedDdl, checkpoint: Checkpoint) -> None:
+        change, ddl_ts, sink = ddl.run, checkpoint.commit_ts, self._downstream.sink
+        assert change is not None
+        maybe_done = self._intent_ts == ddl_ts
+        log.info("DDL at %d: %s", ddl_ts, change.job.query)
+        try:
+            await self._downstream.thread.call(
+                lambda: sink.run_ddl(change, checkpoint, maybe_done=maybe_done)
+            )
+        except NeedsOperator as error:
+            raise with_way_out(error, ddl_ts, ddl.upstream) from error
+
     def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
         """Count what the task saw, now that it is final; False when nothing is left to apply."""
         assert isinstance(work.step, RowsStep)
         work.step = batch.counted(work.step)
         self.progress.kinds.update(batch.outcome.facts.kinds)
         return work.step.rows > 0
+
+
+def _left_out(work: _Work) -> Counts:
+    if isinstance(work.step, DdlStep):
+        return Counts() if work.ddl is None else work.ddl.left_out
+    return work.step.left_out

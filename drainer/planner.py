@@ -23,7 +23,15 @@ from typing import Any
 
 from drainer.apply.fetch_unit import Slices
 from drainer.apply.work import TableRows
-from drainer.batches import Collector, Lookup, Targets, parse_merged, read_changes
+from drainer.batches import (
+    Collector,
+    Lookup,
+    Targets,
+    ignored_counts,
+    parse_merged,
+    read_changes,
+)
+from drainer.left_out import Counts
 from drainer.merger import Merged
 from drainer.origins import Origins
 from drainer.payload import Payload, Remote, Spooled
@@ -48,6 +56,7 @@ class RowsStep:
     tables: list[TableRows] = field(default_factory=list)
     origins: Mapping[str, Place] = field(default_factory=dict)
     slices: Slices | None = None
+    left_out: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +75,18 @@ class DdlStep:
 
 @dataclass(frozen=True, slots=True)
 class LargeStep:
-    """One transaction that lies on the disk, alone; its slices stay within `limits`."""
+    """One transaction that lies on the disk, alone; its slices stay within `limits`.
+
+    One that `is_ignored` is only counted. What is left out is known once the step is prepared.
+    """
 
     commit_ts: int
     payload: Spooled
     lookup: Lookup
     limits: Limits
     origins: Mapping[str, Place] = field(default_factory=dict)
+    is_ignored: bool = False
+    left_out: Counts = field(default_factory=Counts)
 
 
 Step = RowsStep | DdlStep | LargeStep
@@ -110,6 +124,7 @@ class Planner:
     def _start_batch(self) -> None:
         self._collector = Collector()
         self._slices = Slices()
+        self._left_out = Counts()
         self._through_ts = 0
         self._transactions = 0
 
@@ -156,6 +171,7 @@ class Planner:
             tables=collected.tables(),
             origins=self._origins.now(),
             slices=self._slices if self._slices.commit_ts else None,
+            left_out=self._left_out + collected.left_out,
         )
         self._start_batch()
         return step
@@ -179,9 +195,13 @@ class Planner:
             self._targets.clear()
             return self._ddl_step(ts, binlog)
         origin = _origin(binlog)
-        if self._is_left_out(ts, origin):
-            self._waiting.popleft()
-            self._through_ts = ts
+        if self._origins.is_repeated(ts, origin):
+            self._pass_over(ts)
+            return None
+        if self._is_ignored(ts):
+            self._origins.note(origin)
+            self._left_out += ignored_counts(binlog.prewrite_value, self._targets.of)
+            self._pass_over(ts)
             return None
         if self._slices.commit_ts:
             return self._cut()
@@ -189,12 +209,10 @@ class Planner:
         limited = ts > self._whole_ts
         if limited and self._collector.rows and self._collector.bytes + size > self._bytes_max:
             return self._cut()
-        changes, dropped = read_changes(binlog.prewrite_value, self._targets.of)
+        changes = read_changes(binlog.prewrite_value, self._targets.of)
         if not self._collector.fits(changes):
             return self._cut()
         self._waiting.popleft()
-        if dropped:
-            log.warning("%d rows of commit %d are for dropped tables and end here", dropped, ts)
         self._origins.note(origin)
         self._collector.add(changes, size)
         self._transactions += 1
@@ -210,9 +228,8 @@ class Planner:
     def _advance_remote(self, ts: int, payload: Remote) -> Step | None:
         """Take a transaction into the batch without its rows, which a task is going to fetch."""
         origin = _origin(parse_merged(ts, payload.head)) if payload.head else None
-        if self._is_left_out(ts, origin):
-            self._waiting.popleft()
-            self._through_ts = ts
+        if self._origins.is_repeated(ts, origin):
+            self._pass_over(ts)
             return None
         slices, size, limited = self._slices, payload.size, ts > self._whole_ts
         over = bool(slices.commit_ts) and slices.bytes + size > self._bytes_max
@@ -220,7 +237,7 @@ class Planner:
             return self._cut()
         self._waiting.popleft()
         self._origins.note(origin)
-        slices.add(ts, payload.pump, size)
+        slices.add(ts, payload.pump, size, is_ignored=self._is_ignored(ts))
         self._transactions += 1
         self._through_ts = ts
         full = len(slices.commit_ts) >= self._rows_max or slices.bytes >= self._bytes_max
@@ -232,12 +249,13 @@ class Planner:
             return before
         self._waiting.popleft()
         origin = payload.outline.origin
-        if self._is_left_out(ts, origin):
+        if self._origins.is_repeated(ts, origin):
             payload.release()
             self._through_ts = ts
             return None
         self._origins.note(origin)
-        return LargeStep(ts, payload, self._targets.of, self._limits, self._origins.now())
+        places, is_ignored = self._origins.now(), self._is_ignored(ts)
+        return LargeStep(ts, payload, self._targets.of, self._limits, places, is_ignored)
 
     def _ddl_step(self, ts: int, binlog: Any) -> DdlStep:
         origin = _origin(binlog)
@@ -247,15 +265,16 @@ class Planner:
         query = binlog.ddl_query.decode("utf-8", "replace")
         return DdlStep(ts, binlog.ddl_job_id, query, self._origins.now(), is_repeated)
 
-    def _is_left_out(self, ts: int, origin: Origin | None) -> bool:
-        """Tell whether a transaction ends here: it was here before, or an operator said so."""
-        if self._origins.is_repeated(ts, origin):
-            return True
-        if ts in self._ignored_ts:
-            log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
-            self._origins.note(origin)
-            return True
-        return False
+    def _pass_over(self, ts: int) -> None:
+        self._waiting.popleft()
+        self._through_ts = ts
+
+    def _is_ignored(self, ts: int) -> bool:
+        """Tell whether an operator leaves a transaction out."""
+        if ts not in self._ignored_ts:
+            return False
+        log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+        return True
 
 
 def _origin(binlog: Any) -> Origin | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from drainer.apply.work import TableRows
+from drainer.left_out import Tally
 from drainer.planner import LargeStep, RowsStep, Step
 from drainer.sinks import Checkpoint
 from penstock.model import MutationType
@@ -45,10 +46,12 @@ class Progress:
     """Told each step that is downstream now, and the seconds it took."""
     waits_for: Callable[[], str] = str
     """What keeps the downstream from taking changes, empty when nothing does."""
-    stand_ins: Callable[[], Mapping[str, str]] = dict
-    """Collations that the downstream lacks, and those that its tables have instead."""
-    left_out: Callable[[], dict[str, str]] = dict
-    """What filters left out, in words."""
+    tally: Tally = field(init=False)
+    """What does not go downstream."""
+
+    def __post_init__(self) -> None:
+        """Go on with the counts of the checkpoint."""
+        self.tally = Tally(self.checkpoint.left_out)
 
     def begun(self, tables: Sequence[TableRows]) -> None:
         """Count the changes of a batch."""
@@ -59,6 +62,7 @@ class Progress:
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
         """Count a step that is in the downstream now."""
         self.checkpoint = checkpoint
+        self.tally.reached(checkpoint.left_out)
         self.steps += 1
         self.on_commit(step, commit_s)
         if not isinstance(step, RowsStep) or step.rows:
@@ -81,7 +85,6 @@ class Progress:
         return {
             "schema_version": str(self.checkpoint.schema_version),
             "downstream_waits_for": self.waits_for() or "nothing",
-            **self._collations(),
             "steps": str(self.steps),
             "transactions": str(self.transactions),
             "rows": str(self.rows),
@@ -89,9 +92,5 @@ class Progress:
             "repeated_transactions": str(self.repeated),
             "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
-            **self.left_out(),
+            **self.tally.describe(),
         }
-
-    def _collations(self) -> dict[str, str]:
-        pairs = [f"{there} for {name}" for name, there in sorted(self.stand_ins().items())]
-        return {"downstream_collations": ", ".join(pairs)} if pairs else {}

@@ -1,4 +1,4 @@
-"""The schema to start with: history up to the checkpoint, as the operator's decisions read it."""
+"""The schema to start with: history up to the checkpoint, under the operator's overrides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass
 
 from drainer.config import DrainerConfig
-from drainer.decisions import Decision, decisions
+from drainer.override_store import overrides
+from drainer.overrides import Override, in_force
 from drainer.parts import Parts, insist
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
@@ -24,14 +25,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The tracker as of the checkpoint, and the decisions about DDLs before and after it.
+    """The tracker as of the checkpoint, and the overrides of DDLs before and after it.
 
     `jobs` is the history that was read: all of it for a relay log, else what the snapshot in
     `file` lacks.
     """
 
     tracker: SchemaTracker
-    decisions: dict[int, Decision]
+    overrides: dict[int, Override]
     jobs: list[DdlJob]
     file: SnapshotFile | None = None
 
@@ -49,13 +50,14 @@ async def schema_at(
     A history that does not lead to the checkpoint's schema version raises NeedsOperator.
     """
     node_id = parts.home.known_node_id(config.node_id, config.advertise_addr or config.addr)
-    ask = functools.partial(decisions, parts.etcd, node_id)
-    decided = await insist(stop, "the decisions about DDL", ask)
+    ask = functools.partial(overrides, parts.etcd, node_id)
+    recorded = await insist(stop, "the overrides of DDL", ask)
+    made = in_force(recorded, checkpoint.overrides, checkpoint.commit_ts)
     history = History(parts.etcd)
-    file = SnapshotFile(parts.home.path, parts.cluster_id, history, decided)
+    file = SnapshotFile(parts.home.path, parts.cluster_id, history, made)
     # A relay log keeps the jobs themselves, for the day when etcd is gone.
     whole = bool(config.relay.log_dir)
-    load = functools.partial(schema_from, history, file, checkpoint, decided, whole=whole)
+    load = functools.partial(schema_from, history, file, checkpoint, made, whole=whole)
     return await insist(stop, "the DDL history", load)
 
 
@@ -63,7 +65,7 @@ def schema_from(
     history: History,
     file: SnapshotFile,
     checkpoint: Checkpoint,
-    decided: dict[int, Decision],
+    made: dict[int, Override],
     *,
     whole: bool = False,
 ) -> Followed:
@@ -79,14 +81,14 @@ def schema_from(
     if base is not None:
         _check_same_history(history, file, base[1])
         tracker = base[0]
-        last = tracker.follow_all(jobs, checkpoint.commit_ts, decided)
+        last = tracker.follow_all(jobs, checkpoint.commit_ts, made, after_ts=base[1].commit_ts)
         if _differs(tracker, checkpoint):
             log.warning("%s does not lead to the checkpoint; reading all DDL history", file.path)
             jobs, base = [job for job, _ in history.recorded()], None
     if base is None:
         tracker = SchemaTracker()
-        last = tracker.follow_all(jobs, checkpoint.commit_ts, decided)
-    _check_version(tracker, checkpoint, decided, jobs)
+        last = tracker.follow_all(jobs, checkpoint.commit_ts, made)
+    _check_version(tracker, checkpoint, made, jobs)
     followed = sum(job.finished_ts <= checkpoint.commit_ts for job in jobs)
     if last is not None and followed >= JOBS_BETWEEN:
         file.write(tracker, last, last.finished_ts)
@@ -96,7 +98,7 @@ def schema_from(
         "from history" if base is None else f"from a snapshot and {followed} DDL jobs",
         time.monotonic() - began_s,
     )
-    return Followed(tracker=tracker, decisions=decided, jobs=jobs, file=file)
+    return Followed(tracker=tracker, overrides=made, jobs=jobs, file=file)
 
 
 def _check_same_history(history: History, file: SnapshotFile, origin: Origin) -> None:
@@ -117,14 +119,14 @@ def _differs(tracker: SchemaTracker, checkpoint: Checkpoint) -> bool:
 def _check_version(
     tracker: SchemaTracker,
     checkpoint: Checkpoint,
-    decided: dict[int, Decision],
+    made: dict[int, Override],
     jobs: list[DdlJob],
 ) -> None:
     """Raise NeedsOperator unless the tracker is at the checkpoint's schema version."""
     if not _differs(tracker, checkpoint):
         return
     finished = {job.finished_ts for job in jobs}
-    lost = [d for ts, d in decided.items() if ts <= checkpoint.commit_ts and ts not in finished]
+    lost = [d for ts, d in made.items() if ts <= checkpoint.commit_ts and ts not in finished]
     if tracker.version < checkpoint.schema_version and lost:
         # A DDL without a job was skipped; it counted as a version all the same.
         tracker.catalog.version = checkpoint.schema_version

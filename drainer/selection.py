@@ -1,10 +1,11 @@
 """What of the stream goes downstream, and under which names.
 
     lookup   (table id, version) -> target     the planner asks it for the rows of a transaction
-    route    change -> change to run, or None  the follower asks it for every DDL it has tracked
+    route    change -> change to run, or not   the follower asks it for every DDL it has tracked
 
-Filters see the upstream's names, the downstream only those of the routes. What is left out moves
-the checkpoint like anything else. Several tables that are replicated into one:
+Filters see the upstream's names and columns, the downstream only those of the routes, and of the
+columns those that it has (`drainer.deviations`). What is left out moves the checkpoint like
+anything else, and is counted (`drainer.left_out`). Several tables that are replicated into one:
 
     rows   of one shape, which is the rule, are gathered as one table's, in the order of their
            commits: the last change of a key counts, whichever source made it. While shapes
@@ -19,10 +20,12 @@ import logging
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from drainer.batches import Screened, Target
+from drainer.batches import Loss, Screened, Target
 from drainer.config import DrainerConfig
+from drainer.consequences import subject
+from drainer.left_out import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, LeftOut
 from drainer.loopback import OWN_SCHEMAS, MarkTable, is_mark_table
-from drainer.schema import Gone, SchemaTracker
+from drainer.schema import Gone, SchemaTracker, Unknown
 from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
@@ -73,15 +76,11 @@ class Selection:
         Transactions with the mark of `channel_id` are left out whole. Without `runs_ddl`, DDL is
         only tracked. Without `checks`, an unfit rule is met by the rows that it is for.
         """
-        self.transactions_returned = 0
         self._channel_id = channel_id
         self._runs_ddl = runs_ddl
-        self.rows_left_out = 0
-        self.ddls_left_out = 0
         self._rules = rules
         self._schemas = schemas
         self._known: dict[int, Target] = {}
-        self._told: set[int] = set()
         if checks:
             rules.check(schemas.catalog.tables())
 
@@ -96,21 +95,27 @@ class Selection:
             runs_ddl=syncer.sync_ddl,
         )
 
-    def lookup(self, table_id: int, version: int) -> Target | None:
-        """Return where rows go, None when their table is dropped; `Screened` if not all do."""
+    def lookup(self, table_id: int, version: int) -> Target:
+        """Return where rows go, `Screened` if not all of them, or of their values, do."""
         found = self._schemas.table_at(table_id, version)
+        if isinstance(found, Unknown):
+            return _nowhere(table_id, "", f"id {table_id}", OVERRIDE)
         if isinstance(found, Gone):
-            return None
+            return _nowhere(table_id, found.schema_name, found.table_name, DROPPED)
         if self._channel_id is not None and is_mark_table(found[0], found[1].name):
-            return MarkTable(found, self._channel_id, self._tally_returned)
+            return MarkTable(found, self._channel_id)
+        name = f"{found[0]}.{found[1].name}"
         policy = self._rules.of_rows(*found)
         if policy.takes_nothing:
-            if table_id not in self._told:
-                self._told.add(table_id)
-                log.info("rows of %s.%s are filtered", found[0], found[1].name)
-            return Screened(found, policy, self._tally)
-        target = self._target(*found)
-        return target if policy.takes_all else Screened(target, policy, self._tally)
+            return Screened(found, Loss(name, policy))
+        deviation = self._schemas.deviation(table_id)
+        if deviation.absent_ts:
+            return Screened(found, Loss(name, cause=OVERRIDE))
+        target = self._target(found[0], deviation.masked(found[1]))
+        lacking, converted = deviation.lacking(found[1]), deviation.converted(found[1])
+        loss = Loss(name, policy, lacking=tuple(lacking), converted=tuple(converted))
+        takes_all = policy.takes_all and not lacking and not converted
+        return target if takes_all else Screened(target, loss)
 
     def _target(self, schema: str, table: TableInfo) -> Target:
         """Return one and the same object for all tables that are one table downstream."""
@@ -125,36 +130,22 @@ class Selection:
             known = self._known[target[1].id] = target
         return known
 
-    def describe(self) -> dict[str, str]:
-        """Return what an operator wants to read."""
-        return {
-            "rows_left_out": str(self.rows_left_out),
-            "ddls_left_out": str(self.ddls_left_out),
-            "transactions_returned": str(self.transactions_returned),
-        }
-
-    def _tally_returned(self) -> None:
-        self.transactions_returned += 1
-
-    def _tally(self, rows: int) -> None:
-        self.rows_left_out += rows
-
     # --- DDL -----------------------------------------------------------------------------------
 
-    def route(self, change: SchemaChange) -> SchemaChange | None:
-        """Return a DDL as it is to run downstream, None for one that is not to.
+    def route(self, change: SchemaChange) -> SchemaChange | LeftOut | None:
+        """Return a DDL as it is to run downstream, or what it counts as if it is not to.
+
+        None is for one that has been done there already, by another table that goes there.
 
         Raises `NeedsOperator` where only an operator can say what is right.
         """
         job = change.job
         if not self._runs_ddl:
             log.info("DDL at %d is only tracked (sync-ddl): %s", job.finished_ts, job.query)
-            self.ddls_left_out += 1
-            return None
+            return LeftOut(DDLS, SYNC_DDL, subject(change))
         if not self._rules.of_ddl(change):
             log.info("DDL at %d is filtered: %s", job.finished_ts, job.query)
-            self.ddls_left_out += 1
-            return None
+            return LeftOut(DDLS, FILTER, subject(change))
         if self._rules.router.is_empty:
             return change
         runs = self._verdicts(change)
@@ -164,7 +155,7 @@ class Selection:
         if len(runs) > 1:
             raise NeedsOperator(
                 f"only a part of {job.query!r} is to run on tables that become one",
-                hint="change the downstream by hand, then set ignore-txn-commit-ts for this DDL",
+                hint="change the downstream by hand, then track this DDL",
             )
         return self._routed(change)
 
@@ -284,9 +275,15 @@ class Selection:
         return new_schema, table.renamed(name)
 
 
+def _nowhere(table_id: int, schema: str, name: str, cause: str) -> Screened:
+    """Return the target of rows that end here."""
+    target = (schema, TableInfo(id=table_id, name=name))
+    return Screened(target, Loss(f"{schema}.{name}" if schema else name, cause=cause))
+
+
 def _shared(place: str, change: SchemaChange) -> NeedsOperator:
     return NeedsOperator(
         f"{change.job.query!r} would touch {place} downstream, where other tables are routed too",
-        hint="do downstream by hand what is right for the others, then set ignore-txn-commit-ts"
-        " for this DDL, which is then tracked and not run; event rules leave such DDL out for good",
+        hint="do downstream by hand what is right for the others, then track this DDL; event rules"
+        " leave such DDL out for good",
     )

@@ -2,9 +2,9 @@
 
     | part     | bytes | what                                                                |
     |----------|-------|---------------------------------------------------------------------|
-    | magic    | 8     | `PSTSCHM1`                                                          |
+    | magic    | 8     | `PSTSCHM2`                                                          |
     | checksum | 32    | SHA-256 of all that follows                                         |
-    | body     | rest  | zlib of JSON: where it is from, schemas, table versions, tables gone |
+    | body     | rest  | zlib of JSON: where it is from, and the tracker's state             |
 
 It is a cache of the history in etcd and may be thrown away. A snapshot that is damaged or ahead of
 the checkpoint is not used, and history is read from the beginning.
@@ -18,7 +18,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from drainer.schema import SchemaTracker
+from drainer.deviations import Deviation
+from drainer.schema import SchemaTracker, State
 from penstock.errors import Corrupt
 from penstock.tableinfo import (
     schema_from_json,
@@ -27,7 +28,7 @@ from penstock.tableinfo import (
     table_to_json,
 )
 
-MAGIC = b"PSTSCHM1"
+MAGIC = b"PSTSCHM2"
 _HEADER_BYTES = len(MAGIC) + hashlib.sha256().digest_size
 assert _HEADER_BYTES == 40, "the table above says so"
 
@@ -42,26 +43,29 @@ class Origin:
     last_job_id: int
     revision: int
     """etcd's revision of the recording up to which all jobs are in the snapshot."""
-    decided: dict[str, str | None]
-    """The decisions that it was made under, by commit_ts."""
+    overrides: dict[str, Any]
+    """The overrides of DDL that it was made under, as JSON, by commit_ts."""
 
 
 def pack(tracker: SchemaTracker, origin: Origin) -> bytes:
     """Return the tracker's state as bytes."""
-    schemas, versions, gone = tracker.state()
+    state = tracker.state()
     body = {
         "cluster_id": origin.cluster_id,
         "commit_ts": origin.commit_ts,
         "schema_version": origin.schema_version,
         "last_job_id": origin.last_job_id,
         "revision": origin.revision,
-        "decided": origin.decided,
-        "schemas": [schema_to_json(schema) for schema in schemas],
+        "overrides": origin.overrides,
+        "schemas": [schema_to_json(schema) for schema in state.schemas],
         "versions": [
             [since, schema, is_now, table_to_json(table)]
-            for since, schema, is_now, table in versions
+            for since, schema, is_now, table in state.versions
         ],
-        "gone": [list(each) for each in gone],
+        "gone": [list(each) for each in state.gone],
+        "deviations": {str(i): d.to_json() for i, d in state.deviations.items()},
+        "absent_schemas": state.absent_schemas,
+        "blind_ts": state.blind_ts,
     }
     packed = zlib.compress(json.dumps(body, ensure_ascii=False).encode(), 1)
     return MAGIC + hashlib.sha256(packed).digest() + packed
@@ -81,12 +85,17 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, Origin]:
         schema_version=body["schema_version"],
         last_job_id=body["last_job_id"],
         revision=body["revision"],
-        decided=body["decided"],
+        overrides=body["overrides"],
     )
     tracker = SchemaTracker.from_state(
         origin.schema_version,
-        [schema_from_json(each) for each in body["schemas"]],
-        [(since, s, now, table_from_json(t)) for since, s, now, t in body["versions"]],
-        [(a, b, c, d) for a, b, c, d in body["gone"]],
+        State(
+            schemas=[schema_from_json(each) for each in body["schemas"]],
+            versions=[(since, s, now, table_from_json(t)) for since, s, now, t in body["versions"]],
+            gone=[(a, b, c, d) for a, b, c, d in body["gone"]],
+            deviations={int(i): Deviation.from_json(d) for i, d in body["deviations"].items()},
+            absent_schemas=body["absent_schemas"],
+            blind_ts=body["blind_ts"],
+        ),
     )
     return tracker, origin

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from drainer.decisions import Decision
+from drainer.overrides import Override
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
 from drainer.snapshot import Origin, pack, unpack
@@ -40,12 +40,12 @@ class SnapshotFile:
     """One snapshot, replaced as a whole."""
 
     def __init__(
-        self, folder: Path, cluster_id: int, history: Revisions, decisions: Mapping[int, Decision]
+        self, folder: Path, cluster_id: int, history: Revisions, overrides: Mapping[int, Override]
     ) -> None:
         self.path = folder / FILE_NAME
         self._cluster_id = cluster_id
         self._history = history
-        self._decisions = decisions
+        self._overrides = overrides
         self._jobs_since = 0
         self._last_job: DdlJob | None = None
         self._waiting: tuple[SchemaTracker, DdlJob] | None = None
@@ -53,7 +53,7 @@ class SnapshotFile:
     def load(self, checkpoint: Checkpoint) -> tuple[SchemaTracker, Origin] | None:
         """Return the snapshot, None when there is none that can be used for this checkpoint.
 
-        One of another cluster, or made under decisions that are gone, raises NeedsOperator.
+        One of another cluster, or made under overrides that are gone, raises NeedsOperator.
         """
         try:
             tracker, origin = unpack(self.path.read_bytes(), str(self.path))
@@ -64,8 +64,8 @@ class SnapshotFile:
             return None
         self._check(origin)
         ahead = origin.commit_ts > checkpoint.commit_ts
-        if ahead or origin.decided != self._decided(origin.commit_ts):
-            why = "is ahead of the checkpoint" if ahead else "is older than a decision about a DDL"
+        if ahead or origin.overrides != self._overridden(origin.commit_ts):
+            why = "is ahead of the checkpoint" if ahead else "is older than an override of a DDL"
             log.warning("%s %s; reading all DDL history instead", self.path, why)
             return None
         return tracker, origin
@@ -76,16 +76,22 @@ class SnapshotFile:
                 f"{self.path} is of cluster {origin.cluster_id}, not of {self._cluster_id}",
                 hint="is --data-dir another Drainer's? If not, delete the file",
             )
-        for ts in origin.decided:
-            if int(ts) not in self._decisions:
+        for ts, fields in origin.overrides.items():
+            if int(ts) not in self._overrides:
+                was = Override.from_json(int(ts), fields).describe()
                 raise NeedsOperator(
-                    f"{self.path} was made with a decision about the DDL at {ts}, which is gone"
-                    " from etcd",
-                    hint=f"decide again with `drainer ddl skip {ts}` or `drainer ddl replace {ts}`",
+                    f"{self.path} was made with an override of the DDL at {ts} ({was}), which is"
+                    " gone from etcd",
+                    hint="was etcd wiped or put back? Restore /penstock/v1/ddl_decisions; the DDL"
+                    " was not run as it is, so without the override rows would be written wrongly",
                 )
 
-    def _decided(self, up_to_ts: int) -> dict[str, str | None]:
-        return {str(ts): d.sql for ts, d in sorted(self._decisions.items()) if ts <= up_to_ts}
+    def _overridden(self, up_to_ts: int) -> dict[str, Any]:
+        return {
+            str(ts): override.to_json()
+            for ts, override in sorted(self._overrides.items())
+            if ts <= up_to_ts
+        }
 
     async def before(self, tracker: SchemaTracker, job: DdlJob) -> None:
         """Take note of a DDL about to be followed; write the state of a few DDLs ago, if due."""
@@ -108,7 +114,7 @@ class SnapshotFile:
                 schema_version=tracker.version,
                 last_job_id=last_job.id,
                 revision=self._history.revision_of(last_job.id),
-                decided=self._decided(commit_ts),
+                overrides=self._overridden(commit_ts),
             )
             if origin.revision == 0:
                 return

@@ -23,7 +23,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from drainer.metrics import original_metrics, pump_metrics
+from drainer.metrics import left_out_metrics, original_metrics, pump_metrics
 from penstock.errors import NeedsOperator
 from penstock.http_status import JSON, Answer, HttpStatus
 from penstock.node_facts import facts_of
@@ -76,6 +76,10 @@ class Pages:
             "Synced": self._is_synced(),
             "LastTS": own.max_commit_ts,
             "TsMap": "",
+            "LeftOut": [
+                {**each._asdict(), "count": count}
+                for each, count in sorted(self.progress().tally.totals.items())
+            ],
             "self": {**facts_of(own), "pumps": [_view(view) for view in self.pumps.views()]},
         }
         return _json(page)
@@ -126,6 +130,7 @@ class _Metrics(Collector):
         yield state
         yield from pump_metrics(self._pages.pumps)
         yield from original_metrics(self._pages.pumps, progress)
+        yield from left_out_metrics(progress.tally.totals)
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
         yield GaugeMetricFamily(f"{_OWN}_lag_seconds", about, value=lag_s)

@@ -15,7 +15,8 @@ from drainer.apply.fetch_unit import Facts, FetchUnit, Made
 from drainer.apply.generate import generate
 from drainer.apply.keys import apply_key, can_meet_others
 from drainer.apply.work import Batch, Statements, in_order
-from drainer.batches import Collector, Targets, parse_merged, read_changes
+from drainer.batches import Collector, Targets, ignored_counts, parse_merged, read_changes
+from drainer.left_out import Counts
 from drainer.selection import Selection
 from penstock.model import MutationType
 
@@ -28,25 +29,23 @@ def assembled(
     Raises `Malformed` and whatever looking up a table does.
     """
     targets = Targets(selection.lookup)
-    before_left, before_returned = selection.rows_left_out, selection.transactions_returned
-    collector, kinds = Collector(), Counter[int]()
+    collector, kinds, left_out = Collector(), Counter[int](), Counts()
     runs: list[Made] = []
-    dropped = 0
+    ignored = set(unit.ignored)
     for ts, payload in transactions:
-        changes, gone = read_changes(parse_merged(ts, payload).prewrite_value, targets.of)
-        dropped += gone
+        value = parse_merged(ts, payload).prewrite_value
+        if ts in ignored:
+            left_out += ignored_counts(value, targets.of)
+            continue
+        changes = read_changes(value, targets.of)
         if not collector.fits(changes):
+            left_out += collector.left_out
             runs.append(_run(unit, collector, kinds))
             collector = Collector()
         collector.add(changes, len(payload))
+    left_out += collector.left_out
     runs.append(_run(unit, collector, kinds))
-    facts = Facts(
-        rows=kinds.total(),
-        kinds=dict(kinds),
-        dropped=dropped,
-        left_out=selection.rows_left_out - before_left,
-        returned=selection.transactions_returned - before_returned,
-    )
+    facts = Facts(rows=kinds.total(), kinds=dict(kinds), left_out=left_out)
     return _joined([run for run in runs if run]), facts
 
 

@@ -18,12 +18,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from drainer.apply.work import Statements
+from drainer.left_out import Counts, from_lists, to_lists
 from penstock.errors import Malformed
 from penstock.filters import FilterConfig
 from penstock.filters.tables import TableFilter
@@ -40,14 +41,20 @@ Made = list[tuple[bool, Statements]]
 
 @dataclass(slots=True)
 class Slices:
-    """Transactions in commit order, the Pump that has each, and their size together."""
+    """Transactions in commit order, the Pump that has each, and their size together.
+
+    Those that are `ignored` are only counted.
+    """
 
     commit_ts: list[int] = field(default_factory=list)
     pumps: list[str] = field(default_factory=list)
     bytes: int = 0
+    ignored: list[int] = field(default_factory=list)
 
-    def add(self, commit_ts: int, pump: str, size: int) -> None:
+    def add(self, commit_ts: int, pump: str, size: int, *, is_ignored: bool = False) -> None:
         """Append one."""
+        if is_ignored:
+            self.ignored.append(commit_ts)
         self.commit_ts.append(commit_ts)
         self.pumps.append(pump)
         self.bytes += size
@@ -81,6 +88,7 @@ class FetchUnit:
     addresses: Sequence[str]
     commit_ts: Any
     owners: Any
+    ignored: Sequence[int] = ()
 
     def encode(self) -> bytes:
         """Return the unit as one block of bytes."""
@@ -105,7 +113,10 @@ class FetchUnit:
             raise Malformed(f"undecodable fetch unit: {error}", hint=_HINT) from error
 
 
-_TOLD = ("batch_id", "dialect", "displaces", "catalog", "cluster_id", "drainer_id", "addresses")
+_TOLD = (
+    "batch_id", "dialect", "displaces", "catalog", "cluster_id", "drainer_id", "addresses",
+    "ignored",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +126,7 @@ class Facts:
     rows: int = 0
     kinds: dict[int, int] = field(default_factory=dict)
     """Changes by their `MutationType`."""
-    dropped: int = 0
-    """Rows for dropped tables."""
-    left_out: int = 0
-    """Rows that filters left out."""
-    returned: int = 0
-    """Transactions with this Drainer's own mark."""
+    left_out: Counts = field(default_factory=Counts)
 
 
 class Away(Exception):
@@ -136,7 +142,8 @@ def encode_made(made: Made, facts: Facts) -> bytes:
     """Return the answer with the batch's SQL."""
     parts = [each.encode() for _, each in made]
     units = [(meets, len(part)) for (meets, _), part in zip(made, parts, strict=True)]
-    header = json.dumps({**asdict(facts), "units": units}).encode()
+    seen = {"rows": facts.rows, "kinds": facts.kinds, "left_out": to_lists(facts.left_out)}
+    header = json.dumps({**seen, "units": units}).encode()
     return b"".join([_MADE, _LENGTH.pack(len(header)), header, *parts])
 
 
@@ -150,6 +157,7 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         for meets, length in header.pop("units"):
             made.append((bool(meets), Statements.decode(view[at : at + length])))
             at += length
+        header["left_out"] = Counts(from_lists(header["left_out"]))
         header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
         return made, Facts(**header)
     except _UNREADABLE as error:

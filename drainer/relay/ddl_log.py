@@ -1,7 +1,7 @@
 """All DDL that the relay log's stream speaks of, so that the schema can be rebuilt without etcd.
 
 A log of its own, `ddl/` in the relay log's folder: one frame for each job, JSON as in etcd, and one
-for each decision of the operator about a DDL, {"decision": commit_ts, "replace": …, "made": …}. It
+for each override of a DDL, {"decision": commit_ts} with its fields, or without when it is gone. It
 has the whole history and is never cut: the schema at any checkpoint begins with the first job.
 """
 
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from drainer.decisions import Decision
+from drainer.overrides import Override
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.files import Files
 from penstock.schema import DdlJob
@@ -27,7 +27,7 @@ class DdlLog:
         """Open it, creating it if need be, and read it once; raise `Corrupt`."""
         self._segments = Segments.open(folder, files=files)
         self._jobs: dict[int, DdlJob] = {}
-        self._decisions: dict[int, Decision] = {}
+        self._overrides: dict[int, Override] = {}
         for position, payload in self._segments.scan():
             if payload:  # Or it is the mark of a clean stop.
                 self._found(position, payload)
@@ -36,10 +36,10 @@ class DdlLog:
         try:
             fields = json.loads(payload)
             if "decision" in fields:
-                made = Decision(
-                    commit_ts=fields["decision"], sql=fields["replace"], made=fields["made"]
-                )
-                self._decisions[made.commit_ts] = made
+                commit_ts = fields["decision"]
+                self._overrides.pop(commit_ts, None)
+                if "made" in fields:
+                    self._overrides[commit_ts] = Override.from_json(commit_ts, fields)
             else:
                 job = job_from_json(fields)
                 self._jobs[job.id] = job
@@ -51,20 +51,22 @@ class DdlLog:
         """Return all jobs that are on record, in order of their schema version."""
         return sorted(self._jobs.values(), key=lambda job: job.schema_version)
 
-    def decisions(self) -> dict[int, Decision]:
-        """Return the operator's decisions by the commit_ts of the DDL."""
-        return dict(self._decisions)
+    def overrides(self) -> dict[int, Override]:
+        """Return the operator's overrides by the commit_ts of the DDL."""
+        return dict(self._overrides)
 
-    def note(self, jobs: Iterable[DdlJob], decisions: Iterable[Decision] = ()) -> None:
-        """Keep jobs and decisions, each once; `sync` makes them durable."""
+    def note(self, jobs: Iterable[DdlJob], overrides: Iterable[Override] | None = None) -> None:
+        """Keep jobs, each once, and all overrides that there are now; `sync` makes it durable."""
         fresh = [job for job in jobs if job.id not in self._jobs]
-        made = [d for d in decisions if self._decisions.get(d.commit_ts) != d]
+        now = self._overrides if overrides is None else {each.commit_ts: each for each in overrides}
+        made = [each for ts, each in now.items() if self._overrides.get(ts) != each]
         records = [job_to_json(job) for job in fresh]
-        records += [{"decision": d.commit_ts, "replace": d.sql, "made": d.made} for d in made]
+        records += [{"decision": each.commit_ts, **each.to_json()} for each in made]
+        records += [{"decision": ts} for ts in self._overrides if ts not in now]
         if records:
             self._segments.append([json.dumps(r, ensure_ascii=False).encode() for r in records])
         self._jobs.update((job.id, job) for job in fresh)
-        self._decisions.update((d.commit_ts, d) for d in made)
+        self._overrides = dict(now)
 
     def sync(self) -> None:
         """Return once everything noted is on the disk."""

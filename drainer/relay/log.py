@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from drainer.decisions import Decision
+from drainer.overrides import Override
 from drainer.payload import Payload
 from drainer.relay.ddl_log import DdlLog
 from drainer.relay.disk import failed_write
@@ -131,9 +131,9 @@ class RelayLog:
         """Return all jobs of DDL that are on record, in order."""
         return self._ddl.jobs()
 
-    def decisions(self) -> dict[int, Decision]:
-        """Return what the operator decided about single DDLs."""
-        return self._ddl.decisions()
+    def overrides(self) -> dict[int, Override]:
+        """Return the operator's overrides of DDL."""
+        return self._ddl.overrides()
 
     def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
         """Raise `NeedsOperator` unless all that was applied after a checkpoint is in the log.
@@ -163,7 +163,7 @@ class RelayLog:
         cluster_id: int,
         checkpoint_ts: int,
         jobs: Iterable[DdlJob],
-        decisions: Iterable[Decision] = (),
+        overrides: Iterable[Override] | None = None,
     ) -> None:
         """Go on with the stream of `cluster_id` after a checkpoint, anew if the log lacks that."""
         if self.cluster_id not in (None, cluster_id):
@@ -171,7 +171,7 @@ class RelayLog:
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
                 hint="give this Drainer another relay log-dir",
             )
-        self.note_jobs(jobs, decisions)
+        self.note_jobs(jobs, overrides)
         connected = self.cluster_id is not None and self.after_ts <= checkpoint_ts <= self.last_ts
         if not connected:
             if self.cluster_id is not None:
@@ -208,10 +208,12 @@ class RelayLog:
                 self._reached(stamps[-1])
             del kept[:count]
 
-    def note_jobs(self, jobs: Iterable[DdlJob], decisions: Iterable[Decision] = ()) -> None:
-        """Keep jobs of DDL, each once; to be called before such a DDL is applied."""
+    def note_jobs(
+        self, jobs: Iterable[DdlJob], overrides: Iterable[Override] | None = None
+    ) -> None:
+        """Keep jobs of DDL, each once, before such a DDL is applied; and all overrides of now."""
         try:
-            self._ddl.note(jobs, decisions)
+            self._ddl.note(jobs, overrides)
         except WriteFailed as error:
             raise failed_write(error) from error
 

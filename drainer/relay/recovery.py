@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from drainer.decisions import Decision
 from drainer.merger import Merged
+from drainer.overrides import Override, in_force
 from drainer.parts import Parts, StoppedEarly, insist
 from drainer.pipeline import Pipeline
 from drainer.planner import DdlStep
@@ -73,7 +73,7 @@ class Replay:
         return job
 
 
-Wire = Callable[[Replay, SchemaTracker, Mapping[int, Decision], Checkpoint], Pipeline]
+Wire = Callable[[Replay, SchemaTracker, Mapping[int, Override], Checkpoint], Pipeline]
 """Builds the way from the stored stream to the downstream."""
 
 
@@ -111,8 +111,8 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
         return False
     may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
     stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
-    decisions = stored.decisions()
-    tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, decisions)
+    overrides = in_force(stored.overrides(), checkpoint.overrides, checkpoint.commit_ts)
+    tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, overrides)
     spool_dir = parts.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
     gathering = Gathering(spool_dir, RECORD_BYTES_MAX)
@@ -122,7 +122,7 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
         "applying (%d, %d] from the relay log in %s",
         checkpoint.commit_ts, checkpoint.commit_ts, stored.last_ts, stored.folder,
     )  # fmt: skip
-    pipeline = wire(source, tracker, decisions, checkpoint)
+    pipeline = wire(source, tracker, overrides, checkpoint)
     if not await replay(pipeline, source, stop):
         raise StoppedEarly
     progress = pipeline.progress

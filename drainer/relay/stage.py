@@ -144,7 +144,7 @@ async def relay_stage(
     relay_log = parts.relay_log
     if relay_log is None:
         return NoRelay()
-    made = followed.decisions.values()
+    made = followed.overrides.values()
     await asyncio.to_thread(
         relay_log.start, parts.cluster_id, checkpoint.commit_ts, followed.jobs, made
     )

@@ -10,7 +10,9 @@ that the original wrote only `commitTS` and `consistent` are read. Where transac
 sources that tell their origin, `origins` is {source: [epoch, file, position]}: the last ones that
 are downstream, so that none is there twice (`drainer.origins`). `pumps` is whom the merge waited
 for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
-received (`drainer.pumps`). `consistent` is false while a
+received (`drainer.pumps`). What of the stream up to `commitTS` is not downstream is counted in
+`left-out` (`drainer.left_out`), and `overrides` are the operator's overrides of DDL up to there, by
+commit_ts (`drainer.overrides`). `consistent` is false while a
 Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
 `ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
 is above `commitTS`, is up to where changes may be there already: a batch of several transactions
@@ -30,6 +32,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from drainer.left_out import Totals, from_lists, to_lists
+from drainer.overrides import Override
 from penstock.errors import Malformed, NeedsOperator
 from penstock.model import Place
 
@@ -45,6 +49,9 @@ class Checkpoint:
     applying_ts: int = 0
     origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
     pumps: Mapping[str, int] = field(default_factory=dict, hash=False)
+    left_out: Totals = field(default_factory=dict, hash=False)
+    overrides: Mapping[int, Override] | None = field(default=None, hash=False)
+    """None in a checkpoint of before these were kept here."""
 
     @property
     def is_between(self) -> bool:
@@ -65,6 +72,10 @@ class Checkpoint:
             fields["origins"] = self.origins
         if self.pumps:
             fields["pumps"] = self.pumps
+        if self.left_out:
+            fields["left-out"] = to_lists(self.left_out)
+        if self.overrides is not None:
+            fields["overrides"] = {ts: each.to_json() for ts, each in self.overrides.items()}
         return json.dumps(fields | {"writer": writer})
 
     @classmethod
@@ -91,6 +102,8 @@ class Checkpoint:
             applying_ts=_number(stored, "applying"),
             origins=_origins(stored),
             pumps=_pumps(stored),
+            left_out=_left_out(stored),
+            overrides=_overrides(stored),
         )
 
 
@@ -118,6 +131,23 @@ def _pumps(stored: dict[str, Any]) -> dict[str, int]:
     if not isinstance(found, dict):
         raise _unreadable(stored, f"pumps are {found!r}")
     return {name: _number(found, name) for name in found}
+
+
+def _left_out(stored: dict[str, Any]) -> Totals:
+    try:
+        return from_lists(stored.get("left-out", []))
+    except (TypeError, ValueError) as error:
+        raise _unreadable(stored, f"left-out: {error}") from error
+
+
+def _overrides(stored: dict[str, Any]) -> dict[int, Override] | None:
+    if "overrides" not in stored:
+        return None
+    try:
+        items = stored["overrides"].items()
+        return {int(ts): Override.from_json(int(ts), fields) for ts, fields in items}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _unreadable(stored, f"overrides: {error!r}") from error
 
 
 def _unreadable(stored: object, why: str) -> Malformed:

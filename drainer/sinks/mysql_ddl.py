@@ -85,8 +85,7 @@ def ensure_repeatable(change: SchemaChange) -> None:
     if swapped:
         raise NeedsOperator(
             f"it cannot be told whether the downstream already did: {change.job.query}",
-            hint="look at the downstream; do it by hand if needed, then move its checkpoint past"
-            f" {change.job.finished_ts}",
+            hint="look at the downstream, do it by hand if it is not done, and then track it",
         )
 
 

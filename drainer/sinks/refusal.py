@@ -88,7 +88,8 @@ def located(error: Refused, after_ts: int, through_ts: int) -> Refused:
     return Refused(
         f"{error.problem}; this is in the batch of the transactions after commit_ts {after_ts}"
         f" and up to {through_ts}, and nothing behind that was applied",
-        hint=f"{error.hint}; then start the Drainer again. Or leave the transaction out with"
-        " ignore-txn-commit-ts: with --batch-rows-max 1 each batch is one transaction, and"
-        " the commit_ts it goes up to is that one's",
+        hint=f"{error.hint}; then start the Drainer again. Or leave the whole transaction out with"
+        " ignore-txn-commit-ts: its rows are missing downstream then, and are counted. With"
+        " --batch-rows-max 1 each batch is one transaction, and the commit_ts it goes up to is"
+        " that one's",
     )

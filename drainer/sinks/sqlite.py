@@ -13,7 +13,7 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,13 +24,12 @@ from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
 from drainer.sinks.refusal import Refused, row_of
 from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
-from drainer.sinks.sqlite_ddl import plan
+from drainer.sinks.sqlite_ddl import check_columns, plan
 from penstock.errors import NeedsOperator, Retryable
 
 if TYPE_CHECKING:
     from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
-    from penstock.schema import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +149,10 @@ class SqliteSink:
                 connection.create_function(name, 1, _noting(function, failures))
             try:
                 for statement in planned.statements:
+                    if statement in planned.rebuilt:
+                        table = statement.rpartition(" FROM ")[2]
+                        info = connection.execute(f"PRAGMA table_info({table})")
+                        check_columns(table, planned.rebuilt[statement], [c[1] for c in info])
                     connection.execute(statement)
             except sqlite3.OperationalError:
                 if failures:
@@ -158,13 +161,6 @@ class SqliteSink:
             steps.ddl_run()
 
         self._commit(work, checkpoint)
-
-    def look_at(self, tables: Iterable[TableInfo]) -> None:
-        """Do nothing: texts are compared by their bytes, which is finer than any collation."""
-
-    def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: there are no collations that could be lacking."""
-        return {}
 
     def waits_for(self) -> str:
         """Return what keeps the downstream from taking changes; empty when nothing does."""

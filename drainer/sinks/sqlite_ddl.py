@@ -22,7 +22,7 @@ express is built anew; all of it is part of the transaction that stores the chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class Plan:
 
     statements: list[str] = field(default_factory=list)
     functions: dict[str, Converter] = field(default_factory=dict)
+    rebuilt: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Tables that are built anew, by the statement that reads them: the columns it knows of."""
 
 
 def plan(change: SchemaChange) -> Plan:
@@ -89,6 +91,17 @@ def plan(change: SchemaChange) -> Plan:
             name = table_name(SQLITE, schema, table.name)
             made.statements += [create_table(name, table), *create_indexes(name, table)]
     return made
+
+
+def check_columns(table: str, known: frozenset[str], there: Iterable[str]) -> None:
+    """Raise `NeedsOperator` if a table has columns that building it anew would lose."""
+    more = sorted(name for name in there if name.lower() not in known)
+    if more:
+        raise NeedsOperator(
+            f"SQLite would build {table} anew and lose its columns {', '.join(more)}, which"
+            " upstream has not",
+            hint="move what is in them elsewhere and drop them in the SQLite file",
+        )
 
 
 def _rename(made: Plan, change: SchemaChange) -> None:
@@ -235,7 +248,7 @@ def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None
     if after.constants:
         raise NeedsOperator(
             f"SQLite would build {name} anew, and its columns for the source of a row are not ours",
-            hint="change the SQLite file by hand, then set ignore-txn-commit-ts for this DDL",
+            hint="change the SQLite file by hand, then track this DDL",
         )
     old = {c.id: c for c in _columns(before)}
     sources = []
@@ -252,9 +265,11 @@ def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None
             sources.append(f"{function}({quote(was.name)})")
     building = quote(_BUILDING)
     names = ", ".join(quote(c.name) for c in _columns(after))
+    copying = f"INSERT INTO {building} ({names}) SELECT {', '.join(sources)} FROM {name}"
+    made.rebuilt[copying] = frozenset(c.name.lower() for c in before.columns)
     made.statements += [
         create_table(building, after),
-        f"INSERT INTO {building} ({names}) SELECT {', '.join(sources)} FROM {name}",
+        copying,
         f"DROP TABLE {name}",
         f"ALTER TABLE {building} RENAME TO {name}",
         *create_indexes(name, after),

@@ -143,6 +143,7 @@ class TableInfo:
     `partitions` are names, () without partitions, None when it is not known.
     `constants` are columns that no row bytes have and every row gets: name and text.
     `expression_indexes` are names of indexes over expressions, of which nothing else is known.
+    `lacks_key`: rows are written where the table has no primary key, though it has one here.
     """
 
     id: int
@@ -161,6 +162,7 @@ class TableInfo:
     constants: tuple[tuple[str, str], ...] = ()
     partitions: tuple[str, ...] | None = None
     expression_indexes: tuple[str, ...] = ()
+    lacks_key: bool = False
 
     @property
     def kind(self) -> str:
@@ -190,9 +192,11 @@ class TableInfo:
     @property
     def row_key(self) -> IndexInfo | None:
         """Return an index that names every row: the primary key, or a unique one without NULLs."""
-        if self.primary_key is not None:
+        if self.primary_key is not None and not self.lacks_key:
             return self.primary_key
         for index in self.indexes:
+            if index.primary:
+                continue
             whole = all(part.length == -1 for part in index.columns)
             solid = all(self.columns[part.offset].is_not_null for part in index.columns)
             if index.unique and index.state == PUBLIC and whole and solid:

@@ -73,6 +73,8 @@ def table_to_json(table: TableInfo) -> Json:
         written["partition"] = {"enable": True, "definitions": names} if names else None
     if table.expression_indexes:
         written["expression_indexes"] = list(table.expression_indexes)
+    if table.lacks_key:
+        written["lacks_key"] = True
     return written | ({"constants": table.constants} if table.constants else {})
 
 
@@ -249,6 +251,7 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         partitions=_partitions(fields),
         constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
         expression_indexes=tuple(map(str, fields.get("expression_indexes") or ())),
+        lacks_key=flag(fields, "lacks_key"),
     )
 
 

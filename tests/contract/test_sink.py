@@ -63,20 +63,13 @@ class Downstream:
                 sink.run_ddl(change, self.point(), maybe_done=False)
 
 
-SERVERS = [
-    pytest.param("mariadb", marks=pytest.mark.mariadb),
-    pytest.param("mysql", marks=pytest.mark.mysql),
-    pytest.param("mariadb_new", marks=(pytest.mark.mariadb, pytest.mark.slow)),
-]
-
-
-@pytest.fixture(params=["sqlite", *SERVERS])
+@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
 def downstream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Downstream]:
     if request.param == "sqlite":
         file = tmp_path / "downstream.db"
         made = Downstream(f"sqlite:///{file}", "sqlite", file, None)
     else:
-        server = request.getfixturevalue(request.param)
+        server = request.getfixturevalue("mariadb")
         made = Downstream(server.url, "mysql", None, server)
     yield made
     for sink in made.sinks:
@@ -240,11 +233,15 @@ def test_a_refused_ddl_moves_nothing_and_says_why(shop: tuple[Downstream, Sink])
     last = downstream.open().load_checkpoint()
     assert last is not None
     sink.load_checkpoint()
-    with pytest.raises(NeedsOperator):
-        sink.run_ddl(change, downstream.point(), maybe_done=False)
-    stored = downstream.open().load_checkpoint()
-    assert stored is not None
-    assert stored.commit_ts == last.commit_ts
+    point = downstream.point()
+    # What stands in its way is not taken for its own work, at the next start neither.
+    for each in (sink, downstream.open()):
+        stored = each.load_checkpoint()
+        assert stored is not None
+        assert stored.commit_ts == last.commit_ts
+        maybe_done = stored.ddl_intent_ts == point.commit_ts
+        with pytest.raises(NeedsOperator):
+            each.run_ddl(change, point, maybe_done=maybe_done)
 
 
 def test_closing_ends_a_call_that_waits(downstream: Downstream, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +68,7 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
         drainer.start()
         stopped(drainer, f"drainer ddl skip {replaced_ts}")
         assert told(drainer, url, sink, "skip", str(before_ts)) == 2
-        assert "behind the checkpoint" in capsys.readouterr().err
+        assert "is before the checkpoint" in capsys.readouterr().err
         replacement = "ALTER TABLE shop.item ADD COLUMN instead INT"
         assert told(drainer, url, sink, "replace", str(replaced_ts), replacement) == 0
         drainer.start()
@@ -80,6 +83,115 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
     assert {name: len(rows) for name, rows in held.items()} == {
         name: len(rows) for name, rows in wanted.items()
     }
+
+
+class Site:
+    """A writer of the database `shop`, its Drainer, and an operator at the SQLite file."""
+
+    def __init__(self, client: PumpClient, url: str, drainer: DrainerProcess, path: Path) -> None:
+        self.drainer = drainer
+        self._client, self._url, self._path = client, url, path
+
+    def ddl(self, sql: str) -> int:
+        """Run a DDL upstream and return its commit_ts."""
+        (commit_ts,) = self._client.execute_ddl(sql)
+        return commit_ts
+
+    def add(self, table: str, **row: Any) -> int:
+        """Insert a row upstream and return its commit_ts."""
+        with self._client.begin("shop") as txn:
+            txn.insert(table, row)
+        assert txn.commit_ts is not None
+        return txn.commit_ts
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """Return a table's rows downstream."""
+        with closing(sqlite3.connect(self._path)) as connection:
+            return connection.execute(f'SELECT * FROM "shop.{table}" ORDER BY id').fetchall()
+
+    def by_hand(self, *statements: str) -> None:
+        """Change the downstream."""
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
+            for sql in statements:
+                connection.execute(sql)
+
+    def told(self, *words: object) -> int:
+        """Run `drainer ddl` and return its exit code."""
+        return told(self.drainer, self._url, f"sqlite:///{self._path}", *map(str, words))
+
+
+@pytest.fixture
+def site(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+) -> Iterator[Site]:
+    path, url = tmp_path / "down.db", etcd_server.url
+    pump_factory(url)
+    drainer = drainer_factory(url, f"sqlite:///{path}")
+    with PumpClient.connect(url) as client:
+        made = Site(client, url, drainer, path)
+        made.ddl("CREATE DATABASE shop")
+        yield made
+
+
+def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.drainer.wait_until(site.ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, n INT)"))
+    site.by_hand('ALTER TABLE "shop.item" ADD COLUMN extra INTEGER')
+    extra_ts = site.ddl("ALTER TABLE shop.item ADD COLUMN extra INT")
+    last_ts = site.add("item", id=1, n=2, extra=3)
+    stopped(
+        site.drainer, f"Or override this DDL while it is stopped. `drainer ddl track {extra_ts}"
+    )
+    assert site.told("skip", extra_ts) == 0
+    assert "the values of column extra of shop.item are left out" in capsys.readouterr().out
+    assert site.told("undo", extra_ts) == 0
+    assert site.told("undo", extra_ts) == 2
+    assert site.told("track", extra_ts) == 0
+    site.drainer.start()
+    site.drainer.wait_until(last_ts)
+    assert site.rows("item") == [(1, 2, 3)]
+    assert site.drainer.status().details["values_left_out"] == "0"
+
+
+def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_taken_back(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.drainer.wait_until(site.ddl("CREATE TABLE shop.item (id INT PRIMARY KEY)"))
+    site.by_hand('CREATE TABLE "shop.late" (id INTEGER)')
+    late_ts = site.ddl("CREATE TABLE shop.late (id INT PRIMARY KEY, v INT)")
+    site.add("late", id=1, v=1)
+    last_ts = site.add("late", id=2, v=2)
+    stopped(site.drainer, f"`drainer ddl skip {late_ts}`: the rows of shop.late are left out")
+    assert site.told("skip", late_ts) == 0
+    site.drainer.start()
+    site.drainer.wait_until(last_ts)
+    assert site.told("track", late_ts) == 2, "it runs"
+    details = site.drainer.status().details
+    assert (details["rows_left_out"], details["ddls_left_out"]) == ("2", "1")
+    assert "override: 2 rows of shop.late" in details["left_out"]
+    assert "rows of shop.late do not go downstream (override)" in site.drainer.log_text()
+    site.drainer.kill()
+    site.drainer.start()
+    assert site.drainer.status().details["rows_left_out"] == "2"
+    assert site.drainer.stop() == 0
+
+    site.by_hand(
+        'DROP TABLE "shop.late"', 'CREATE TABLE "shop.late" (id INTEGER PRIMARY KEY, v INTEGER)'
+    )
+    capsys.readouterr()
+    assert site.told("list") == 0
+    way_out = f"shop.late: its rows are left out; `drainer ddl track {late_ts}` ends that"
+    assert way_out in capsys.readouterr().out
+    assert site.told("track", late_ts) == 0
+    assert "not made up for: override: 2 rows of shop.late" in capsys.readouterr().out
+    site.drainer.start()
+    site.drainer.wait_until(site.add("late", id=3, v=3))
+    assert site.rows("late") == [(3, 3)]
 
 
 @pytest.mark.slow

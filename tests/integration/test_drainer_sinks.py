@@ -20,8 +20,6 @@ from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.pages import asked, scraped
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
 
-pytestmark = pytest.mark.alone
-
 
 def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
     etcd: Any,

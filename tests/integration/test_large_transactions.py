@@ -29,8 +29,6 @@ from tests.kit.pages import asked
 from tests.kit.volume import small_volume
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.alone
-
 log = logging.getLogger(__name__)
 
 MakePump = Callable[..., PumpProcess]

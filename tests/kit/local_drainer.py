@@ -7,9 +7,9 @@ into a real downstream. One `live` is one life, from the checkpoint on to the le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from drainer.apply.task import answer
 from drainer.config import ApplyConfig, DrainerConfig
 from drainer.merger import Merged
 from drainer.node import Stream, _wired
+from drainer.overrides import Override, in_force
 from drainer.payload import Payload
 from drainer.pipeline import Pipeline
 from drainer.planner import DdlStep
@@ -48,6 +49,7 @@ class Way:
     pause_s: float = 0.0
     retry_s_max: float = 60.0
     ignored: tuple[str, ...] = ()
+    overrides: Mapping[int, Override] = field(default_factory=dict)
 
 
 class Tasks:
@@ -129,7 +131,8 @@ async def live(
         stack.push_async_callback(thread.close, 10)
         stack.callback(sink.close)
         checkpoint = await thread.call(sink.load_checkpoint) or Checkpoint(0, 0)
-        tracker = SchemaTracker.from_history(bank.jobs, checkpoint.commit_ts)
+        made = in_force(way.overrides, checkpoint.overrides, checkpoint.commit_ts)
+        tracker = SchemaTracker.from_history(bank.jobs, checkpoint.commit_ts, made)
         spool = Spool(way.folder / "spool", bytes_max=way.bytes_max)
         runs = await _runs_of(bank, checkpoint.commit_ts, way, spool)
         ledger = Ledger(bank, runs, way.pause_s)
@@ -142,7 +145,7 @@ async def live(
         )
         parts: Any = SimpleNamespace(coordinator=Tasks(), task_count=2, sink=sink, thread=thread)
         stream = Stream(ledger, ledger, ledger.fetch_job, relay, 0.1)
-        pipeline = _wired(config, parts, stream, tracker, {}, checkpoint)
+        pipeline = _wired(config, parts, stream, tracker, made, checkpoint)
         if seen is not None:
             seen(pipeline, sink)
         return await _to_the_end(pipeline, bank.last_ts)

@@ -51,7 +51,7 @@ def sliced(
         return value[offset : offset + count]
 
     for part in slices(source, 0, len(value), version=VERSION, limits=limits):
-        found, _ = read_changes(part, lambda table_id, version: ("s", table))
+        found = read_changes(part, lambda table_id, version: ("s", table))
         collector = Collector()
         collector.add(found, len(part))
         statements += sql_of(Batch(1, collector.tables(), displaces=True), dialect)

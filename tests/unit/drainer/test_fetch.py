@@ -190,7 +190,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
         try:
             await asyncio.wait_for(coordinator.wait_for_tasks(3), 120)
             schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
-            way = Fetching(7, "d", lambda: places, schemas, Selection(Rules(), schemas))
+            way = Fetching(7, "d", lambda: places, schemas)
             batches = [
                 way.begin(i, Slices(part, [f"p{k % 2}" for k in range(len(part))]))
                 for i, part in enumerate(parts)
@@ -276,7 +276,8 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
     for _ in range(2):
         made, facts = assembled(asked, [(ts, told[ts]) for ts in STAMPS], selection)
         assert made == []
-        assert (facts.rows, facts.left_out > 50) == (0, True)
+        assert (facts.rows, facts.left_out.total() > 50) == (0, True)
+        assert {each[:2] for each in facts.left_out} == {("rows", "filter")}
         seen, again = facts, decode_made(encode_made(made, facts))
         assert again == ([], seen)
 

@@ -1,4 +1,4 @@
-"""A DDL is tracked always and executed maybe; an operator's decision stands in for it."""
+"""A DDL is tracked always and executed maybe; an operator's override says how."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from drainer.decisions import DECISIONS, Decision, decide, decisions
-from drainer.follower import DdlFollower
+from drainer.follower import DdlFollower, FollowedDdl
+from drainer.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
+from drainer.override_store import OVERRIDES, forget, overrides, record
+from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
 from drainer.planner import DdlStep
-from drainer.schema import SchemaTracker
+from drainer.schema import SchemaTracker, Unknown
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema import DdlJob
@@ -30,113 +32,214 @@ class Stream:
     def __init__(self, jobs: list[DdlJob] = JOBS, followed: int = 2, **settings: Any) -> None:
         self.tracker = SchemaTracker.from_history(jobs[:followed], 10**18)
         self._jobs = {job.id: job for job in jobs}
-        self._follower = DdlFollower(self.tracker, self._fetch, **{"decisions": {}, **settings})
+        self._follower = DdlFollower(self.tracker, self._fetch, **{"overrides": {}, **settings})
 
     async def _fetch(self, step: DdlStep) -> DdlJob:
         if step.job_id not in self._jobs:
             raise NeedsOperator("the job is not there", hint="restore it")
         return self._jobs[step.job_id]
 
-    def follow(self, job: DdlJob) -> SchemaChange | None:
+    def follow(self, job: DdlJob) -> FollowedDdl:
         step = DdlStep(job.finished_ts, job.id, job.query)
         return asyncio.run(self._follower.follow(step))
 
+    def lacking(self, table_id: int = TABLE_ID) -> list[str]:
+        found = self.tracker.catalog.table_by_id(table_id)
+        assert found is not None
+        return self.tracker.deviation(table_id).lacking(found[1])
 
-def decided(job: DdlJob, sql: str | None) -> dict[int, Decision]:
-    return {job.finished_ts: Decision(commit_ts=job.finished_ts, sql=sql)}
+
+def overridden(job: DdlJob, verb: str, sql: str | None = None) -> dict[int, Override]:
+    return {job.finished_ts: Override(commit_ts=job.finished_ts, verb=verb, sql=sql, made="then")}
 
 
 def test_a_ddl_is_tracked_and_returned_to_be_run() -> None:
     stream = Stream()
-    change = stream.follow(JOBS[2])
-    assert change is not None
-    assert change.job == JOBS[2]
+    followed = stream.follow(JOBS[2])
+    assert followed.run is not None
+    assert (followed.run.job, followed.left_out) == (JOBS[2], {})
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
 
 
 def test_a_ddl_that_a_filter_keeps_from_running_is_tracked_all_the_same() -> None:
-    stream = Stream(route=lambda change: None)
-    assert stream.follow(JOBS[2]) is None
+    filtered = LeftOut(DDLS, "filter", "d.t")
+    stream = Stream(route=lambda change: filtered)
+    followed = stream.follow(JOBS[2])
+    assert (followed.run, followed.left_out) == (None, {filtered: 1})
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
 
 
 def test_an_ignored_ddl_is_tracked_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     stream = Stream(ignored_ts={JOBS[2].finished_ts})
     with caplog.at_level(logging.WARNING):
-        assert stream.follow(JOBS[2]) is None
+        followed = stream.follow(JOBS[2])
+    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, IGNORED, "d.t"): 1})
     assert "ignore-txn-commit-ts: tracked, not run" in caplog.text
     assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
-    assert stream.follow(JOBS[3]) is not None
+    assert stream.follow(JOBS[3]).run is not None
 
 
-def test_an_unknown_ddl_stops_with_the_commands_that_go_on() -> None:
+def test_a_tracked_ddl_is_not_run_and_leaves_nothing_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = Stream(overrides=overridden(JOBS[2], TRACK))
+    with caplog.at_level(logging.WARNING):
+        followed = stream.follow(JOBS[2])
+    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, OVERRIDE, "d.t"): 1})
+    assert "tracked and not run, as decided then: nothing is left out" in caplog.text
+    assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
+    assert stream.lacking() == []
+
+
+def test_a_skipped_ddl_is_tracked_and_what_it_brings_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = Stream(overrides=overridden(JOBS[2], SKIP))
+    with caplog.at_level(logging.WARNING):
+        followed = stream.follow(JOBS[2])
+    assert (followed.run, followed.left_out) == (None, {LeftOut(DDLS, OVERRIDE, "d.t"): 1})
+    assert "the values of columns b, c of d.t are left out and counted" in caplog.text
+    assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
+    assert stream.lacking() == ["b", "c"]
+    assert stream.follow(JOBS[3]).run is not None
+
+
+def test_the_hint_offers_the_safe_override_first_and_says_what_each_means() -> None:
+    unfit = replace(JOBS[2], tables=(("d", replace(JOBS[2].table or JOBS[2].tables[0][1], id=99)),))
+    for job, stream in (
+        (JOBS[2], Stream(route=lambda change: refuse())),
+        (unfit, Stream([*JOBS[:2], unfit])),
+    ):
+        with pytest.raises(NeedsOperator) as caught:
+            stream.follow(job)
+        hint = caught.value.hint
+        verbs = [hint.find(f"`drainer ddl {verb} 30") for verb in ("track", "replace", "skip")]
+        if job is unfit:
+            assert verbs[0] == -1
+            assert "what it does is not known" in hint
+        else:
+            assert 0 < verbs[0] < verbs[1] < verbs[2]
+            assert "the values of columns b, c of d.t are left out and counted" in hint
+        assert "`drainer ddl undo 30` takes an override back" in hint
+
+
+def refuse() -> SchemaChange:
+    raise NeedsOperator("only an operator knows", hint="look")
+
+
+def test_a_skipped_ddl_that_cannot_be_tracked_leaves_out_the_tables_that_nobody_knows() -> None:
     unknown = replace(JOBS[2], type=250, table=None)
-    with pytest.raises(NeedsOperator, match="drainer ddl skip 30") as caught:
-        Stream([*JOBS[:2], unknown]).follow(unknown)
-    assert "drainer ddl replace 30" in caught.value.hint
-
-
-def test_a_skipped_ddl_is_neither_run_nor_tracked_but_counts_as_a_version() -> None:
-    unknown = replace(JOBS[2], type=250, table=None)
-    stream = Stream([*JOBS[:2], unknown, JOBS[3]], decisions=decided(unknown, None))
-    assert stream.follow(unknown) is None
+    stream = Stream([*JOBS[:2], unknown, JOBS[3]], overrides=overridden(unknown, SKIP))
+    assert stream.follow(unknown).run is None
     assert stream.tracker.version == 3
     assert columns(stream.tracker, TABLE_ID, 3) == ["a"]
-    assert stream.follow(JOBS[3]) is not None
+    assert stream.tracker.table_at(4711, 3) == Unknown(4711)
+    assert stream.follow(JOBS[3]).run is not None
+
+
+def test_a_ddl_that_cannot_be_tracked_cannot_be_overridden_by_track() -> None:
+    unknown = replace(JOBS[2], type=250, table=None)
+    with pytest.raises(NeedsOperator, match="without a table are unknown"):
+        Stream([*JOBS[:2], unknown], overrides=overridden(unknown, TRACK)).follow(unknown)
 
 
 def test_a_ddl_whose_job_is_lost_can_be_skipped() -> None:
-    stream = Stream([*JOBS[:2], JOBS[3]], decisions=decided(JOBS[2], None))
-    assert stream.follow(JOBS[2]) is None
-    assert stream.follow(JOBS[3]) is not None
+    stream = Stream([*JOBS[:2], JOBS[3]], overrides=overridden(JOBS[2], SKIP))
+    assert stream.follow(JOBS[2]).run is None
+    assert stream.follow(JOBS[3]).run is not None
+    again = SchemaTracker.from_history([*JOBS[:2], JOBS[3]], 10**18, overridden(JOBS[2], SKIP))
+    assert again.blind_ts == stream.tracker.blind_ts == 30
 
 
-def test_a_replacement_is_tracked_and_run_under_the_original_s_ids() -> None:
+def test_a_replacement_runs_and_what_it_does_not_bring_is_left_out() -> None:
     sql = "ALTER TABLE t ADD c BIGINT, ADD d INT"
-    stream = Stream(decisions=decided(JOBS[2], sql))
-    change = stream.follow(JOBS[2])
-    assert change is not None
-    assert change.job.query == "ALTER TABLE `t` ADD c BIGINT, ADD d INT"
-    found = stream.tracker.catalog.table("d", "t")
+    stream = Stream(overrides=overridden(JOBS[2], REPLACE, sql))
+    followed = stream.follow(JOBS[2])
+    assert followed.run is not None
+    assert followed.run.job.query == "ALTER TABLE `t` ADD c BIGINT, ADD d INT"
+    ((_, _, after),) = followed.run.altered
     original = JOBS[2].table
-    assert found is not None
     assert original is not None
-    assert found.id == original.id
     ids = {c.name: c.id for c in original.columns}
-    assert [(c.name, ids.get(c.name)) for c in found.columns][:2] == [("a", 1), ("c", ids["c"])]
-    assert found.columns[1].id == ids["c"]
-    assert found.columns[2].id not in ids.values()
+    assert [(c.name, ids.get(c.name)) for c in after.columns] == [
+        ("a", 1), ("c", ids["c"]), ("d", None),
+    ]  # fmt: skip
+    assert after.columns[1].id == ids["c"]
+    assert after.columns[2].id not in ids.values()
+    # Rows are what upstream wrote, whatever the downstream makes of them.
+    assert columns(stream.tracker, TABLE_ID, 3) == ["a", "b", "c"]
+    assert stream.lacking() == ["b"]
+    assert stream.tracker.deviation(TABLE_ID).converted(original) == ["c"]
 
 
 def test_a_created_table_of_a_replacement_has_the_id_that_rows_will_name() -> None:
-    stream = Stream(decisions=decided(JOBS[3], "CREATE TABLE u (a BIGINT, z INT)"))
+    stream = Stream(overrides=overridden(JOBS[3], REPLACE, "CREATE TABLE u (a BIGINT, z INT)"))
     stream.follow(JOBS[2])
-    stream.follow(JOBS[3])
-    assert columns(stream.tracker, JOBS[3].table_id, 4) == ["a", "z"]
+    followed = stream.follow(JOBS[3])
+    assert followed.run is not None
+    ((_, table),) = followed.run.created
+    assert (table.id, [c.name for c in table.columns]) == (JOBS[3].table_id, ["a", "z"])
+    assert columns(stream.tracker, JOBS[3].table_id, 4) == ["a"]
 
 
 def test_a_replacement_that_does_not_fit_stops_again_with_the_way_out() -> None:
     for sql in ("ALTER TABLE nope ADD x INT", "DROP TABLE IF EXISTS nope", "not a statement"):
-        with pytest.raises(NeedsOperator, match="drainer ddl skip 30"):
-            Stream(decisions=decided(JOBS[2], sql)).follow(JOBS[2])
+        with pytest.raises(NeedsOperator) as caught:
+            Stream(overrides=overridden(JOBS[2], REPLACE, sql)).follow(JOBS[2])
+        assert "drainer ddl undo 30" in caught.value.hint
 
 
-def test_history_is_rebuilt_as_it_was_decided() -> None:
-    skipped = SchemaTracker.from_history(JOBS, 10**18, decided(JOBS[2], None))
-    assert columns(skipped, TABLE_ID, 4) == ["a"]
-    assert skipped.version == 4
-    replaced = SchemaTracker.from_history(JOBS, 10**18, decided(JOBS[2], "ALTER TABLE t ADD z INT"))
-    assert columns(replaced, TABLE_ID, 4) == ["a", "z"]
+def test_history_is_rebuilt_as_it_was_overridden() -> None:
+    for verb, sql, lacking in (
+        (TRACK, None, []), (SKIP, None, ["b", "c"]), (REPLACE, "ALTER TABLE t ADD b INT", ["c"]),
+    ):  # fmt: skip
+        made = overridden(JOBS[2], verb, sql)
+        stream = Stream(overrides=made)
+        for job in JOBS[2:]:
+            stream.follow(job)
+        again = SchemaTracker.from_history(JOBS, 10**18, made)
+        assert again.version == 4
+        assert again.state() == stream.tracker.state()
+        assert stream.lacking() == lacking
 
 
-def test_decisions_are_kept_for_one_drainer_and_the_last_one_counts(etcd: Any) -> None:
-    decide(etcd, "one", 30, None)
-    decide(etcd, "one", 30, "DROP TABLE t")
-    decide(etcd, "one", 7, None)
-    decide(etcd, "other", 30, None)
-    found = decisions(etcd, "one")
-    assert {ts: d.sql for ts, d in found.items()} == {7: None, 30: "DROP TABLE t"}
-    assert found[30].made
-    etcd.put(f"{DECISIONS}one/{8:020d}", "nonsense")
-    with pytest.raises(Malformed, match="no decision"):
-        decisions(etcd, "one")
+def test_what_was_taken_back_is_no_longer_left_out_from_there_on() -> None:
+    made = overridden(JOBS[2], SKIP)
+    ended = {30: replace(made[30], ended_ts=40)}
+    assert SchemaTracker.from_history(JOBS, 39, ended).deviation(TABLE_ID).columns
+    assert not SchemaTracker.from_history(JOBS, 40, ended).deviations
+
+
+def test_overrides_are_kept_for_one_drainer_and_the_last_one_counts(etcd: Any) -> None:
+    for node, ts, verb, sql in (
+        ("one", 30, SKIP, None), ("one", 30, REPLACE, "DROP TABLE t"), ("one", 7, TRACK, None),
+        ("one", 9, SKIP, None), ("other", 30, SKIP, None),
+    ):  # fmt: skip
+        record(etcd, node, Override(commit_ts=ts, verb=verb, sql=sql, made="then"))
+    forget(etcd, "one", 9)
+    found = overrides(etcd, "one")
+    assert {ts: (o.verb, o.sql) for ts, o in found.items()} == {
+        7: (TRACK, None), 30: (REPLACE, "DROP TABLE t"),
+    }  # fmt: skip
+    etcd.put(f"{OVERRIDES}one/{8:020d}", "nonsense")
+    with pytest.raises(Malformed, match="no override"):
+        overrides(etcd, "one")
+
+
+def test_overrides_that_an_older_version_wrote_are_read(etcd: Any) -> None:
+    etcd.put(f"{OVERRIDES}one/{8:020d}", '{"replace": null, "made": "then"}')
+    etcd.put(f"{OVERRIDES}one/{9:020d}", '{"replace": "DROP TABLE t", "made": "then"}')
+    assert {ts: (o.verb, o.sql) for ts, o in overrides(etcd, "one").items()} == {
+        8: (SKIP, None), 9: (REPLACE, "DROP TABLE t"),
+    }  # fmt: skip
+
+
+def test_what_the_checkpoint_has_passed_counts_and_not_what_is_recorded_later() -> None:
+    recorded = {ts: Override(commit_ts=ts, verb=SKIP) for ts in (10, 20, 30)}
+    assert in_force(recorded, None, 20) == recorded
+    assert in_force(recorded, {}, 20) == {30: recorded[30]}
+    passed = {5: Override(commit_ts=5, verb=TRACK), 10: Override(commit_ts=10, verb=SKIP)}
+    taken_back = {**recorded, 10: replace(recorded[10], ended_ts=15)}
+    assert in_force(taken_back, passed, 20) == {
+        5: passed[5], 10: taken_back[10], 30: recorded[30],
+    }  # fmt: skip

@@ -160,7 +160,7 @@ class Rig:
         self.step = LargeStep(
             50,
             Spooled(self.file, len(data), b"", found),
-            lambda table_id, version: self.known.get(table_id),
+            lambda table_id, version: self.known[table_id],
             Limits(bytes_max=10_000, rows_max=10**9),
         )
         self.path = folder / "down.db"

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.batches import Lookup, Loss, Screened, Target
+from drainer.left_out import Counts, LeftOut
 from drainer.merger import Merged
 from drainer.planner import DdlStep, Planner, RowsStep, Step
 from penstock.codec import encode_binlog, encode_prewrite_value
@@ -24,9 +24,10 @@ from penstock.schema import TableInfo
 DROPPED = 99
 
 
-def lookup(table_id: int, version: int) -> tuple[str, TableInfo] | None:
+def lookup(table_id: int, version: int) -> Target:
     if table_id == DROPPED:
-        return None
+        gone = "db", TableInfo(id=table_id, name="gone")
+        return Screened(gone, Loss("db.gone", cause="dropped-table"))
     # Table 7 changes with version 10, other tables never do.
     name = f"t{table_id}" + ("_new" if table_id == 7 and version >= 10 else "")
     return "db", TableInfo(id=table_id, name=name)
@@ -72,7 +73,7 @@ def fake(ts: int) -> bytes:
 def planner(
     rows_max: int = 1000,
     bytes_max: int = 1 << 20,
-    lookup: Callable[[int, int], tuple[str, TableInfo] | None] = lookup,
+    lookup: Lookup = lookup,
 ) -> Planner:
     return Planner(lookup, rows_max=rows_max, bytes_max=bytes_max)
 
@@ -148,7 +149,10 @@ def test_rows_of_a_dropped_table_are_left_out_and_time_moves_on() -> None:
     plan = planner()
     offer(plan, _10=inserts(10, 2, table_id=DROPPED))
     assert plan.next_step() is None
-    assert (plan.rows, plan.cut()) == (0, RowsStep(10, transactions=1, bytes=len(inserts(10, 2))))
+    left_out = Counts({LeftOut("rows", "dropped-table", "db.gone"): 2})
+    size = len(inserts(10, 2, table_id=DROPPED))
+    assert plan.rows == 0
+    assert plan.cut() == RowsStep(10, transactions=1, bytes=size, left_out=left_out)
 
 
 def test_a_new_version_of_a_table_starts_a_new_batch_and_other_tables_do_not() -> None:
@@ -278,6 +282,13 @@ def test_an_ignored_transaction_is_left_out_and_time_still_moves(
     found = steps(plan)
     assert [(s.commit_ts, getattr(s, "rows", None)) for s in found] == [(20, 2), (40, None)]
     assert "transaction 20 is in ignore-txn-commit-ts" in caplog.text
+    assert [getattr(s, "left_out", None) for s in found] == [
+        {
+            LeftOut("transactions", "ignore-txn-commit-ts"): 1,
+            LeftOut("rows", "ignore-txn-commit-ts", "db.t1"): 3,
+        },
+        None,
+    ]
 
 
 def test_a_sequence_s_new_value_only_moves_the_time() -> None:

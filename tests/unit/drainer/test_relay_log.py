@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.decisions import Decision
+from drainer.overrides import SKIP, Override
 from drainer.payload import Spooled
 from drainer.payload import opened as source_of
 from drainer.relay.log import RelayLog
@@ -227,7 +227,7 @@ def test_a_relay_log_of_another_cluster_is_refused() -> None:
 def test_jobs_of_ddl_are_kept_once_and_for_good() -> None:
     files = MemoryFiles()
     log = opened(files)
-    skipped = Decision(commit_ts=7, sql=None, made="now")
+    skipped = Override(commit_ts=7, verb=SKIP, made="now")
     log.start(CLUSTER, 0, [job(2), job(1)], [skipped])
     log.note_jobs([job(2), job(3)])
     log.sync()
@@ -235,7 +235,7 @@ def test_jobs_of_ddl_are_kept_once_and_for_good() -> None:
     again = started(files, 10**6)
     again.note_jobs([job(3)])
     assert again.jobs() == [job(1), job(2), job(3)]
-    assert again.decisions() == {7: skipped}
+    assert again.overrides() == {7: skipped}
 
 
 def test_the_last_group_cut_at_every_byte_is_torn_off_and_written_again() -> None:

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from drainer.batches import Collector, read_changes
+from drainer.left_out import Counts, LeftOut
 from drainer.merger import Merged
 from drainer.planner import Planner, RowsStep
 from drainer.schema import SchemaTracker
@@ -31,6 +32,7 @@ class Upstream:
     def __init__(self, config: FilterConfig) -> None:
         self.tracker = SchemaTracker()
         self.selection = Selection(Rules(config), self.tracker)
+        self.left_out = Counts()
         self._ids = count(1)
 
     def planned(self, sql: str) -> DdlJob:
@@ -38,7 +40,11 @@ class Upstream:
         return job
 
     def ddl(self, sql: str) -> SchemaChange | None:
-        return self.selection.route(self.tracker.follow(self.planned(sql)))
+        routed = self.selection.route(self.tracker.follow(self.planned(sql)))
+        if not isinstance(routed, LeftOut):
+            return routed
+        self.left_out[routed] += 1
+        return None
 
     def table(self, schema: str, name: str) -> TableInfo:
         found = self.tracker.catalog.table(schema, name)
@@ -82,7 +88,7 @@ def test_rows_of_a_filtered_table_are_counted_and_never_looked_at() -> None:
     step = planner.cut()
     assert isinstance(step, RowsStep)
     assert (step.commit_ts, step.rows, step.tables) == (10, 0, [])
-    assert up.selection.rows_left_out == 2
+    assert step.left_out == {LeftOut("rows", "filter", "shop.item"): 2}
 
 
 def test_kinds_of_change_are_left_out_by_table() -> None:
@@ -97,9 +103,10 @@ def test_kinds_of_change_are_left_out_by_table() -> None:
         )
         for table in (item, other)
     ]  # fmt: skip
-    (one, two), dropped = read_changes(up.value(*changes), up.selection.lookup)
-    assert (one.kinds, one.rows, one.left_out, dropped) == (bytes([INSERT]), [b"i"], 2, 0)
-    assert (two.rows, two.left_out) == ([b"d", b"i", b"u"], 0)
+    one, two = read_changes(up.value(*changes), up.selection.lookup)
+    filtered = {LeftOut("rows", "filter", "shop.item"): 2}
+    assert (one.kinds, one.rows, one.left_out) == (bytes([INSERT]), [b"i"], filtered)
+    assert (two.rows, two.left_out) == ([b"d", b"i", b"u"], None)
 
 
 def test_a_rule_that_says_error_stops_at_such_a_row_and_not_before() -> None:
@@ -108,7 +115,7 @@ def test_a_rule_that_says_error_stops_at_such_a_row_and_not_before() -> None:
     table_id = up.table("shop", "item").id
     insert = TableMutation(table_id=table_id, inserted_rows=(b"i",), sequence=(INSERT,))
     delete = TableMutation(table_id=table_id, deleted_rows=(b"d",), sequence=(DELETE,))
-    (change,), _ = read_changes(up.value(insert), up.selection.lookup)
+    (change,) = read_changes(up.value(insert), up.selection.lookup)
     assert change.rows == [b"i"]
     with pytest.raises(NeedsOperator, match="rows with delete meet an event rule that says Error"):
         read_changes(up.value(delete), up.selection.lookup)
@@ -118,11 +125,12 @@ def test_rows_are_left_out_by_their_values() -> None:
     rule = ExpressionRule(schema="shop", table="item", insert_value_expr="n < 0")
     up = shop(FilterConfig(expressions=(rule,)))
     mutation = up.inserts("shop", "item", (1, 5), (2, -5), (3, None))
-    (change,), _ = read_changes(up.value(mutation), up.selection.lookup)
+    (change,) = read_changes(up.value(mutation), up.selection.lookup)
     assert len(change.rows) == 2
     collector = Collector()
     collector.add([change], 1)
-    assert (collector.rows, up.selection.rows_left_out) == (2, 1)
+    assert collector.rows == 2
+    assert collector.left_out == {LeftOut("rows", "filter", "shop.item"): 1}
 
 
 def test_an_expression_that_does_not_fit_stops_at_the_start_and_at_a_new_version() -> None:
@@ -139,7 +147,8 @@ def test_a_filtered_ddl_is_tracked_and_not_run() -> None:
     up = shop(FilterConfig(ignore_dbs=("shop",)))
     assert up.ddl("ALTER TABLE shop.item ADD COLUMN c INT") is None
     assert [c.name for c in up.table("shop", "item").columns] == ["id", "n", "c"]
-    assert up.selection.ddls_left_out == 4
+    tables = ["shop.item", "shop.item", "shop.other", "shop"]
+    assert up.left_out == Counts(LeftOut("ddls", "filter", each) for each in tables)
 
 
 # --- several tables into one -------------------------------------------------------------------
@@ -192,8 +201,8 @@ def test_rows_of_one_shape_are_one_table_in_the_order_of_their_commits() -> None
 def test_while_shapes_differ_a_batch_ends_where_the_source_changes() -> None:
     up = shards()
     assert up.ddl("ALTER TABLE s_1.t1 ADD COLUMN c INT") is not None
-    one, _ = read_changes(up.value(up.inserts("s_1", "t1", (1, 1, 1))), up.selection.lookup)
-    two, _ = read_changes(up.value(up.inserts("s_2", "t2", (2, 2))), up.selection.lookup)
+    one = read_changes(up.value(up.inserts("s_1", "t1", (1, 1, 1))), up.selection.lookup)
+    two = read_changes(up.value(up.inserts("s_2", "t2", (2, 2))), up.selection.lookup)
     collector = Collector()
     collector.add(one, 1)
     assert not collector.fits(two)
@@ -264,7 +273,7 @@ def marked() -> Upstream:
 def test_rows_that_tell_their_source_are_collected_apart_in_one_batch() -> None:
     up = marked()
     value = up.value(up.inserts("s_1", "t1", (1,)), up.inserts("s_1", "t2", (1,)))
-    changes, _ = read_changes(value, up.selection.lookup)
+    changes = read_changes(value, up.selection.lookup)
     collector = Collector()
     assert collector.fits(changes)
     collector.add(changes, 1)

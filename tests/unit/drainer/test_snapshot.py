@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.decisions import Decision
+from drainer.overrides import SKIP, Override
 from drainer.schema import SchemaTracker
 from drainer.schema_start import Followed, schema_from
 from drainer.sinks import Checkpoint
@@ -27,15 +27,22 @@ from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
 
 ORIGIN = Origin(
-    cluster_id=7, commit_ts=50, schema_version=5, last_job_id=9, revision=3, decided={"8": None}
+    cluster_id=7,
+    commit_ts=50,
+    schema_version=5,
+    last_job_id=9,
+    revision=3,
+    overrides={"8": {"verb": "skip"}},
 )
 MANY = history(*(f"CREATE TABLE t{i} (a INT PRIMARY KEY, b VARCHAR(9))" for i in range(240)))
 
 
 def knows(tracker: SchemaTracker) -> object:
-    schemas, versions, gone = tracker.state()
-    by_id = sorted(versions, key=lambda v: (v[3].id, v[0]))
-    return tracker.version, sorted(s.name for s in schemas), by_id, sorted(gone)
+    state = tracker.state()
+    by_id = sorted(state.versions, key=lambda v: (v[3].id, v[0]))
+    names = sorted(s.name for s in state.schemas)
+    lost = state.deviations, state.absent_schemas, state.blind_ts
+    return tracker.version, names, by_id, sorted(state.gone), lost
 
 
 @settings(max_examples=25, deadline=None)
@@ -47,7 +54,7 @@ def test_whatever_a_tracker_knows_comes_back(data: st.DataObject) -> None:
     tracker = SchemaTracker.from_history(jobs[:half], 10**9)
     again, origin = unpack(pack(tracker, replace(ORIGIN, schema_version=tracker.version)), "x")
     assert knows(again) == knows(tracker)
-    assert origin.decided == {"8": None}
+    assert origin.overrides == {"8": {"verb": "skip"}}
     for job in jobs[half:]:
         assert again.follow(job).altered == tracker.follow(job).altered
     assert knows(again) == knows(tracker)
@@ -79,15 +86,15 @@ class Start:
     def __call__(
         self,
         up_to: int,
-        decided: dict[int, Decision] | None = None,
+        made: dict[int, Override] | None = None,
         *,
         cluster_id: int = 7,
         version: int | None = None,
     ) -> Followed:
-        file = SnapshotFile(self.folder, cluster_id, self.history, decided or {})
+        file = SnapshotFile(self.folder, cluster_id, self.history, made or {})
         version = self.jobs[up_to - 1].schema_version if version is None else version
         checkpoint = Checkpoint(self.jobs[up_to - 1].finished_ts, version)
-        return schema_from(self.history, file, checkpoint, decided or {})
+        return schema_from(self.history, file, checkpoint, made or {})
 
 
 def test_a_second_start_reads_the_snapshot_and_only_later_jobs(
@@ -151,15 +158,15 @@ def test_a_snapshot_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Pa
         start(235, cluster_id=8)
 
 
-def test_a_decision_that_the_snapshot_was_made_with_must_not_get_lost(
+def test_an_override_that_the_snapshot_was_made_with_must_not_get_lost(
     etcd: EtcdClient, tmp_path: Path
 ) -> None:
     start = Start(etcd, tmp_path)
     ts = MANY[100].finished_ts
-    decided = {ts: Decision(commit_ts=ts, sql=None)}
-    first = start(230, decided)
-    assert first.tracker.catalog.table("d", MANY[100].table_name) is None
-    assert knows(start(230, decided).tracker) == knows(first.tracker)
+    made = {ts: Override(commit_ts=ts, verb=SKIP)}
+    first = start(230, made)
+    assert first.tracker.deviation(MANY[100].table_id).absent_ts == ts
+    assert knows(start(230, made).tracker) == knows(first.tracker)
     with pytest.raises(NeedsOperator, match="which is gone"):
         start(230)
 

@@ -1,0 +1,264 @@
+"""What the downstream's tables lack of the upstream's, because an override of a DDL left it out.
+
+    the tracked table     as upstream has it: rows are read with it, always
+    its deviation         by the commit_ts of the override that each part of it comes from
+    masked(table)         rows are written with it: the downstream's columns and keys, no others
+    stripped(table)       the table as the downstream has it: what further DDL starts from
+
+What a skipped statement brings does not exist downstream, and what would go there is left out and
+counted: the rows of a table, or under a name, that it brings; the values of a column. What it
+takes away stays. A column that it changes keeps its definition and still gets its values. A table
+without a column of its row key downstream is left out as a whole. All of it is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.ddl import adopted, successors
+from penstock.schema import (
+    ColumnFlag,
+    ColumnInfo,
+    DdlJob,
+    IndexColumn,
+    IndexInfo,
+    TableInfo,
+)
+
+_NOT_THERE = 0
+"""The state of a column that is neither read nor written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A unique index that only the downstream has still; `parts` are column ids and lengths."""
+
+    since_ts: int
+    id: int
+    name: str
+    parts: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """How one table differs downstream. Every value is the commit_ts of an override, or 0."""
+
+    absent_ts: int = 0
+    """The table is not there: its rows are left out."""
+    key_ts: int = 0
+    """It has no primary key there."""
+    columns: Mapping[int, int] = field(default_factory=dict)
+    """Ids of the columns that it lacks there."""
+    forms: Mapping[int, int] = field(default_factory=dict)
+    """Ids of the columns that have another definition there."""
+    indexes: Mapping[int, int] = field(default_factory=dict)
+    """Ids of the other indexes that it lacks there."""
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def overrides(self) -> set[int]:
+        """The commit_ts of all overrides that this comes from."""
+        single = {self.absent_ts, self.key_ts} - {0}
+        listed = (*self.columns.values(), *self.forms.values(), *self.indexes.values())
+        return single.union(listed, (each.since_ts for each in self.kept))
+
+    def lacking(self, table: TableInfo) -> list[str]:
+        """Return the names of the columns whose values are left out."""
+        return [c.name for c in table.columns if c.id in self.columns]
+
+    def converted(self, table: TableInfo) -> list[str]:
+        """Return the names of the columns whose values go into one of another definition."""
+        return [c.name for c in table.columns if c.id in self.forms and c.id not in self.columns]
+
+    def without(self, override_ts: int) -> Deviation:
+        """Return what is left when an override no longer holds."""
+
+        def left(ids: Mapping[int, int]) -> dict[int, int]:
+            return {each: ts for each, ts in ids.items() if ts != override_ts}
+
+        return Deviation(
+            absent_ts=0 if self.absent_ts == override_ts else self.absent_ts,
+            key_ts=0 if self.key_ts == override_ts else self.key_ts,
+            columns=left(self.columns),
+            forms=left(self.forms),
+            indexes=left(self.indexes),
+            kept=tuple(each for each in self.kept if each.since_ts != override_ts),
+        )
+
+    def carried(self, job: DdlJob, before: TableInfo, after: TableInfo) -> Deviation:
+        """Return the deviation after a DDL that the downstream has followed, as far as it can."""
+        ids = successors(job, before, after)
+        columns = {c.id for c in after.columns}
+        keys = {i.id for i in after.indexes}
+
+        def moved(known: Mapping[int, int], there: set[int]) -> dict[int, int]:
+            named = {ids.get(each, each): ts for each, ts in known.items()}
+            return {each: ts for each, ts in named.items() if each in there}
+
+        kept = []
+        for each in self.kept:
+            parts = tuple((ids.get(part, part), length) for part, length in each.parts)
+            if columns.issuperset(part for part, _ in parts):
+                kept.append(replace(each, parts=parts))
+        return Deviation(
+            absent_ts=self.absent_ts,
+            key_ts=self.key_ts if after.primary_key is not None else 0,
+            columns=moved(self.columns, columns),
+            forms=moved(self.forms, columns),
+            indexes={i: ts for i, ts in self.indexes.items() if i in keys},
+            kept=tuple(kept),
+        )
+
+    def masked(self, table: TableInfo) -> TableInfo:
+        """Return the table that rows are read and written with: what it lacks is passed over."""
+        columns = tuple(
+            replace(c, state=_NOT_THERE) if c.id in self.columns else c for c in table.columns
+        )
+        made = replace(table, columns=columns, indexes=self._indexes(table))
+        made = replace(made, lacks_key=bool(self.key_ts))
+        if made.row_key is None:
+            return made
+        # It may stand in an upsert's way, so the sink has to know of it; but rows are told apart
+        # by what upstream tells them apart by.
+        return replace(made, indexes=made.indexes + tuple(self._kept(table)))
+
+    def stripped(self, table: TableInfo) -> TableInfo:
+        """Return the table as the downstream has it."""
+        columns = tuple(c for c in table.columns if c.id not in self.columns)
+        places = {c.name.lower(): i for i, c in enumerate(columns)}
+        indexes = tuple(
+            replace(index, columns=tuple(_at(part, places) for part in index.columns))
+            for index in (*self._indexes(table), *self._kept(table))
+            if not (index.primary and self.key_ts)
+        )
+        has_key = not self.key_ts
+        flags = ~ColumnFlag(0) if has_key else ~ColumnFlag.PRI_KEY
+        return replace(
+            table,
+            columns=tuple(replace(c, offset=i, flag=c.flag & flags) for i, c in enumerate(columns)),
+            indexes=indexes,
+            pk_is_handle=table.pk_is_handle and has_key,
+            is_common_handle=table.is_common_handle and has_key,
+        )
+
+    def _indexes(self, table: TableInfo) -> tuple[IndexInfo, ...]:
+        lost = {name.lower() for name in self.lacking(table)}
+        return tuple(
+            index
+            for index in table.indexes
+            if index.id not in self.indexes
+            and not any(part.name.lower() in lost for part in index.columns)
+        )
+
+    def _kept(self, table: TableInfo) -> Iterator[IndexInfo]:
+        columns = {c.id: c for c in table.columns}
+        for each in self.kept:
+            if all(part in columns and part not in self.columns for part, _ in each.parts):
+                found = [(columns[part], length) for part, length in each.parts]
+                parts = tuple(
+                    IndexColumn(name=c.name, offset=c.offset, length=length) for c, length in found
+                )
+                yield IndexInfo(id=each.id, name=each.name, columns=parts, unique=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON's values."""
+        ids = {
+            name: sorted(getattr(self, name).items()) for name in ("columns", "forms", "indexes")
+        }
+        kept = [[each.since_ts, each.id, each.name, each.parts] for each in self.kept]
+        return {"absent": self.absent_ts, "key": self.key_ts, "kept": kept, **ids}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Deviation:
+        """Return what `to_json` wrote."""
+        return cls(
+            absent_ts=fields["absent"],
+            key_ts=fields["key"],
+            columns=dict(fields["columns"]),
+            forms=dict(fields["forms"]),
+            indexes=dict(fields["indexes"]),
+            kept=tuple(
+                Kept(ts, index_id, name, tuple((part, length) for part, length in parts))
+                for ts, index_id, name, parts in fields["kept"]
+            ),
+        )
+
+
+NONE = Deviation()
+
+
+def absent(override_ts: int) -> Deviation:
+    """Return the deviation of a table that is not there."""
+    return Deviation(absent_ts=override_ts)
+
+
+def compared(
+    job: DdlJob,
+    table: TableInfo,
+    there: TableInfo | None,
+    override_ts: int,
+    earlier: Deviation = NONE,
+) -> Deviation:
+    """Return how `table`, as it is after `job`, differs from `there`, which the downstream has.
+
+    A column is the same one by its name and its id. What `earlier` has keeps its own cause.
+    """
+    if there is None:
+        return absent(earlier.absent_ts or override_ts)
+    there = adopted(job, there, table)
+    known = {c.name.lower(): c for c in there.columns}
+    columns: dict[int, int] = {}
+    forms = {c.id: earlier.forms[c.id] for c in table.columns if c.id in earlier.forms}
+    for column in table.columns:
+        found = known.get(column.name.lower())
+        if found is None or found.id != column.id:
+            columns[column.id] = earlier.columns.get(column.id, override_ts)
+        elif _definition(found) != _definition(column):
+            forms.setdefault(column.id, override_ts)
+    key = table.row_key
+    if key is not None and any(table.columns[part.offset].id in columns for part in key.columns):
+        return absent(override_ts)
+    primary, had = table.primary_key, there.primary_key
+    has_key = primary is None or (had is not None and _body(primary) == _body(had))
+    bodies = {_body(index) for index in there.indexes}
+    ours = {_body(index) for index in table.indexes}
+    lacking = [i for i in table.indexes if not i.primary and _body(i) not in bodies]
+    ids = {c.name.lower(): c.id for c in table.columns}
+    since = {each.id: each.since_ts for each in earlier.kept}
+    kept = [
+        Kept(
+            since.get(index.id, override_ts),
+            index.id,
+            index.name,
+            tuple((ids[part.name.lower()], part.length) for part in index.columns),
+        )
+        for index in there.indexes
+        if index.unique and not index.primary and _body(index) not in ours
+        and all(part.name.lower() in ids for part in index.columns)
+    ]  # fmt: skip
+    return Deviation(
+        key_ts=0 if has_key else earlier.key_ts or override_ts,
+        columns=columns,
+        forms=forms,
+        indexes={i.id: earlier.indexes.get(i.id, override_ts) for i in lacking},
+        kept=tuple(kept),
+    )
+
+
+def _at(part: IndexColumn, places: Mapping[str, int]) -> IndexColumn:
+    return replace(part, offset=places[part.name.lower()])
+
+
+def _body(index: IndexInfo) -> tuple[object, ...]:
+    parts = tuple((part.name.lower(), part.length) for part in index.columns)
+    return index.unique, index.primary, parts
+
+
+def _definition(column: ColumnInfo) -> tuple[object, ...]:
+    """Return what decides which values a column takes, and what it makes of them."""
+    return (
+        column.tp, column.flen, column.decimal, column.is_unsigned, column.charset, column.elems,
+        column.generated_expr,
+    )  # fmt: skip

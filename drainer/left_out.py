@@ -1,0 +1,156 @@
+"""What of the stream does not go downstream, counted by cause and table, exactly.
+
+    kind          counts one for each
+    rows          row change that ends here
+    values        row change that goes downstream without the value of one column
+    converted     row change whose value of one column goes into one of another definition
+    ddls          DDL that is tracked and not run, or not run as it is
+    transactions  transaction that ends here whole; its rows are counted too, if they are known
+
+    cause                  what leaves it out
+    override               `drainer ddl`
+    filter                 a filter
+    ignore-txn-commit-ts   the setting of this name
+    dropped-table          the table was dropped before the row came
+    sync-ddl               the setting of this name
+    loop-back              the transaction came from here, and is there already
+
+A step's counts travel with the step, and become part of the totals in the transaction that commits
+it: the totals are in the checkpoint. So a crash neither loses nor repeats one of them, and a
+downstream that is put back has the totals that were true for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+ROWS, VALUES, CONVERTED = "rows", "values", "converted"
+DDLS, TRANSACTIONS = "ddls", "transactions"
+KINDS = (ROWS, VALUES, CONVERTED, DDLS, TRANSACTIONS)
+
+OVERRIDE, FILTER, IGNORED = "override", "filter", "ignore-txn-commit-ts"
+DROPPED, SYNC_DDL, LOOP_BACK = "dropped-table", "sync-ddl", "loop-back"
+
+NAMED_MAX = 200
+"""So many tables or columns are counted apart for a kind and cause; the others together."""
+OTHERS = "(others)"
+
+_SENTENCES = {
+    ROWS: "rows of %s do not go downstream (%s)",
+    VALUES: "the values of column %s do not go downstream (%s)",
+    CONVERTED: "the values of column %s go into a column of another definition downstream (%s)",
+    DDLS: "DDL of %s does not run downstream (%s)",
+    TRANSACTIONS: "whole transactions do not go downstream%s (%s)",
+}
+_QUIET = (FILTER, LOOP_BACK, SYNC_DDL)
+
+
+class LeftOut(NamedTuple):
+    """One thing that is counted; `table` is schema.table, and may be empty, as `column` may."""
+
+    kind: str
+    cause: str
+    table: str = ""
+    column: str = ""
+
+    @property
+    def name(self) -> str:
+        """The table, or the column with its table."""
+        return f"{self.table}.{self.column}" if self.column else self.table
+
+
+Counts = Counter[LeftOut]
+Totals = Mapping[LeftOut, int]
+
+
+class Tally:
+    """The totals up to the checkpoint."""
+
+    def __init__(self, totals: Totals) -> None:
+        """Go on from a checkpoint's totals."""
+        self._totals: Totals = dict(totals)
+        self._said: set[LeftOut] = set()
+
+    @property
+    def totals(self) -> Totals:
+        """All counts as of the checkpoint."""
+        return self._totals
+
+    def after(self, counts: Counts) -> Totals:
+        """Return the totals after a step with these counts; say once what is new."""
+        if not counts:
+            return self._totals
+        made = dict(self._totals)
+        named = Counter((each.kind, each.cause) for each in made)
+        for each, count in counts.items():
+            self._say(each)
+            if each not in made:
+                if named[each.kind, each.cause] >= NAMED_MAX:
+                    each = LeftOut(each.kind, each.cause, OTHERS)
+                named[each.kind, each.cause] += 1
+            made[each] = made.get(each, 0) + count
+        return made
+
+    def reached(self, totals: Totals) -> None:
+        """Take what `after` returned: the step is downstream."""
+        self._totals = totals
+
+    def total(self, kind: str, *causes: str) -> int:
+        """Return how many there are of a kind, of these causes or of all."""
+        return total(self._totals, kind, *causes)
+
+    def describe(self) -> dict[str, str]:
+        """Return what an operator wants to read."""
+        return {
+            "rows_left_out": str(self.total(ROWS)),
+            "values_left_out": str(self.total(VALUES)),
+            "ddls_left_out": str(self.total(DDLS)),
+            "transactions_returned": str(self.total(TRANSACTIONS, LOOP_BACK)),
+            "left_out": "; ".join(lines(self._totals)) or "nothing",
+        }
+
+    def _say(self, each: LeftOut) -> None:
+        if each in self._said or len(self._said) > NAMED_MAX * len(KINDS):
+            return
+        self._said.add(each)
+        level = logging.INFO if each.cause in _QUIET else logging.WARNING
+        log.log(level, _SENTENCES[each.kind] + "; they are counted", each.name, each.cause)
+
+
+def total(totals: Totals, kind: str, *causes: str) -> int:
+    """Return how many there are of a kind, of these causes or of all."""
+    wanted = (n for each, n in totals.items() if each.kind == kind)
+    if causes:
+        wanted = (n for e, n in totals.items() if e.kind == kind and e.cause in causes)
+    return sum(wanted)
+
+
+def lines(totals: Totals) -> list[str]:
+    """Return one line for each count, in a settled order."""
+    ordered = sorted(totals.items(), key=lambda item: (KINDS.index(item[0].kind), item[0]))
+    return [
+        f"{each.cause}: {count} {each.kind}{' of ' + each.name if each.name else ''}"
+        for each, count in ordered
+    ]
+
+
+def to_lists(totals: Totals) -> list[list[str | int]]:
+    """Return the totals as JSON's values."""
+    return [[*each, count] for each, count in sorted(totals.items())]
+
+
+def from_lists(lists: Iterable[Iterable[object]]) -> dict[LeftOut, int]:
+    """Return what `to_lists` returned; raise ValueError for anything else."""
+    found: dict[LeftOut, int] = {}
+    for entry in lists:
+        *names, count = entry
+        known = len(names) == 4 and names[0] in KINDS and all(isinstance(n, str) for n in names)
+        if not known or isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"{entry!r} is no count")
+        found[LeftOut(*map(str, names))] = count
+    return found

@@ -1,0 +1,115 @@
+"""What does not go downstream is counted exactly, said once, and is in the checkpoint."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.left_out import (
+    DDLS,
+    KINDS,
+    LOOP_BACK,
+    NAMED_MAX,
+    OTHERS,
+    OVERRIDE,
+    ROWS,
+    TRANSACTIONS,
+    VALUES,
+    Counts,
+    LeftOut,
+    Tally,
+    from_lists,
+    to_lists,
+)
+from drainer.metrics import left_out_metrics
+from drainer.overrides import REPLACE, SKIP, Override
+from drainer.sinks import Checkpoint
+from penstock.errors import Malformed
+
+ITEM = LeftOut(ROWS, OVERRIDE, "shop.item")
+NAMES = st.text(max_size=5)
+TOTALS = st.dictionaries(
+    st.builds(LeftOut, st.sampled_from(KINDS), NAMES, NAMES, NAMES), st.integers(0, 2**60)
+)
+
+
+@given(TOTALS)
+def test_totals_come_back_from_a_checkpoint(totals: dict[LeftOut, int]) -> None:
+    assert from_lists(to_lists(totals)) == totals
+    made = {7: Override(commit_ts=7, verb=SKIP, made="then", ended_ts=9),
+            8: Override(commit_ts=8, verb=REPLACE, sql="DROP TABLE t")}  # fmt: skip
+    held = Checkpoint(20, 3, left_out=totals, overrides=made)
+    assert Checkpoint.from_json(held.to_json("me")) == held
+
+
+def test_a_checkpoint_without_overrides_tells_whether_it_could_have_some() -> None:
+    for held in (Checkpoint(20, 3), Checkpoint(20, 3, overrides={})):
+        assert Checkpoint.from_json(held.to_json("me")) == held
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        '"left-out": [["rows", "override", "t", ""]]',
+        '"left-out": [["rows", "override", "t", "", -1]]',
+        '"left-out": [["what", "override", "t", "", 1]]',
+        '"left-out": 7',
+        '"overrides": {"x": {"replace": null, "made": ""}}',
+        '"overrides": {"8": {"verb": "forget", "replace": null, "made": ""}}',
+        '"overrides": [8]',
+    ],
+)
+def test_damaged_counts_and_overrides_are_refused(damage: str) -> None:
+    with pytest.raises(Malformed, match=r"left-out|overrides"):
+        Checkpoint.from_json('{"commitTS": 5, ' + damage + "}")
+
+
+def test_counts_become_totals_once_their_step_is_downstream_and_are_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tally = Tally({ITEM: 5})
+    with caplog.at_level(logging.WARNING):
+        after = tally.after(Counts({ITEM: 2}))
+        assert tally.after(Counts({ITEM: 2})) == after == {ITEM: 7}
+    assert tally.totals == {ITEM: 5}
+    tally.reached(after)
+    assert tally.describe()["rows_left_out"] == "7"
+    assert tally.describe()["left_out"] == "override: 7 rows of shop.item"
+    assert caplog.text.count("rows of shop.item do not go downstream (override)") == 1
+
+
+def test_many_tables_are_counted_together_and_none_is_lost() -> None:
+    tally = Tally({})
+    for number in range(NAMED_MAX + 50):
+        tally.reached(tally.after(Counts({replace_table(number): 1, ITEM: 1})))
+    assert tally.total(ROWS) == 2 * (NAMED_MAX + 50)
+    assert len(tally.totals) == NAMED_MAX + 1
+    assert tally.totals[ITEM] == NAMED_MAX + 50
+    assert tally.totals[LeftOut(ROWS, OVERRIDE, OTHERS)] == 51
+
+
+def replace_table(number: int) -> LeftOut:
+    return ITEM._replace(table=f"shop.t{number}")
+
+
+def test_every_count_is_a_metric_with_its_cause_and_table() -> None:
+    totals = {
+        ITEM: 3,
+        LeftOut(VALUES, OVERRIDE, "shop.item", "extra"): 4,
+        LeftOut(DDLS, OVERRIDE, "shop.item"): 1,
+        LeftOut(TRANSACTIONS, LOOP_BACK): 2,
+    }
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in left_out_metrics(totals)
+        for sample in family.samples
+    }
+    assert found == {
+        ("penstock_drainer_rows_left_out_total", "override", "shop.item"): 3,
+        ("penstock_drainer_values_left_out_total", "override", "shop.item", "extra"): 4,
+        ("penstock_drainer_ddls_left_out_total", "override", "shop.item"): 1,
+        ("penstock_drainer_transactions_left_out_total", "loop-back"): 2,
+    }

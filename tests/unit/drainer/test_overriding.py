@@ -1,0 +1,48 @@
+"""Whatever is overridden, the downstream differs from upstream in what the counts name only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kit.overriding import History, Operator
+
+
+def check(seed: int, folder: Path, commits: int = 40, often: float = 0.4) -> None:
+    history = History(seed, commits)
+    operator = Operator(history, folder, seed, often)
+    checkpoint = operator.run()
+    counted = {
+        (each.kind, each.table, each.column): count
+        for each, count in checkpoint.left_out.items()
+        if each.kind in ("rows", "values", "converted")
+    }
+    assert counted == operator.model.counts
+    for schema, table in history.catalog.tables():
+        copy = operator.model.copies[table.id]
+        if copy.is_absent:
+            continue
+        wanted, found = history.rows[table.id], operator.rows(f"{schema}.{table.name}")
+        compared = [c.name for c in table.columns if c.name not in copy.lacking | copy.lacked]
+        if copy.has_more:
+            found = {key: row for key, row in found.items() if key in wanted}
+        assert {key: [row[c] for c in compared] for key, row in found.items()} == {
+            key: [row[c] for c in compared] for key, row in wanted.items()
+        }, (seed, schema, table.name)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**6))
+def test_random_overrides_leave_out_what_the_counts_say_and_nothing_else(seed: int) -> None:
+    with TemporaryDirectory() as folder:
+        check(seed, Path(folder), commits=30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_more_random_overrides_leave_out_what_the_counts_say(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path, commits=80, often=(seed % 10) / 10)
