@@ -25,6 +25,7 @@ from typing import Final, TextIO
 
 from penstock.config import check_variables
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.logs import one_line
 
 DONE, FAILED, NEEDS_OPERATOR = 0, 1, 2
 INTERRUPTED, CUT_OFF = 130, 141
@@ -140,7 +141,7 @@ def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:
         found = ending(error, extra)
         if found is None:
             raise
-        sys.stderr.write(f"{prog}: {found.line}\n")
+        sys.stderr.write(f"{prog}: {one_line(found.line)}\n")
         return found.code
 
 

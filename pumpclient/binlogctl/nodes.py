@@ -13,6 +13,7 @@ import grpc
 from penstock import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.labels import labels_in
+from penstock.logs import one_line
 from penstock.node_facts import facts_of
 from penstock.output import moment_of, show
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
@@ -156,7 +157,8 @@ def _last_known(arguments: argparse.Namespace, kind: NodeKind, error: Retryable)
 
 def _columns(facts: Mapping[str, str]) -> str:
     width = max(map(len, facts))
-    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in facts.items())
+    lines = (f"{name.ljust(width)}  {one_line(value)}" for name, value in facts.items())
+    return "\n".join(map(str.rstrip, lines))
 
 
 def _trigger_gc(arguments: argparse.Namespace) -> int:

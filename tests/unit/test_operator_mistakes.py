@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import command
 from penstock.command import CUT_OFF, EXTRAS, ending
 from penstock.errors import NeedsOperator
 from pumpclient import Tls
@@ -47,9 +48,9 @@ def run(
                 (folder / entry.name).symlink_to(entry)
         environment["PYTHONPATH"] += f"{os.pathsep}{folder}"
         flags = ("-S",)  # No site-packages but the folder's.
-    command = [sys.executable, *flags, "-m", MODULES[program], *arguments]
+    words = [sys.executable, *flags, "-m", MODULES[program], *arguments]
     return subprocess.run(
-        command,
+        words,
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -198,6 +199,17 @@ def test_a_reader_that_goes_away_ends_a_program_quietly(lines: int) -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (CUT_OFF, "")
+
+
+def test_a_statement_of_several_lines_is_one_line_of_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def body() -> int:
+        raise NeedsOperator("cannot follow 'CREATE TABLE t (\n  id INT)'", hint="replace it")
+
+    assert command.run("some", body) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "some: cannot follow 'CREATE TABLE t (\\n  id INT)' (replace it)"
 
 
 def test_what_is_no_path_of_a_certificate_is_refused_with_a_hint() -> None:
