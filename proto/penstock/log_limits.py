@@ -96,6 +96,7 @@ class LimitFilter(logging.Filter):
         kind = (record.name, record.levelno, str(record.msg))
         left_out = self._limits.take(kind, self._clock(), lambda: message_of(record))
         if left_out:
+            record.template, record.left_out = str(record.msg), left_out
             record.msg = f"{message_of(record)} (and {left_out} more like it)"
             record.args = None
         return left_out is not None

@@ -5,8 +5,9 @@
 
 A line break or another control character within a message is written as an escape, so that SQL of
 several lines stays one line and no value can pass for a line of its own. The traceback of a defect
-follows its line, indented by four spaces; in JSON it is the field `traceback`. What a call gives as
-`extra=` becomes further fields in JSON, and in text nothing.
+follows its line, indented by four spaces; in JSON it is the field `traceback`. JSON also has the
+`template` of a message with values, to group lines by, the `left_out` of `penstock.log_limits`, and
+what a call gives as `extra=`.
 
 A file is opened again when it was moved or removed (as logrotate does), or on demand.
 """
@@ -76,6 +77,8 @@ class JsonLines(_Lines):
             "logger": record.name,
             "message": message_of(record),
         }
+        if record.args:
+            fields["template"] = str(record.msg)
         if traceback := self.traceback_of(record):
             fields["traceback"] = traceback
         more = {k: v for k, v in vars(record).items() if k not in _STANDARD and k not in fields}

@@ -214,10 +214,15 @@ class SqliteSide:
 
     def __init__(self, path: str) -> None:
         """Open the file; raise `NeedsOperator` when there is none."""
+        database = None
         try:
-            self._database = sqlite3.connect(f"file:{path}?mode=rw", uri=True, isolation_level=None)
+            database = sqlite3.connect(f"file:{path}?mode=rw", uri=True, isolation_level=None)
+            database.execute("SELECT name FROM sqlite_master")  # Opening alone looks at nothing.
         except sqlite3.Error as error:
+            if database is not None:
+                database.close()
             raise NeedsOperator(f"{path}: {error}", hint="name the Drainer's file") from error
+        self._database = database
 
     def tables(self) -> list[Name]:
         """Return the tables whose names begin with a schema."""

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
+from penstock.log_limits import LimitFilter
 from penstock.logs import JsonLines, TextLines, start_logging
 
 log = logging.getLogger("some.part")
@@ -56,6 +57,7 @@ def test_json_lines_tell_time_level_logger_and_what_was_given_besides() -> None:
         "level": "info",
         "logger": "some.part",
         "message": "stopped: why",
+        "template": "stopped: %s",
         "exit_code": 2,
     } | {"time": fields["time"]}
     assert fields["time"].startswith("1970-01-01T00:00:01.")
@@ -81,6 +83,23 @@ def test_arguments_that_do_not_fit_their_template_do_not_stop_the_caller(tmp_pat
     for _ in range(20):  # More than the limit lets pass.
         log.info("%d rows of %s", "many")
     assert "%d rows of %s ('many',)" in path.read_text()
+
+
+def test_what_a_line_stands_for_is_a_number_in_json(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    start_logging(file=str(path), form="json")
+    (handler,) = logging.getLogger().handlers
+    (limits,) = handler.filters
+    assert isinstance(limits, LimitFilter)
+    now_s = 0.0
+    limits._clock = lambda: now_s
+    for number in range(8):
+        log.info("disk %d is slow", number)
+    now_s = 60.0
+    log.info("disk %d is slow", 8)
+    last = json.loads(path.read_text().splitlines()[-1])
+    assert last["message"] == "disk 8 is slow (and 3 more like it)"
+    assert (last["template"], last["left_out"]) == ("disk %d is slow", 3)
 
 
 def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.verify.sides import SqliteSide
 from pumpclient.mysql.verify.values import Column, Rows, compared, normal, reached, rows_of
 
 COLUMNS = (Column("id", "int"), Column("v", "varchar"))
@@ -77,3 +80,11 @@ def test_a_place_is_reached_when_the_origin_of_its_source_is_there() -> None:
     assert reached(origins, "db-1", (5, 100))
     assert not reached(origins, "db-1", (5, 101))
     assert not reached(origins, "db-2", (1, 1))
+
+
+def test_a_downstream_that_is_no_database_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("not a database, but longer than a header of one is" * 10)
+    for wrong in (path, tmp_path, tmp_path / "none"):
+        with pytest.raises(NeedsOperator, match=f"{wrong}: .*name the Drainer's file"):
+            SqliteSide(str(wrong))
