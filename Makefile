@@ -2,9 +2,10 @@
 SOURCE ?= flights
 SINK ?= $(if $(filter mysql,$(SOURCE)),mysql,sqlite)
 ONLY ?=
+RELEASE ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow demo bench clean
+.PHONY: help setup proto proto-check fmt check test test-slow demo bench fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,14 +22,17 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
-test: check  ## All checks and all tests, against real etcd, Spark and MariaDB
-	$(BIN)/python -m pytest
+test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL
+	$(BIN)/python -m tests
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -m slow
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)
+
+fresh:  ## The README's commands on bare Debian machines; RELEASE=trixie, ONLY='demo$$' (a pattern) pick. Needs root
+	@deploy/fresh.sh $(RELEASE:%=-r %) $(if $(ONLY),-o '$(ONLY)')
 
 check: setup proto-check  ## Style, types and import rules
 	$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ set -euo pipefail
 SUITE=sid
 folder=$1; shift
 say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
 
 mirror() {
   local found
@@ -36,7 +37,19 @@ Acquire::Retries "3";
 Acquire::Check-Valid-Until "false";
 APT::Sandbox::User "root";
 CONF
-  APT_CONFIG=$apt/apt.conf apt-get update -qq >&2
+  # The machine's proxies and authorities count, as they do for its own packages.
+  apt-config dump | grep -iE '^Acquire::https?::' >> "$apt/apt.conf" || true
+  retried env APT_CONFIG="$apt/apt.conf" apt-get update -qq -o APT::Update::Error-Mode=any >&2 \
+    || die "no MySQL and no newer MariaDB for the tests: $(mirror) does not give its suite $SUITE (is there a network?)"
+}
+
+retried() {  # COMMAND...
+  local pause_s
+  for pause_s in 5 20; do
+    "$@" && return
+    sleep "$pause_s"
+  done
+  "$@"
 }
 
 unpack() {
@@ -45,10 +58,10 @@ unpack() {
   say "unpacking Debian $SUITE's $package into $at (nothing is installed)"
   export APT_CONFIG=$apt/apt.conf
   packages=$(apt-get install -s --no-install-recommends -t "$SUITE" "$package" libc6 \
-    | awk '/^Inst/ {print $2}' | grep -vE '^(perl|libperl)')
+    | awk '/^Inst/ {print $2}' | grep -vE '^(perl|libperl)') || die "Debian $SUITE has no $package that can be installed"
   rm -rf "$at" "$at.new" "$apt/debs"; mkdir -p "$at.new" "$apt/debs"
   # shellcheck disable=SC2086
-  (cd "$apt/debs" && apt-get download -qq -t "$SUITE" $packages >&2)
+  (cd "$apt/debs" && retried apt-get download -qq -t "$SUITE" $packages >&2) || die "could not fetch $package; run it again"
   for deb in "$apt"/debs/*.deb; do dpkg -x "$deb" "$at.new"; done
   mv "$at.new" "$at"
   unset APT_CONFIG
@@ -59,8 +72,12 @@ folder=$(cd "$folder" && pwd)
 apt=
 trap '[ -z "$apt" ] || rm -rf "$apt"' EXIT
 for name; do
-  case $name in mysql|mariadb) ;; *) echo "setup: no server $name: mysql or mariadb" >&2; exit 1 ;; esac
+  case $name in mysql|mariadb) ;; *) die "no server $name: mysql or mariadb" ;; esac
   [ ! -d "$folder/$name" ] || continue
-  if [ -z "$apt" ]; then apt=$(mktemp -d); own_state "$apt"; fi
+  if [ -z "$apt" ]; then
+    "$(dirname "$0")/packages.sh" servers
+    apt=$(mktemp -d)
+    own_state "$apt"
+  fi
   unpack "$name" "$apt"
 done

@@ -44,6 +44,9 @@ STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}
 """Each strategy with its modes; only those of `merge` differ."""
 
 
+COLLATIONS = ("map", "stop")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ApplyConfig:
     """How batches reach the downstream."""
@@ -70,8 +73,17 @@ class ApplyConfig:
         "after an unclean stop, as long as needed",
     )
 
+    collations: str = setting(
+        "map",
+        "a collation that the downstream lacks: map: the nearest that it has stands in, unless "
+        "that could make two keys one; stop: its DDL is refused",
+    )
+
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
+        if self.collations not in COLLATIONS:
+            hint = f"use {' or '.join(COLLATIONS)}"
+            raise out_of_range("apply.collations", self.collations, hint)
         if self.strategy not in STRATEGIES:
             raise out_of_range("apply.strategy", self.strategy, f"use {' or '.join(STRATEGIES)}")
         modes = STRATEGIES[self.strategy]
@@ -164,7 +176,9 @@ class DrainerConfig:
     @property
     def downstream(self) -> str:
         """The URL of the downstream, password included: not for logs."""
-        return downstream_url(self.sink, self.syncer)
+        stops = self.apply.collations != COLLATIONS[0]
+        more = {"collations": self.apply.collations} if stops else {}
+        return downstream_url(self.sink, self.syncer, more=more)
 
     @property
     def ignored_ts(self) -> frozenset[int]:

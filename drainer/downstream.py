@@ -84,8 +84,17 @@ def check_db_type(db_type: str) -> None:
     raise out_of_range("syncer.db-type", db_type, known)
 
 
-def downstream_url(sink: str, syncer: SyncerConfig, env: Mapping[str, str] | None = None) -> str:
-    """Return the URL of the downstream; raise `NeedsOperator` when two are named."""
+def downstream_url(
+    sink: str,
+    syncer: SyncerConfig,
+    env: Mapping[str, str] | None = None,
+    *,
+    more: Mapping[str, str] | None = None,
+) -> str:
+    """Return the URL of the downstream, `more` options with it where it is a server.
+
+    Raises `NeedsOperator` when two are named.
+    """
     url = sink
     if syncer.to != ToConfig() or (syncer.db_type in MYSQL_TYPES and sink == DEFAULT_SINK):
         if sink != DEFAULT_SINK:
@@ -98,23 +107,30 @@ def downstream_url(sink: str, syncer: SyncerConfig, env: Mapping[str, str] | Non
                 hint="set sink = sqlite:///file.db, or another db-type",
             )
         url = _of_to(syncer.db_type, syncer.to, os.environ if env is None else env)
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:  # The URL may hold a password, and is not repeated.
+        raise NeedsOperator(
+            f"unreadable downstream URL: {error}",
+            hint="write mysql://user:password@host:port/ and percent-encode special characters",
+        ) from error
     if syncer.db_type and (syncer.db_type == "sqlite") != (scheme == "sqlite"):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
             hint="leave db-type out: the sink's URL tells it",
         )
-    more = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
+    told = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
         if scheme == "sqlite":
             raise NeedsOperator(
                 "loopback-control is on, and SQLite is nobody's upstream",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
             )
-        more["loopback-channel"] = str(syncer.channel_id)
-    if not more or scheme == "sqlite":
+        told["loopback-channel"] = str(syncer.channel_id)
+    told |= more or {}
+    if not told or scheme == "sqlite":
         return url
-    return url + ("&" if urlsplit(url).query else "?") + urlencode(more)
+    return url + ("&" if urlsplit(url).query else "?") + urlencode(told)
 
 
 def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:

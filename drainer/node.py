@@ -276,6 +276,7 @@ def _wired(
         sink=parts.sink,
         thread=parts.thread,
         checkpoint=checkpoint,
+        tables=lambda: [table for _, table in schemas.tables_downstream()],
     )
     return Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
 

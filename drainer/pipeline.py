@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drainer.apply.work import Batch
 from drainer.fetch import FetchBatch, Fetching
@@ -34,6 +34,9 @@ from drainer.stages import Feed, Merge, Schemas
 from drainer.strategies import Prepared, Strategy
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
+
+if TYPE_CHECKING:
+    from penstock.schema import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class Source:
 class Downstream:
     """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now.
 
-    `large` prepares a transaction that lies on the disk.
+    `large` prepares a transaction that lies on the disk, `tables` are there when it all begins.
     """
 
     strategy: Strategy
@@ -77,6 +80,7 @@ class Downstream:
     sink: Sink
     thread: SinkThread
     checkpoint: Checkpoint
+    tables: Callable[[], Iterable[TableInfo]] = tuple
 
 
 @dataclass(slots=True)
@@ -103,7 +107,8 @@ class Pipeline:
     ) -> None:
         """Wire the stages; an idle stream moves the checkpoint each `checkpoint_interval_s`."""
         checkpoint = downstream.checkpoint
-        self.progress = Progress(checkpoint, waits_for=downstream.sink.waits_for)
+        sink = downstream.sink
+        self.progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
         self._source = source
         self._planner = source.planner
         self._wake = source.pumps.arrived
@@ -243,6 +248,7 @@ class Pipeline:
         """Commit step after step; the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
+        await downstream.thread.call(lambda: downstream.sink.look_at(downstream.tables()))
         while (work := await self._queue.get()) is not None:
             if work.prepared is not None:
                 await asyncio.wait((work.prepared,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from drainer.apply.work import TableRows
@@ -46,6 +46,8 @@ class Progress:
     """Told each step that is downstream now, and the seconds it took."""
     waits_for: Callable[[], str] = str
     """What keeps the downstream from taking changes, empty when nothing does."""
+    stand_ins: Callable[[], Mapping[str, str]] = dict
+    """Collations that the downstream lacks, and those that its tables have instead."""
     tally: Tally = field(init=False)
     """What does not go downstream."""
 
@@ -85,6 +87,7 @@ class Progress:
         return {
             "schema_version": str(self.checkpoint.schema_version),
             "downstream_waits_for": self.waits_for() or "nothing",
+            **self._collations(),
             "steps": str(self.steps),
             "transactions": str(self.transactions),
             "rows": str(self.rows),
@@ -94,3 +97,7 @@ class Progress:
             f"committed in {self.commit_s * 1e3:.0f} ms",
             **self.tally.describe(),
         }
+
+    def _collations(self) -> dict[str, str]:
+        pairs = [f"{there} for {name}" for name, there in sorted(self.stand_ins().items())]
+        return {"downstream_collations": ", ".join(pairs)} if pairs else {}

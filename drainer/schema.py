@@ -354,13 +354,17 @@ class SchemaTracker:
                 self._deviate(found.id, compared(job, found, had, override.commit_ts, was))
         return Tracked(change, run)
 
-    def _downstream(self) -> Catalog:
-        """Return the catalog as the downstream has it."""
-        tables = [
+    def tables_downstream(self) -> list[tuple[str, TableInfo]]:
+        """Return (schema name, table) for all tables, as the downstream has them."""
+        return [
             (schema, self.deviation(table.id).stripped(table))
             for schema, table in self.catalog.tables()
             if not self.deviation(table.id).absent_ts
         ]
+
+    def _downstream(self) -> Catalog:
+        """Return the catalog as the downstream has it."""
+        tables = self.tables_downstream()
         homes = {schema for schema, _ in tables}
         schemas = [
             s

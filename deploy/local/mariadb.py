@@ -77,7 +77,8 @@ class MariadbServer(SqlServer):
             return
         command = [program("mariadb-install-db", "mysql_install_db"), "--no-defaults"]
         command += [f"--datadir={self.home / 'data'}", "--auth-root-authentication-method=normal"]
-        command += ["--skip-test-db", "--skip-name-resolve", LOG_SIZE, *self.as_root]
+        # --force: on a host whose own name does not resolve, too.
+        command += ["--skip-test-db", "--skip-name-resolve", "--force", LOG_SIZE, *self.as_root]
         # Two installations at once must not meet in one folder of temporary tables.
         own = {**os.environ, "TMPDIR": str(self.home)}
         done = subprocess.run(command, capture_output=True, check=False, text=True, env=own)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,14 +17,23 @@ from typing import Any, Self
 import psutil
 
 STOP_S_MAX = 30.0
+_PORT_MIN = 10_000
+_GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port of 127.0.0.1 that nobody listens on, and that no connection will be given.
+
+    The kernel gives connections of its own range; a port of that could be taken before a server
+    listens, or while one is down.
+    """
+    given_from = int(_GIVEN_PORTS.read_text().split()[0])
+    end = given_from if given_from > 2 * _PORT_MIN else 65_536
+    while True:
+        port = _PORT_MIN + secrets.randbelow(end - _PORT_MIN)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def python_module(name: str, *arguments: str) -> list[str]:

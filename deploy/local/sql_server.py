@@ -34,8 +34,8 @@ class Unpacked:
 
     def command(self, program: str) -> list[str]:
         """Return how a program of it is run; `program` is a path such as `sbin/mysqld`."""
-        libraries = self.root / "lib" / "x86_64-linux-gnu"
-        loader = self.root / "lib64" / "ld-linux-x86-64.so.2"
+        libraries = next(self.root.glob("lib/*-linux-gnu"))
+        loader = next(self.root.glob("lib*/ld-linux-*.so.*"))
         return [str(loader), "--library-path", str(libraries), str(self.root / program)]
 
 

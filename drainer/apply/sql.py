@@ -107,7 +107,9 @@ class TableSql:
         if self.dialect == MYSQL:
             new = {n: f"VALUES({n})" for n in others or map(self._name, self.key)}
             if (carrier := guard.carrier(self.table, key)) is not None:
-                new = guard.guarded(new, self._name(carrier), [*map(self._name, self.key)])
+                texts = [*map(self._name, guard.texts_of(self.table, key))]
+                named = [*map(self._name, self.key)]
+                new = guard.guarded(new, self._name(carrier), named, texts)
             made = ",".join(f"{name}={value}" for name, value in new.items())
             self._upsert_tail = f" ON DUPLICATE KEY UPDATE {made}"
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
+    from penstock.schema import TableInfo
 
 __all__ = ["RETRY_S_MAX", "Checkpoint", "Parts", "Sink", "open_sink"]
 
@@ -77,6 +78,17 @@ class Sink(Protocol):
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         """Change the schema and store `checkpoint`; `maybe_done` after a crash in between."""
+        ...
+
+    def look_at(self, tables: Iterable[TableInfo]) -> None:
+        """Take note of the tables that are there when a Drainer starts, for `stand_ins`."""
+        ...
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return collations that the downstream lacks, and those that its tables have instead.
+
+        It may be called from any thread, while another call waits.
+        """
         ...
 
     def waits_for(self) -> str:

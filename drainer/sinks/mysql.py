@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from pymysql.constants import ER
 from drainer.apply.literals import MYSQL
 from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
+from drainer.sinks.mysql_collations import Collations
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
 from drainer.sinks.mysql_partitions import Fences, Lines
@@ -51,6 +52,7 @@ from penstock.ts import physical_ms
 if TYPE_CHECKING:
     from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
+    from penstock.schema import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class MysqlSink:
         )
         self._session = new_session()
         self._lanes = Lanes(new_session)
+        self._collations = Collations(self._target.collations)
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
         schema, table = self._target.checkpoint_schema, self._target.checkpoint_table
         self._table = f"`{schema}`.`{table}`"
@@ -255,6 +258,14 @@ class MysqlSink:
         sessions = (self._session, *self._lanes.sessions, *self._lines.sessions)
         return next((each.problem for each in sessions if each.problem), "")
 
+    def look_at(self, tables: Iterable[TableInfo]) -> None:
+        """Note what stands in for collations of these tables that the downstream lacks."""
+        self._session.retrying(lambda c, _: self._collations.look_at(c, tables))
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return collations that the downstream lacks, and those that its tables have instead."""
+        return self._collations.in_use
+
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
@@ -303,18 +314,18 @@ class MysqlSink:
         job = change.job
         if not job.query:
             return
+        query = self._collations.query_of(connection, change, _spelled(connection, change))
         if job.type == DdlType.CREATE_TABLE and job.schema is not None:
             home = job.schema
             connection.query(
                 f"CREATE DATABASE IF NOT EXISTS {quote_name(home.name)}"
-                f" CHARACTER SET {home.charset} COLLATE {home.collate}"
+                f" {self._collations.clause_of(connection, home.charset, home.collate)}"
             )
         if job.schema_name and job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
             connection.select_db(job.schema_name)
         set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
         # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
         connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
-        query = _spelled(connection, change)
         if query:
             with unhurried(connection):
                 connection.query(query)

@@ -31,7 +31,7 @@ from pymysql.constants import CLIENT, ER
 from drainer.loopback import MARK_SCHEMA, MARK_TABLE
 from drainer.sinks import mysql_enums
 from drainer.sinks.mysql_ddl import ALREADY_CODES
-from drainer.sinks.mysql_strangers import CODES, met
+from drainer.sinks.mysql_strangers import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql_url import Target
 from drainer.sinks.refusal import Refused, row_of
 from penstock.errors import Retryable
@@ -290,6 +290,8 @@ def run(connection: Connection, statement: str | bytes) -> None:
         stranger = met(connection, statement) if code_of(error) in CODES else None
         if stranger is not None:
             raise stranger from error
+        if code_of(error) == OUT_OF_RANGE and is_guarded(statement):
+            raise unknown(row_of(statement, "").removeprefix("a row of ")) from error
         raise refused(error, row_of(statement, str(error))) from error
 
 

@@ -5,8 +5,9 @@
 `ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as `penstock.sql_tls` has them.
 Special characters in user and password are percent-encoded; `password-file` names a file instead.
 `params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
-`loopback-channel` the mark that transactions leave (`drainer.loopback`), `read-timeout` how many
-seconds a statement may be without an answer, where that is bounded.
+`collations` what to do about one that the server lacks (map, stop), `loopback-channel` the mark
+that transactions leave (`drainer.loopback`), `read-timeout` how many seconds a statement may be
+without an answer, where that is bounded.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from drainer.sinks.mysql_collations import MAP, POLICIES
 from penstock.errors import NeedsOperator
 from penstock.password_file import PasswordFile
+from penstock.settings import out_of_range
 from penstock.sql_tls import FULL, SqlTls
 
 _CONNECT_TIMEOUT_S = 10
 _TLS = ("ssl-ca", "ssl-cert", "ssl-key")
 _KNOWN = {
-    "checkpoint-schema", "checkpoint-table", "loopback-channel", "params", "password-file",
-    "read-timeout", "sql-mode", "ssl-verify", "unix-socket", *_TLS,
+    "checkpoint-schema", "checkpoint-table", "collations", "loopback-channel", "params",
+    "password-file", "read-timeout", "sql-mode", "ssl-verify", "unix-socket", *_TLS,
 }  # fmt: skip
 _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*", re.DOTALL)
 _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
@@ -45,6 +48,7 @@ class Target:
     params: tuple[tuple[str, str], ...] = ()
     sql_mode: str = ""
     channel_id: int | None = None
+    collations: str = MAP
     tls: SqlTls | None = None
     password_file: PasswordFile | None = None
 
@@ -76,6 +80,9 @@ def parse_url(url: str) -> Target:
             )
     password = unquote(parts.password or "")
     password_file = _password_file(password, asked.get("password-file", ""))
+    collations = asked.get("collations", MAP)
+    if collations not in POLICIES:
+        raise out_of_range("collations", collations, f"use {' or '.join(POLICIES)}")
     options: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -101,6 +108,7 @@ def parse_url(url: str) -> Target:
         sql_mode=asked.get("sql-mode", ""),
         channel_id=channel_id,
         password_file=password_file,
+        collations=collations,
     )
 
 

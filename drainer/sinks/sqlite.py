@@ -13,7 +13,7 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +30,7 @@ from penstock.errors import NeedsOperator, Retryable
 if TYPE_CHECKING:
     from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
+    from penstock.schema import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +162,13 @@ class SqliteSink:
             steps.ddl_run()
 
         self._commit(work, checkpoint)
+
+    def look_at(self, tables: Iterable[TableInfo]) -> None:
+        """Do nothing: texts are compared by their bytes, which is finer than any collation."""
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return nothing: there are no collations that could be lacking."""
+        return {}
 
     def waits_for(self) -> str:
         """Return what keeps the downstream from taking changes; empty when nothing does."""

@@ -21,6 +21,7 @@ import argparse
 import dataclasses
 import difflib
 import logging
+import math
 import os
 import re
 import tomllib
@@ -140,7 +141,10 @@ def _quantity(text: str, units: Mapping[str, float], wanted: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].lower() not in units:
         raise ValueError(f"{text!r} is not {wanted}")
-    return float(match[1]) * units[match[2].lower()]
+    found = float(match[1]) * units[match[2].lower()]
+    if not math.isfinite(found):
+        raise ValueError(f"{text!r} is not {wanted}")
+    return found
 
 
 def _kebab(name: str) -> str:
@@ -289,15 +293,22 @@ def _coerced(setting: _Setting, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(f"{value!r} is not text")
         return kind(value)
+    return _number(kind, name, value)
+
+
+def _number(kind: Any, name: str, value: str | int | float) -> Any:
     if isinstance(value, str) and name.endswith("_bytes"):
         return size_bytes(value)
     if isinstance(value, str) and name.endswith("_s"):
         return kind(duration_s(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
     number = kind(value)
     # Text is not compared with its float: a commit_ts has more digits than that can hold.
-    is_cut = isinstance(value, float) and number != value
-    if is_cut or number != number:
+    if isinstance(value, float) and number != value:
         raise ValueError(f"{value!r} is not a whole number")
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"{value!r} is not a number")
     return number
 
 

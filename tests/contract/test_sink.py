@@ -63,13 +63,20 @@ class Downstream:
                 sink.run_ddl(change, self.point(), maybe_done=False)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
+SERVERS = [
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+    pytest.param("mysql", marks=pytest.mark.mysql),
+    pytest.param("mariadb_new", marks=(pytest.mark.mariadb, pytest.mark.slow)),
+]
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
 def downstream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Downstream]:
     if request.param == "sqlite":
         file = tmp_path / "downstream.db"
         made = Downstream(f"sqlite:///{file}", "sqlite", file, None)
     else:
-        server = request.getfixturevalue("mariadb")
+        server = request.getfixturevalue(request.param)
         made = Downstream(server.url, "mysql", None, server)
     yield made
     for sink in made.sinks:

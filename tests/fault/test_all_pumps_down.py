@@ -16,7 +16,7 @@ from pumpclient import NoPump, PumpClient, Retryable
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 Factory = Callable[..., PumpProcess]
 

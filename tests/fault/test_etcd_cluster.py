@@ -27,7 +27,7 @@ from tests.kit.ledger import pull_until
 from tests.kit.slow_proxy import SlowProxy
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 Factory = Callable[..., PumpProcess]
 

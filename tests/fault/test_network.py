@@ -29,7 +29,7 @@ from tests.kit.merging import Merging
 from tests.kit.slow_proxy import SlowProxy
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 _LONG_S = 150
 

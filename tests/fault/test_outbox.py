@@ -28,7 +28,7 @@ from tests.kit import dying_writer
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 Factory = Callable[..., PumpProcess]
 STOCK = 100

@@ -24,7 +24,7 @@ from penstock.ts import compose
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 Factory = Callable[..., PumpProcess]
 

@@ -33,7 +33,7 @@ from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until, pulls
 from tests.kit.session import Session
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
 TXN_TIMEOUT_S = 2
 

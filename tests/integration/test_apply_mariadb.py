@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deploy.local.sql_server import SqlServer
 from drainer.apply import compaction, generate
 from drainer.apply.compaction import plan_units
 from drainer.apply.literals import MYSQL
@@ -70,14 +71,16 @@ def serial(table: TableInfo, changes: Changes) -> list[bytes]:
     return generate_rows(sql, [Op.ORDERED] * len(kinds), kinds, rows).ordered
 
 
-def create(server: MariadbServer, sql: str, *schemas: str) -> None:
+def create(server: SqlServer, sql: str, *schemas: str) -> None:
+    name = sql.removeprefix("CREATE TABLE ").split()[0]
     connection = server.connect()
     with closing(connection), connection.cursor() as cursor:
         for schema in schemas:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {schema}")
             cursor.execute(f"USE {schema}")
             cursor.execute("SET sql_mode = ''")
-            cursor.execute(f"CREATE OR REPLACE {sql.removeprefix('CREATE ')}")
+            cursor.execute(f"DROP TABLE IF EXISTS {name}")
+            cursor.execute(sql)
 
 
 def content(connection: Any, schema: str) -> list[Any]:

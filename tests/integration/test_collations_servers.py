@@ -7,6 +7,7 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from penstock.ddl.charsets import built_in, char_bytes_max
 from penstock.ddl.collations import charset_of_collation, collation_name, pads
+from penstock.ddl.substitutes import aliases, substitutes
 
 
 @pytest.fixture(params=["mysql_server", "mariadb_new_server", "mariadb_server"])
@@ -62,3 +63,30 @@ def test_whether_a_collation_pads_is_known_from_its_name(server: SqlServer) -> N
         (row,) = server.query("SELECT " + ", ".join(sql for _, sql in some))
         for (name, _), equal in zip(some, row, strict=True):
             assert bool(equal) == pads(name), name
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("mysql_server", "mariadb_server"),
+        ("mysql_server", "mariadb_new_server"),
+        ("mariadb_server", "mysql_server"),
+        ("mariadb_new_server", "mysql_server"),
+        ("mariadb_new_server", "mariadb_server"),
+    ],
+)
+def test_whatever_one_server_has_the_other_has_too_or_something_near(
+    request: pytest.FixtureRequest, here: str, there: str
+) -> None:
+    """A substitute never pads where the original does not and still counts as fine."""
+    ours, theirs = (
+        {name for name, _, _ in collations(request.getfixturevalue(each))} for each in (here, there)
+    )
+    for name in ours - theirs:
+        if theirs & set(aliases(name)):
+            continue
+        usable = [each for each in substitutes(name) if each.name in theirs]
+        assert usable, name
+        assert not any(each.is_fine and pads(each.name) and not pads(name) for each in usable)
+        # Where accents and case count, no language could make two letters one.
+        assert any(each.is_fine for each in usable) or not name.endswith("_0900_as_cs"), name

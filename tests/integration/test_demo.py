@@ -21,14 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.etcd, pytest.mark.spark]
 
 
-@pytest.mark.mariadb
 def test_the_demo_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
-    told = demo(tmp_path, "--sink", "mysql", "--rows", "12000", "--transactions", "800")
+    told = demo(tmp_path, "--rows", "12000", "--transactions", "800")
     assert_demo(told, tmp_path)
 
 
+@pytest.mark.mariadb
 def test_a_host_that_resolves_no_name_not_even_its_own_runs_the_demo(tmp_path: Path) -> None:
-    told = demo(tmp_path, "--rows", "12000", "--transactions", "800", host=nameless())
+    told = demo(
+        tmp_path, "--sink", "mysql", "--rows", "12000", "--transactions", "800", host=nameless()
+    )
     assert_demo(told, tmp_path)
 
 

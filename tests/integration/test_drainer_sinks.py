@@ -20,6 +20,8 @@ from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.pages import asked, scraped
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
 
+pytestmark = pytest.mark.alone
+
 
 def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
     etcd: Any,

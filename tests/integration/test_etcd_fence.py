@@ -20,6 +20,8 @@ from penstock.schema import DdlJob, DdlType
 from tests.kit.oracle import MemoryOracle
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def opened() -> Iterator[ExitStack]:

@@ -26,6 +26,8 @@ from penstock.ts import LOGICAL_END, compose, physical_ms
 from tests.kit.oracle import OracleNode
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.alone
+
 _CANDIDATE = """
 import sys
 from penstock.etcd import connect

@@ -19,6 +19,8 @@ from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.schema import DdlJob, DdlType
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def client(fresh_etcd: EtcdServer) -> Iterator[Any]:

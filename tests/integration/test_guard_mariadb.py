@@ -30,7 +30,7 @@ TABLES: dict[str, tuple[str, list[Any], list[Any], list[Any], str]] = {
     "two columns, one of texts that are the same in any case": (
         f"a {_CI} NOT NULL, b INT NOT NULL, u BIGINT UNIQUE, v ENUM('x','y'), PRIMARY KEY (a, b)",
         [("Ab", 1, 10, "x")],
-        [("aB", 1, 11, "y"), ("ab", 2, None, "x")],
+        [("Ab", 1, 11, "y"), ("ab", 2, None, "x")],
         [("Ab", 1, 11, "y"), ("ab", 2, None, "x")],
         "`a` = 'Ab', `b` = 1 of `guard`.`t` holds a value of the row `a` = 'c', `b` = 7: u is",
     ),
@@ -85,3 +85,63 @@ def test_the_row_meant_is_written_and_a_stranger_that_holds_its_value_stops_it(
             sink.apply(upserts([written[-1], STRANGE[name]]), Checkpoint(3, 1))
         assert told in found.value.problem
         assert content(connection, "guard") == after
+
+
+_PADDED = "VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_520_ci"
+
+MERGED: dict[str, tuple[str, list[Any], list[Any], str]] = {
+    # Columns downstream; what is there; what upstream writes as another row; what is said.
+    "a space at the end": (
+        f"k {_PADDED} PRIMARY KEY, v INT",
+        [("x", 1)],
+        [("x ", 2)],
+        "row `k` = 'x' of `guard`.`t` holds a value of the row `k` = 'x ': PRIMARY is unique",
+    ),
+    "a capital, in a key of two columns": (
+        f"n INT, k {_PADDED}, PRIMARY KEY (n, k)",
+        [(1, "abc")],
+        [(1, "ABC")],
+        "row `n` = 1, `k` = 'abc' of `guard`.`t` holds a value of the row `n` = 1, `k` = 'ABC'",
+    ),
+    "both new": (
+        f"k {_PADDED} PRIMARY KEY, v INT",
+        [],
+        [("x", 1), ("y", 2), ("x ", 3)],
+        "row `k` = 'x' of `guard`.`t`, which upstream changed at the same time, has a value of the"
+        " row `k` = 'x '",
+    ),
+    "both new, in another index": (
+        f"id INT PRIMARY KEY, u {_PADDED}, UNIQUE KEY u (u)",
+        [],
+        [(1, "x"), (2, "y"), (3, "X ")],
+        "row `id` = 1 of `guard`.`t`, which upstream changed at the same time, has a value of the"
+        " row `id` = 3: u is unique, and the latter is to have `u` = 'X '",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
+def test_two_rows_that_only_the_downstream_takes_for_one_stop_it_and_none_is_lost(
+    request: pytest.FixtureRequest, server: str, name: str
+) -> None:
+    """The table there was made by hand, or letters compare otherwise in another Unicode version."""
+    columns, before, written, told = MERGED[name]
+    running = request.getfixturevalue(server)
+    create(running, f"CREATE TABLE t ({columns})", "guard")
+    sql = table_sql(MYSQL, "guard", "t", table_of(f"CREATE TABLE t ({columns})"))
+    with (
+        closing(open_sink(running.url, cluster_id=9)) as sink,
+        closing(running.connect(autocommit=True)) as connection,
+    ):
+        sink.save_checkpoint(sink.load_checkpoint() or START)
+        for rows in filter(None, (before, before)):
+            texts = ",".join(map(sql.row_text, rows))
+            sink.apply([sql._upsert_head + texts + sql._upsert_tail], Checkpoint(1, 1))
+        texts = ",".join(map(sql.row_text, written))
+        with pytest.raises(Refused) as found:
+            sink.apply([sql._upsert_head + texts + sql._upsert_tail], Checkpoint(2, 1))
+        assert told in found.value.problem
+        assert "1690" not in found.value.problem
+        assert "collation" in found.value.hint
+        assert content(connection, "guard") == before

@@ -29,6 +29,8 @@ from tests.kit.pages import asked
 from tests.kit.volume import small_volume
 from tests.kit.wait import eventually
 
+pytestmark = pytest.mark.alone
+
 log = logging.getLogger(__name__)
 
 MakePump = Callable[..., PumpProcess]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -279,3 +282,29 @@ def test_a_pump_that_is_not_online_yet_is_not_serving(
         answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
     assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert metrics_of(pump)["penstock_pump_state{state=paused}"] == 1
+
+
+def test_a_hangup_lets_a_pump_go_on_with_a_new_log(
+    etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
+) -> None:
+    path = tmp_path / "pump-1.log"
+    pump = pump_factory(etcd_server.url, log_file=str(path))
+    path.rename(tmp_path / "pump-1.log.1")
+    assert pump.pid is not None
+    os.kill(pump.pid, signal.SIGHUP)
+    eventually(lambda: path.exists() and "SIGHUP: the log is open again" in path.read_text())
+    assert pump.status().state == "online"
+    assert pump.stop() == 0
+    assert "pump pump-1 is paused" in path.read_text()
+
+
+def test_json_lines_are_all_that_a_pump_writes(
+    etcd_server: EtcdServer, pump_factory: Factory
+) -> None:
+    pump = pump_factory(etcd_server.url, waiting=False, log_format="json")
+    pump.wait_for("is online at")
+    assert pump.stop() == 0
+    lines = pump.log_text().splitlines()
+    assert len(lines) > 3
+    for line in lines:
+        assert {"time", "level", "logger", "message"} <= set(json.loads(line))

@@ -19,6 +19,8 @@ from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until, pulls
 from tests.kit.session import Session
 
+pytestmark = pytest.mark.alone
+
 Factory = Callable[..., PumpProcess]
 
 

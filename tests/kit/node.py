@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from deploy.local.process import ServerProcess, flags, python_module
+from deploy.local.process import ServerProcess, flags, free_port, python_module
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -38,7 +38,7 @@ class NodeProcess(ServerProcess):
 
     def spawn(self) -> Self:
         """Start it and wait for nothing: it may be about to refuse."""
-        settings = {**self._settings, "addr": self.addr or "127.0.0.1:0"}
+        settings = {**self._settings, "addr": self.addr or f"127.0.0.1:{free_port()}"}
         self.command = python_module(self.module, *flags(settings))
         self._log_begin = self.log.stat().st_size if self.log.exists() else 0
         ServerProcess.start(self)

@@ -91,3 +91,9 @@ def test_settings_that_disagree_are_told_at_once(tmp_path: Path) -> None:
             parse_url(f"mysql://h/?params={variable.replace('=', '%3D')}")
     with pytest.raises(NeedsOperator, match="sets no session variable"):
         parse_url("mysql://h/?params=a`b%3D1")
+
+
+def test_a_sink_that_is_no_url_is_refused_without_repeating_it() -> None:
+    with pytest.raises(NeedsOperator, match="unreadable downstream URL") as caught:
+        DrainerConfig(sink="mysql://u:hush@[::1")
+    assert "hush" not in str(caught.value)

@@ -160,3 +160,12 @@ def test_tables_in_arrays_and_by_name_become_rules(tmp_path: Path) -> None:
 def test_a_mistake_in_a_rule_names_rule_and_key(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(NeedsOperator, match=told):
         ruled(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["retries = inf", "retries = nan", "heartbeat-s = inf", f'heartbeat-s = "{"9" * 400}h"'],
+)
+def test_numbers_without_end_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(NeedsOperator, match=r"node\.toml:1: .* is not a"):
+        load(written(tmp_path, text))
