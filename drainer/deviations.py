@@ -113,6 +113,8 @@ class Deviation:
 
     def masked(self, table: TableInfo) -> TableInfo:
         """Return the table that rows are read and written with: what it lacks is passed over."""
+        if self is NONE:
+            return table
         columns = tuple(
             replace(c, state=_NOT_THERE) if c.id in self.columns else c for c in table.columns
         )
@@ -126,6 +128,8 @@ class Deviation:
 
     def stripped(self, table: TableInfo) -> TableInfo:
         """Return the table as the downstream has it."""
+        if self is NONE:
+            return table
         columns = tuple(c for c in table.columns if c.id not in self.columns)
         places = {c.name.lower(): i for i, c in enumerate(columns)}
         indexes = tuple(
