@@ -45,6 +45,9 @@ class Neighbours(Protocol):
     async def publish_and_list(self) -> Sequence[NodeStatus]:
         """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
 
+    entered: Mapping[str, int]
+    """Since when each Pump may hold what a Drainer lacks, as the last pass found it."""
+
     async def list_again(self, pump: NodeStatus) -> None:
         """List a Pump that etcd does not know any more. May be Retryable."""
 
@@ -76,6 +79,7 @@ class Membership:
         self._known: tuple[int, float] | None = None
         self.lost: Mapping[str, LostPump] = {}
         self.last_words: Mapping[str, LastWord] = {}
+        self.entered: Mapping[str, int] = {}
         self._is_listed = False
 
     def now_ts(self) -> int:
@@ -209,6 +213,7 @@ class Membership:
         statuses = self._registry.list(NodeKind.PUMP)
         # After the list: a Pump withdraws its word before it lists itself as anything but offline.
         self.lost, self.last_words = self._registry.lost(), self._registry.last_words()
+        self.entered = self._registry.entered()
         return statuses
 
     def _status(self) -> NodeStatus:

@@ -87,6 +87,7 @@ class Pumps:
         self._passed = asyncio.Event()
         self._fresh_until_s = 0.0
         self._doubted: set[str] = set()
+        self._knows_all = bool(stood)
         self._watch = LowWaterWatch(_now_s(), warn_s=_HELD_WARN_S)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -103,6 +104,7 @@ class Pumps:
                 else:
                     self._follow(status)
             await self._look_for_expected({status.node_id for status in statuses})
+            self._knows_all = True
             self._fresh_until_s = started_s + FRESH_S
             self._passed.set()
             self._passed = asyncio.Event()
@@ -279,7 +281,8 @@ class Pumps:
 
     def _join(self, status: NodeStatus) -> None:
         name = status.node_id
-        after_ts = self._merger.add(name, self._left_ts.pop(name, None))
+        after_ts = self._merger.add(name, self._begin_ts(name))
+        self._left_ts.pop(name, None)
         self._expected.discard(name)
         self._given_up.pop(name, None)
         log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
@@ -289,6 +292,20 @@ class Pumps:
         task = asyncio.create_task(puller.run(), name=f"pull {name}")
         task.add_done_callback(self._puller_ended)
         self._pullers[name] = (puller, task)
+
+    def _begin_ts(self, name: str) -> int | None:
+        """Return after what a Pump has to be pulled; None: from where the merge is.
+
+        One that we know is there from its place on, one that we left from there. A stranger may
+        have taken binlogs ever since it entered the cluster: one that notified us has not, and one
+        of which nobody told us in time shows by them what we have missed. Whom a Drainer meets in
+        its first pass, without knowing who took part before it, it takes as it finds them.
+        """
+        if name in self._expected:
+            return None
+        if name in self._left_ts:
+            return self._left_ts[name]
+        return self._around.entered.get(name) if self._knows_all else None
 
     async def _look_for_expected(self, listed: Set[str]) -> None:
         """List Pumps again that took part at the checkpoint and that etcd does not know any more.

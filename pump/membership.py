@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -40,6 +41,7 @@ _RETRY_S = 1.0
 _LATE_S = 1.0
 _LAST_WORD_TRIES = 60
 _SAME_NAME_WITHIN_S = 2.0
+_STOPPED_WITHIN_S = 3.0
 
 
 class Membership:
@@ -71,8 +73,9 @@ class Membership:
         """Return once this Pump is online; tries again until then, saying what is in the way."""
         while True:
             try:
-                await self._clock.next_ts()
+                now_ts = await self._clock.next_ts()
                 await self._check_name()
+                await self._enter_cluster(now_ts)
                 await asyncio.to_thread(self._registry.forget_last_word, self._node_id)
                 await self._put(NodeState.PAUSED)
                 await self._notify_drainers()
@@ -138,6 +141,14 @@ class Membership:
         """Tell whether a Drainer's heartbeat is fresh."""
         return is_live(drainer, self._clock.now_ts())
 
+    async def _enter_cluster(self, now_ts: int) -> None:
+        """Say since when this Pump may hold what Drainers lack, unless it has been there before.
+
+        A Drainer that meets it for the first time only later can tell what it has missed.
+        """
+        if self._node_id not in await asyncio.to_thread(self._registry.entered):
+            await asyncio.to_thread(self._registry.put_entered, self._node_id, now_ts)
+
     async def _insist(self) -> None:
         """Publish the last state there will be: Drainers would wait for this Pump for ever."""
         for _ in range(_LAST_WORD_TRIES):
@@ -156,6 +167,8 @@ class Membership:
         try:
             if self._word is not None:
                 await asyncio.to_thread(self._registry.put_last_word, self._word)
+                if self.state is NodeState.OFFLINE:
+                    await asyncio.to_thread(self._registry.forget_entered, self._node_id)
             await self._put(self.state)
         except PenstockError as error:
             if not self.etcd_is_away:
@@ -217,13 +230,24 @@ class Membership:
 
     async def _notify_drainers(self) -> None:
         now_ts = await self._clock.next_ts()
-        live = []
-        for drainer in await self.drainers():
+        notified = []
+        for drainer in await asyncio.to_thread(self._registry.list, NodeKind.DRAINER):
             if is_live(drainer, now_ts):
-                live.append(drainer)
+                notified.append(_notify(drainer, self._tls))
+            elif is_live(replace(drainer, state=NodeState.ONLINE), now_ts):
+                notified.append(_notify_stopped(drainer, self._tls))
             else:
                 log.info("drainer %s is not running, not notified", drainer.node_id)
-        await asyncio.gather(*(_notify(drainer, self._tls) for drainer in live))
+        await asyncio.gather(*notified)
+
+
+async def _notify_stopped(drainer: NodeStatus, tls: Tls | None) -> None:
+    """Notify one that was heard of a moment ago and is said to have stopped: anybody may say so."""
+    async with open_aio_channel(drainer.host, tls) as channel:
+        stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
+        with suppress(grpc.RpcError):
+            await stub.Notify(cistern_pb2.NotifyReq(), timeout=_STOPPED_WITHIN_S)
+            log.warning("drainer %s runs, though etcd says %s", drainer.node_id, drainer.state)
 
 
 async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:

@@ -11,14 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import Retryable
 from penstock.etcd import EtcdClient, connect
 from penstock.files import OsFiles
 from penstock.history import History
 from penstock.labels import parse_labels
-from penstock.last_word import LastWord
 from penstock.registry import NodeState, Registry
 from penstock.security import Security
 from penstock.timestamp import open_oracle
@@ -31,6 +29,7 @@ from pump.fake import Faker
 from pump.figures import Figures
 from pump.identity import Identity, kept_node_id, refuse_other_cluster
 from pump.large import LargeWrites
+from pump.leaving import last_word_of
 from pump.membership import Membership
 from pump.metered import MeteredFiles, timed
 from pump.observed import Observed
@@ -272,21 +271,8 @@ class _Node:
         if self._membership.state is not NodeState.PAUSED:
             offline = self._operator.drained
             state = NodeState.OFFLINE if offline else NodeState.PAUSED
-            await self._membership.leave(state, await self._last_word())
-
-    async def _last_word(self) -> LastWord | None:
-        """Return what this Pump holds; None when its own index cannot be read."""
-        try:
-            up_to_ts = await asyncio.to_thread(self._storage.holds_up_to_ts)
-        except PenstockError as error:
-            log.error("it cannot be said up to where this Pump holds transactions: %s", error)
-            return None
-        return LastWord(
-            pump=self._identity.node_id,
-            up_to_ts=up_to_ts,
-            open_count=len(self._storage.unmatched()),
-            made=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+            word = await asyncio.to_thread(last_word_of, self._identity.node_id, self._storage)
+            await self._membership.leave(state, word)
 
 
 async def _until_answered(ask: Callable[[], Awaitable[object]], problem: str) -> None:

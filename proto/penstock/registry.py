@@ -5,6 +5,7 @@
 /penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (lost.py)
+/penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (last_word.py)
 """
 
@@ -30,6 +31,7 @@ ROOT = "/tidb-binlog/v1"
 CLUSTER_ID_KEY = "/penstock/v1/cluster_id"
 
 GAPS = "/penstock/v1/gaps"
+ENTERED = "/penstock/v1/entered/"
 
 T = TypeVar("T")
 
@@ -168,6 +170,15 @@ class NodeRegistry(Protocol):
     def forget(self, kind: NodeKind, node_id: str) -> None:
         """List a node no longer; nothing happens when it is not listed."""
 
+    def put_entered(self, pump: str, ts: int) -> None:
+        """Remember when a Pump entered the cluster: being new, or back after it was offline."""
+
+    def forget_entered(self, pump: str) -> None:
+        """Forget that, because all that the Pump holds is downstream and it leaves."""
+
+    def entered(self) -> Mapping[str, int]:
+        """Return when each Pump entered, by node id; those that left are not there."""
+
     def put_last_word(self, word: LastWord) -> None:
         """Publish what a Pump that stops holds, in place of an earlier word of it."""
 
@@ -241,6 +252,24 @@ class Registry:
         with etcd_errors():
             self._etcd.delete(_prefix(kind) + node_id)
 
+    def put_entered(self, pump: str, ts: int) -> None:
+        """Remember when a Pump entered the cluster: being new, or back after it was offline."""
+        with etcd_errors():
+            self._etcd.put(ENTERED + pump, str(ts))
+
+    def forget_entered(self, pump: str) -> None:
+        """Forget that, because all that the Pump holds is downstream and it leaves."""
+        with etcd_errors():
+            self._etcd.delete(ENTERED + pump)
+
+    def entered(self) -> Mapping[str, int]:
+        """Return when each Pump entered, by node id; Malformed if that is unreadable."""
+        items, _ = read_prefix(self._etcd, ENTERED)
+        for key, text in items.items():
+            if not text.isdigit():
+                raise Malformed(f"{key} in etcd is {text!r}", hint="it must be a decimal number")
+        return {key[len(ENTERED) :]: int(text) for key, text in items.items()}
+
     def put_last_word(self, word: LastWord) -> None:
         """Publish what a Pump that stops holds, in place of an earlier word of it."""
         with etcd_errors():
@@ -266,7 +295,7 @@ class Registry:
                     do.value(key) == status.to_json(),
                     do.value(LAST_WORDS + word.pump) == word.to_json(),
                 ],
-                success=[do.put(key, offline.to_json())],
+                success=[do.put(key, offline.to_json()), do.delete(ENTERED + word.pump)],
                 failure=[],
             )
         return bool(done)

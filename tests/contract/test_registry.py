@@ -74,6 +74,16 @@ def test_a_node_that_is_forgotten_is_listed_no_longer(registry: NodeRegistry) ->
     assert [s.node_id for s in registry.list(PUMP)] == ["d"]
 
 
+def test_when_a_pump_entered_is_known_until_it_leaves(registry: NodeRegistry) -> None:
+    registry.put_entered("a:1", 2**60)
+    registry.put_entered("b", 7)
+    registry.put_entered("b", 8)
+    assert registry.entered() == {"a:1": 2**60, "b": 8}
+    registry.forget_entered("b")
+    registry.forget_entered("b")
+    assert registry.entered() == {"a:1": 2**60}
+
+
 def test_a_last_word_is_there_until_it_is_withdrawn(registry: NodeRegistry) -> None:
     word = LastWord(pump="a:1", up_to_ts=2**60, open_count=1, made="today")
     registry.put_last_word(replace(word, up_to_ts=1))
@@ -96,7 +106,9 @@ def test_a_stopped_pump_is_retired_only_if_it_was_not_heard_of_since(
     assert not registry.retire(stopped, word), "it was heard of"
     assert not registry.retire(replace(stopped, update_ts=2), replace(word, up_to_ts=6))
     assert [s.state for s in registry.list(PUMP)] == [NodeState.PAUSED]
+    registry.put_entered("a:1", 5)
     assert registry.retire(replace(stopped, update_ts=2), word)
+    assert registry.entered() == {}
     assert registry.list(PUMP) == [replace(stopped, state=NodeState.OFFLINE, update_ts=2)]
 
 

@@ -45,6 +45,7 @@ class Merging:
         self.peak_bytes = 0
         self.lost: Mapping[str, LostPump] = {}
         self.last_words: Mapping[str, LastWord] = {}
+        self.entered: Mapping[str, int] = {}
         self._registry = registry
         self._oracle = oracle
         self._by_way_of = by_way_of
@@ -74,6 +75,7 @@ class Merging:
         found = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
         self.lost = await asyncio.to_thread(self._registry.lost)
         self.last_words = await asyncio.to_thread(self._registry.last_words)
+        self.entered = await asyncio.to_thread(self._registry.entered)
         return [replace(s, host=self._by_way_of.get(s.node_id, s.host)) for s in found]
 
     async def list_again(self, pump: NodeStatus) -> None:

@@ -22,6 +22,7 @@ class MemoryRegistry:
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._lost: dict[str, LostPump] = {}
         self._words: dict[str, LastWord] = {}
+        self._entered: dict[str, int] = {}
         self._watches: list[MemoryWatch] = []
 
     def cluster_id(self) -> int:
@@ -66,6 +67,18 @@ class MemoryRegistry:
             if self._nodes.pop((kind, node_id), None) is not None:
                 self._tell(kind)
 
+    def put_entered(self, pump: str, ts: int) -> None:
+        with self._lock:
+            self._entered[pump] = ts
+
+    def forget_entered(self, pump: str) -> None:
+        with self._lock:
+            self._entered.pop(pump, None)
+
+    def entered(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._entered)
+
     def put_last_word(self, word: LastWord) -> None:
         with self._lock:
             self._words[word.pump] = word
@@ -83,6 +96,7 @@ class MemoryRegistry:
             found = self._nodes.get((NodeKind.PUMP, status.node_id))
             if found != status or self._words.get(word.pump) != word:
                 return False
+            self._entered.pop(word.pump, None)
             self.put(NodeKind.PUMP, replace(status, state=NodeState.OFFLINE))
             return True
 

@@ -222,6 +222,7 @@ class Cluster:
         self.passes = 0
         self.lost: Mapping[str, LostPump] = {}
         self.last_words: Mapping[str, LastWord] = {}
+        self.entered: Mapping[str, int] = {}
 
     def now_ts(self) -> int:
         return 0
@@ -432,6 +433,34 @@ def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
 
     run(test)
     assert "Pump b took part up to the checkpoint, and etcd does not list it" in caplog.text
+
+
+@pytest.mark.parametrize("standing", [{}, {"a": 0}])
+def test_a_pump_that_nobody_told_of_in_time_shows_what_was_missed(
+    standing: dict[str, int],
+) -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(1)
+        async with two_pumps(cluster, merger, standing) as (pumps, _, b):
+            stranger = cluster.statuses.pop("b")
+            await pumps.refresh()
+            assert await merged(merger, pumps, 5) == [3, 5]
+            cluster.statuses["b"], cluster.entered = stranger, {"b": 2}
+            b.commit_ts = [2, 4, 6]
+            with pytest.raises(NeedsOperator, match=r"transaction 4, .* of \(2, 5\] is not"):
+                await pumps.run(0.02)
+        cluster, merger = Cluster(), Merger(1)
+        async with two_pumps(cluster, merger, standing) as (pumps, a, b):
+            newcomer = cluster.statuses.pop("b")
+            await pumps.refresh()
+            assert await merged(merger, pumps, 5) == [3, 5]
+            cluster.statuses["b"], cluster.entered = newcomer, {"b": 4}
+            b.commit_ts = [2, 6]  # What it took before it was offline, and since.
+            a.commit_ts.append(7)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 6) == [6]
+
+    run(test)
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -1,0 +1,650 @@
+"""A cluster of twins for an operator: Pumps, Drainers, etcd and the oracle in one process.
+
+What decides is the real thing: a Pump's storage, membership, operator's verbs and purge, a
+Drainer's merge, its list of Pumps and its checkpoint, the commands of `binlogctl`. Twins are what
+is between them: etcd is a dict, a call is a call, the cluster's time moves when a test says so, and
+a downstream is a list. Nodes can be killed at any moment, and cut off from etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from drainer import pumps as drainer_pumps
+from drainer.membership import Membership as DrainerMembership
+from drainer.merger import Merger
+from drainer.pumps import Pumps
+from drainer.sinks import Checkpoint
+from penstock.codec import decode_binlog
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb import penstock_pb2
+from penstock.registry import NodeKind, NodeState, NodeStatus
+from penstock.ts import compose
+from pump import membership as pump_membership
+from pump import operator as pump_operator
+from pump.identity import Identity
+from pump.leaving import last_word_of
+from pump.membership import Membership
+from pump.operator import Operator
+from pump.record import PurgedRange
+from pump.retention import Retention
+from pump.storage import Storage
+from pumpclient import binlogctl
+from pumpclient.binlogctl import liveness, nodes
+from tests.kit.registry import MemoryRegistry
+from tests.kit.storage import commit, die, fake, opened, prewrite, rollback, write
+
+CLUSTER = 7
+GC_S = 60
+_RANGE = re.compile(r"\((\d+), (\d+)\]")
+_TURN_S = 0.002
+_BEAT_S = 4
+
+
+class Time:
+    """The oracle: unique timestamps, and a clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self._ms = 1_800_000_000_000
+        self._logical = 0
+        self._lock = threading.Lock()
+
+    def get_ts(self) -> int:
+        with self._lock:
+            self._logical += 1
+            return compose(self._ms, self._logical)
+
+    async def next_ts(self) -> int:
+        return self.get_ts()
+
+    def now_ts(self) -> int:
+        return compose(self._ms, self._logical)
+
+    def move(self, seconds: float) -> None:
+        with self._lock:
+            self._ms += int(seconds * 1000)
+            self._logical = 0
+
+    def close(self) -> None:
+        """Keep nothing open."""
+
+
+class Line:
+    """A node's way to etcd, which can be cut."""
+
+    def __init__(self, registry: MemoryRegistry) -> None:
+        self._registry = registry
+        self.is_cut = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_cut:
+            raise Retryable("etcd cannot be reached")
+        return getattr(self._registry, name)
+
+
+class TwinPump:
+    """One Pump; `stopped` says why it ended by itself, if somebody has to do something."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.address = f"{name}:1"
+        self.stopped = ""
+        self.storage: Storage | None = None
+        self.open: list[int] = []
+        self._cluster = cluster
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if self.storage is not None:
+            return
+        cluster, self.stopped = self._cluster, ""
+        self.storage = storage = opened(cluster.folder / self.name)
+        self.line, time = Line(cluster.registry), cluster.time
+        line: Any = self.line
+        clock: Any = time
+        faker: Any = SimpleNamespace(write=self.write_fake)
+        self.membership = Membership(
+            line, storage, clock,
+            identity=Identity(self.name, self.address, {}), score=lambda: 1,
+        )  # fmt: skip
+        retention = Retention(storage, self.membership, clock, gc_days=GC_S / 86400)
+        self.operator = Operator(
+            node_id=self.name,
+            storage=storage,
+            membership=self.membership,
+            faker=faker,
+            retention=retention,
+            details=dict,
+        )
+        self._tasks = [asyncio.create_task(self._join()), asyncio.create_task(self._until_ended())]
+
+    @property
+    def is_joined(self) -> bool:
+        return self.storage is not None and self.membership.state is NodeState.ONLINE
+
+    async def write_fake(self) -> int:
+        ts = self._cluster.time.get_ts()
+        if self.storage is not None:
+            write(self.storage, fake(ts))
+        return ts
+
+    def write(self, count: int, *, left_open: bool) -> None:
+        """Commit transactions; the last one may stay open."""
+        if not self.is_joined:
+            return
+        assert self.storage is not None
+        for number in range(count):
+            start_ts = self._cluster.time.get_ts()
+            write(self.storage, prewrite(start_ts))
+            self.open.append(start_ts)
+            if number < count - 1 or not left_open:
+                self.settle(start_ts)
+
+    def settle(self, start_ts: int, *, committed: bool = True) -> None:
+        """End an open transaction: its writer lives, or the resolver knows what became of it."""
+        if self.storage is None:
+            return
+        self.open.remove(start_ts)
+        if not committed:
+            write(self.storage, rollback(start_ts))
+            return
+        commit_ts = self._cluster.time.get_ts()
+        write(self.storage, commit(start_ts, commit_ts))
+        self._cluster.committed[commit_ts] = (start_ts, self.name)
+
+    async def beat(self) -> None:
+        if self.storage is None or not self._tasks[0].done() or self.stopped:
+            return
+        try:
+            with suppress(Retryable):
+                await self.membership._check_name()
+            await self.membership._beat()
+        except NeedsOperator as error:
+            self.stopped = str(error)
+            await self.end()
+
+    async def end(self) -> None:
+        """Stop in order."""
+        if self.storage is None:
+            return
+        await self.operator.stop()
+        if self.membership.state is NodeState.ONLINE:
+            await self.membership.enter(NodeState.PAUSING)
+        await self._cancel()
+        storage, self.storage = self.storage, None
+        if self.membership.state is not NodeState.PAUSED:
+            state = NodeState.OFFLINE if self.operator.drained else NodeState.PAUSED
+            await self.membership.leave(state, last_word_of(self.name, storage))
+        storage.close()
+
+    async def kill(self) -> None:
+        if self.storage is None:
+            return
+        storage, self.storage = self.storage, None
+        await self._cancel()
+        await self.operator.stop()
+        die(storage)
+
+    async def _cancel(self) -> None:
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _join(self) -> None:
+        try:
+            await self.membership.join()
+        except NeedsOperator as error:
+            self.stopped = str(error)
+            self.operator.ended.set()
+
+    async def _until_ended(self) -> None:
+        await self.operator.ended.wait()
+        await self.end()
+
+
+class TwinDrainer:
+    """One Drainer with a downstream of its own; `row` is the checkpoint there."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self.address = f"{name}:1"
+        self.stopped = ""
+        self.row: str | None = None
+        self.applied: list[tuple[int, int]] = []
+        self.saved: tuple[str | None, int] = (None, 0)
+        self.given_up: set[tuple[str, int, int]] = set()
+        self.ignored: set[int] = set()
+        self.late = 0
+        self.pumps: Pumps | None = None
+        self._cluster = cluster
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.pumps is not None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(0, 0) if self.row is None else Checkpoint.from_json(self.row)
+
+    def start(self) -> None:
+        if self._task is not None:
+            return
+        self.stopped = ""
+        at, cluster = self.checkpoint, self._cluster
+        self.row = at.to_json("w")
+        self._merger = Merger(at.commit_ts, frozenset(self.ignored))
+        line: Any = Line(cluster.registry)
+        oracle: Any = cluster.time
+        around = _Around(
+            line,
+            oracle,
+            node_id=self.name,
+            host=self.address,
+            checkpoint_ts=lambda: self.checkpoint.commit_ts,
+        )
+        who: Any = SimpleNamespace(cluster_id=CLUSTER, drainer_id=self.name)
+        self.membership = around
+        self.pumps = Pumps(self._merger, around, who, 1 << 20, at.pumps)
+        self._task = asyncio.create_task(self._live(self.pumps))
+
+    async def end(self, state: NodeState | None) -> None:
+        """Stop in order and publish a state; None: be killed."""
+        task, self._task, self.pumps = self._task, None, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait((task,))
+        if state is not None:
+            await self.membership.leave(state, is_new=False)
+
+    def is_done(self, pumps: list[str], last_ts: int) -> bool:
+        """Tell whether it has stopped for a reason, or has all of these Pumps up to there."""
+        if self.stopped or self.pumps is None:
+            return bool(self.stopped)
+        at = self.pumps.positions()
+        has_all = all(at.get(name, 0) >= last_ts for name in pumps)
+        return has_all and self.checkpoint.commit_ts >= last_ts
+
+    def back_up(self) -> None:
+        self.saved = (self.row, len(self.applied))
+
+    async def restore(self) -> None:
+        """Put the downstream back to what it was at the last backup."""
+        was_running = self.is_running
+        await self.end(NodeState.PAUSED)
+        self.row = self.saved[0]
+        del self.applied[self.saved[1] :]
+        if was_running:
+            self.start()
+
+    def status(self) -> penstock_pb2.StatusReply:
+        assert self.pumps is not None
+        return penstock_pb2.StatusReply(
+            node_id=self.name,
+            state=str(self.membership.state),
+            max_commit_ts=self.checkpoint.commit_ts,
+            details=self.pumps.describe(),
+        )
+
+    async def _live(self, pumps: Pumps) -> None:
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self.membership.refuse_gap()
+            passes, merging = pumps.run(_TURN_S), self._merge(pumps)
+            tasks = [asyncio.create_task(passes), asyncio.create_task(merging)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except NeedsOperator as error:
+            self.stopped = str(error)
+            self.pumps = None
+            await self.membership.leave(NodeState.PAUSED, is_new=False)
+            self._task = None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await pumps.close()
+
+    async def _merge(self, pumps: Pumps) -> None:
+        while True:
+            pumps.arrived.clear()
+            self.late = self._merger.late
+            merged = self._merger.take()
+            if merged is None:
+                await pumps.arrived.wait()
+                continue
+            found = [decode_binlog(each) for each in merged.payloads if isinstance(each, bytes)]
+            self.applied += [(b.commit_ts, b.start_ts) for b in found if not b.is_fake]
+            at = Checkpoint(self._merger.emitted_ts, 0, pumps=pumps.standing())
+            self.row = at.to_json("w")
+            for name, (lost, left_ts) in pumps._given_up.items():
+                self.given_up.add((name, left_ts, lost.up_to_ts))
+            pumps.taken()
+            await asyncio.sleep(0)
+
+
+class _Around(DrainerMembership):
+    """A Drainer's membership in the cluster's own time."""
+
+    def now_ts(self) -> int:
+        now_ts: int = self._oracle.now_ts()  # type: ignore[attr-defined]
+        return now_ts
+
+
+class Cluster:
+    """Pumps and Drainers by name, what was committed, and everything that was typed."""
+
+    def __init__(self, folder: Path, pump_count: int = 3, drainer_count: int = 2) -> None:
+        self.folder = folder
+        self.registry = MemoryRegistry()
+        self.time = Time()
+        self.committed: dict[int, tuple[int, str]] = {}
+        self.typed: list[str] = []
+        pumps = [TwinPump(self, f"pump-{n}") for n in range(1, pump_count + 1)]
+        drainers = [TwinDrainer(self, f"drainer-{n}") for n in range(1, drainer_count + 1)]
+        self.pumps = {pump.name: pump for pump in pumps}
+        self.drainers = {drainer.name: drainer for drainer in drainers}
+
+    async def begin(self) -> None:
+        """Start everybody, and return when all are online."""
+        for pump in self.pumps.values():
+            pump.start()
+        for drainer in self.drainers.values():
+            drainer.start()
+        await self.until(lambda: all(pump.is_joined for pump in self.pumps.values()), "joined")
+
+    async def close(self) -> None:
+        for drainer in self.drainers.values():
+            await drainer.end(None)
+        for pump in self.pumps.values():
+            await pump.kill()
+
+    async def until(self, condition: Callable[[], bool], what: str, within_s: float = 20) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while not condition():  # noqa: ASYNC110  # No event tells of all that may be asked.
+                    await asyncio.sleep(_TURN_S)
+        except TimeoutError:
+            raise AssertionError(f"not {what} in time: {self.told()}") from None
+
+    async def turn(self) -> None:
+        """Let everybody do a little; not so much that all is done."""
+        await asyncio.sleep(_TURN_S * 2)
+
+    async def pass_time(self, seconds: int) -> None:
+        """Let time pass; whoever lives and is not cut off beats all the while."""
+        while seconds > 0:
+            self.time.move(min(seconds, _BEAT_S))
+            seconds -= _BEAT_S
+            for pump in list(self.pumps.values()):
+                await pump.beat()
+            await self.turn()
+
+    async def ctl(self, *argv: str) -> tuple[int, str]:
+        """Run a command of `binlogctl`; return its exit code and all that it says."""
+        self.typed.append(" ".join(argv))
+        loop = asyncio.get_running_loop()
+
+        def run() -> tuple[int, str]:
+            out = io.StringIO()
+            with _commands_reach(self, loop), contextlib.redirect_stdout(out):
+                try:
+                    arguments = binlogctl._parser().parse_args([*argv])
+                    code: int = arguments.run(arguments)
+                except NeedsOperator as error:
+                    return 2, out.getvalue() + str(error)
+                except PenstockError as error:
+                    return 1, out.getvalue() + str(error)
+            return code, out.getvalue()
+
+        code, said = await asyncio.to_thread(run)
+        self.typed[-1] += f" -> {code}"
+        return code, said
+
+    def edit(self, kind: NodeKind, name: str, state: NodeState) -> None:
+        """Write a state past every command, as `etcdctl` would."""
+        found = self.registry.get(kind, name)
+        if found is not None:
+            fields = {slot: getattr(found, slot) for slot in NodeStatus.__slots__}
+            self.registry.put(kind, NodeStatus(**fields | {"state": state}))
+
+    async def called(self, kind: NodeKind, address: str, method: str, request: Any) -> Any:
+        """Do what a node does when it is called."""
+        name = address.partition(":")[0]
+        if kind is NodeKind.PUMP:
+            pump = self.pumps.get(name)
+            if pump is None or pump.storage is None:
+                raise _Refused(grpc.StatusCode.UNAVAILABLE, "connection refused")
+            return await _pump_called(pump, method, request)
+        drainer = self.drainers.get(name)
+        if drainer is None or drainer.pumps is None:
+            raise _Refused(grpc.StatusCode.UNAVAILABLE, "connection refused")
+        if method == "Status":
+            return drainer.status()
+        await drainer.end(NodeState.PAUSED if method == "Pause" else NodeState.OFFLINE)
+        return None
+
+    def listens(self, address: str) -> bool:
+        name = address.partition(":")[0]
+        if name in self.pumps:
+            return self.pumps[name].storage is not None
+        return name in self.drainers and self.drainers[name].is_running
+
+    # --- the end ---------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Mend what can be mended, start everybody, and wait until each is done or has a reason."""
+        for pump in self.pumps.values():
+            if pump.storage is not None:
+                pump.line.is_cut = False
+            pump.start()
+        await self._passing_time(lambda: all(map(_has_settled, self.pumps.values())))
+        for pump in self.pumps.values():
+            for start_ts in list(pump.open):
+                pump.settle(start_ts)
+        for drainer in self.drainers.values():
+            drainer.start()
+        last_ts = max(self.committed, default=0)
+
+        def is_done() -> bool:
+            there = [pump.name for pump in self.pumps.values() if pump.storage is not None]
+            return all(drainer.is_done(there, last_ts) for drainer in self.drainers.values())
+
+        await self._passing_time(is_done)
+
+    async def _passing_time(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds; nodes beat and idle streams move on meanwhile."""
+        for _ in range(2000):
+            if condition():
+                return
+            self.time.move(0.5)
+            for pump in self.pumps.values():
+                await pump.beat()
+                await pump.write_fake()
+            await self.turn()
+        raise AssertionError(f"not done: {self.told()}")
+
+    def judge(self, *, may_lose: bool) -> None:
+        """Assert that all committed is downstream, or that it was said what is not."""
+        for drainer in self.drainers.values():
+            stamps = [commit_ts for commit_ts, _ in drainer.applied]
+            assert stamps == sorted(set(stamps)), f"out of order or twice: {self.told()}"
+            wrong = [t for t in drainer.applied if self.committed.get(t[0], (0, ""))[0] != t[1]]
+            assert not wrong, f"nobody committed {wrong}: {self.told()}"
+            missing = sorted(set(self.committed) - set(stamps))
+            named = [(int(a), int(b)) for a, b in _RANGE.findall(drainer.stopped)]
+            silent = [
+                ts
+                for ts in missing
+                if ts <= drainer.checkpoint.commit_ts
+                and not any(after < ts <= up_to for after, up_to in named)
+                and not self._is_given_up(drainer, ts)
+            ]
+            left_out = [ts for ts in silent if ts in drainer.ignored]
+            silent = [ts for ts in silent if ts not in left_out]
+            assert not silent, f"{drainer.name} lacks {silent} without a word: {self.told()}"
+            assert len(left_out) <= drainer.late
+            if not may_lose:
+                assert not drainer.stopped, self.told()
+                assert not missing, f"{drainer.name} lacks {missing}: {self.told()}"
+
+    def _is_given_up(self, drainer: TwinDrainer, ts: int) -> bool:
+        pump = self.committed[ts][1]
+        return any(n == pump and a < ts <= b for n, a, b in drainer.given_up)
+
+    def told(self) -> str:
+        """Return all that helps to understand a failure."""
+        lines = ["", *self.typed]
+        for pump in self.pumps.values():
+            status = self.registry.get(NodeKind.PUMP, pump.name)
+            lines.append(f"{pump.name}: {status}; open {pump.open}; {pump.stopped}")
+        lines.append(f"words {self.registry.last_words()}, lost {self.registry.lost()}")
+        for drainer in self.drainers.values():
+            about = drainer.pumps.describe() if drainer.pumps else {}
+            lines.append(f"{drainer.name} at {drainer.row}: {about}; {drainer.stopped}")
+        return "\n".join(lines)
+
+
+def _has_settled(pump: TwinPump) -> bool:
+    closing = pump.storage is not None and pump.membership.state is NodeState.CLOSING
+    return pump.is_joined or bool(pump.stopped) or closing or pump.storage is None
+
+
+async def _pump_called(pump: TwinPump, method: str, request: Any) -> Any:
+    try:
+        if method == "Status":
+            return pump.operator.status()
+        if method == "Pause":
+            await pump.operator.pause(request.node_id)
+        elif method == "Close":
+            await pump.operator.close(request.node_id, list(request.skip_drainers))
+        else:
+            return penstock_pb2.TriggerGcReply(message=await pump.operator.trigger_gc())
+    except Retryable as error:
+        raise _Refused(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+    except PenstockError as error:
+        raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+    return None
+
+
+class _Refused(grpc.RpcError):  # type: ignore[misc]
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+class _Stub:
+    """What a command calls a node by, from its own thread."""
+
+    def __init__(self, cluster: Cluster, loop: Any, kind: NodeKind, address: str) -> None:
+        self._cluster, self._loop, self._kind, self._address = cluster, loop, kind, address
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(request: Any, timeout: float) -> Any:
+            answer = self._cluster.called(self._kind, self._address, method, request)
+            return asyncio.run_coroutine_threadsafe(answer, self._loop).result(timeout)
+
+        return call
+
+
+@contextmanager
+def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
+    """Lead `binlogctl` to the twins: etcd, the oracle, calls, and who listens where."""
+    stubs: Mapping[NodeKind, Any] = {
+        kind: lambda address, kind=kind: _Stub(cluster, loop, kind, address) for kind in NodeKind
+    }
+
+    @contextmanager
+    def channel(address: str, tls: object) -> Iterator[str]:
+        yield address
+
+    client = SimpleNamespace(close=lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "etcd", SimpleNamespace(connect=lambda *_, **__: client))
+        patch.setattr(nodes, "Registry", lambda _: cluster.registry)
+        patch.setattr(nodes, "open_oracle", lambda *_, **__: cluster.time)
+        patch.setattr(nodes, "open_channel", channel)
+        patch.setattr(nodes, "_STUBS", stubs)
+        patch.setattr(liveness, "_listens", cluster.listens)
+        yield
+
+
+class _Puller:
+    """Pulls a twin as `drainer.puller.Puller` pulls a Pump."""
+
+    cluster: Cluster
+
+    def __init__(self, pump: str, address: str, who: Any, receiver: Any) -> None:
+        self.pump = pump
+        self.address = address
+        self.problem = "not connected yet"
+        self.is_original = False
+        self.on_break: Callable[[], None] = lambda: None
+        self._receiver = receiver
+
+    async def run(self) -> None:
+        while True:
+            pump = self.cluster.pumps.get(self.address.partition(":")[0])
+            storage = None if pump is None else pump.storage
+            if storage is None:
+                self.problem = "connection refused"
+                await asyncio.sleep(_TURN_S)
+                continue
+            after_ts = self._receiver.received_ts(self.pump)
+            try:
+                pulled = storage.pull(after_ts, bytes_max=2000, count_max=7)
+            except PurgedRange as error:
+                raise NeedsOperator(f"Pump {self.pump} refuses: {error}", hint="restore") from error
+            self.problem = ""
+            if pulled.payloads:
+                await self._receiver.receive(self.pump, pulled.commit_ts, pulled.payloads)
+            await asyncio.sleep(0 if pulled.payloads else _TURN_S)
+
+
+@contextmanager
+def twins(cluster: Cluster) -> Iterator[Cluster]:
+    """Let the nodes' own code meet the twins of this cluster instead of the world."""
+
+    async def notify(drainer: NodeStatus, tls: object) -> None:
+        twin = cluster.drainers[drainer.node_id]
+        if twin.pumps is None:
+            raise Retryable(f"drainer {drainer.node_id} does not answer")
+        try:
+            await twin.pumps.refresh()
+        except NeedsOperator as error:
+            raise Retryable(str(error)) from error
+
+    async def notify_stopped(drainer: NodeStatus, tls: object) -> None:
+        with suppress(Retryable):
+            await notify(drainer, tls)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pump_membership, "_notify", notify)
+        patch.setattr(pump_membership, "_notify_stopped", notify_stopped)
+        patch.setattr(pump_membership, "_RETRY_S", _TURN_S)
+        patch.setattr(pump_operator, "_CLOSE_TICK_S", _TURN_S)
+        patch.setattr(drainer_pumps, "Puller", type("Puller", (_Puller,), {"cluster": cluster}))
+        yield cluster
