@@ -5,7 +5,7 @@
 #   deploy/bare.sh [-n] RELEASE COMMAND...    in /src of the new root; its output and its exit code are passed through
 #   deploy/bare.sh RELEASE                    makes the root and tries it: 0 when a command could run here
 #
-# RELEASE is bookworm (Debian 12) or trixie (13). `-n`: a host whose own name does not resolve, nor does `localhost`.
+# RELEASE is bookworm (Debian 12), trixie (13) or sid. `-n`: a host whose own name does not resolve, nor does `localhost`.
 # The roots are kept in BARE_HOME (/var/tmp/penstock-bare) for a week; the copy that a command ran in is removed after it.
 # 125: the machine cannot make such a root, or cannot enter it; a line says why.
 set -euo pipefail
@@ -35,6 +35,11 @@ carry_network() {  # ROOT
   cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
 }
 
+suites() {  # RELEASE MAIN SECURITY: the lines of its sources.list
+  printf 'deb %s %s main\n' "$2" "$1"
+  [ "$1" = sid ] || printf 'deb %s %s main\n' "$2" "$1-updates" "$3" "$1-security"
+}
+
 make_root() {  # RELEASE: a root as an installer leaves it
   local release=$1 root=$HOME_OF_ROOTS/$1 main security log=$HOME_OF_ROOTS/$1.log
   [ -z "$(find "$root/made" -mtime -$KEPT_DAYS 2>/dev/null)" ] || return 0
@@ -44,9 +49,10 @@ make_root() {  # RELEASE: a root as an installer leaves it
   rm -rf --one-file-system "$root"
   debootstrap --variant=minbase --include=ca-certificates "$release" "$root" "$main" > "$log" 2>&1 \
     || cannot "debootstrap failed: $(tail -n 1 "$log")"
-  printf 'deb %s %s main\n' "$main" "$release" "$main" "$release-updates" "$security" "$release-security" \
-    > "$root/etc/apt/sources.list"
+  suites "$release" "$main" "$security" > "$root/etc/apt/sources.list"
   carry_network "$root"
+  # A mirror may lag behind the unstable suite by more than the days that its list is valid for.
+  [ "$release" != sid ] || echo 'Acquire::Check-Valid-Until "false";' > "$root/etc/apt/apt.conf.d/91valid"
   enter "$root" sh -c 'update-ca-certificates && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv make git \
     && apt-get clean' >> "$log" 2>&1 || cannot "the root cannot be entered, or gets no packages: $(tail -n 1 "$log")"

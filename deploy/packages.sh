@@ -32,7 +32,7 @@ missing=() packages=()
 while read -r what package names; do
   case $what in ''|'#'*) continue ;; esac
   is_wanted "$names" "$@" || continue
-  is_there "$what" || { missing+=("${what##*/}"); packages+=("$package"); }
+  is_there "$what" || { missing+=("${what#/usr/include/}"); packages+=("$package"); }
 done < "$table"
 [ ${#missing[@]} -gt 0 ] || exit 0
 
@@ -40,8 +40,9 @@ list=$(printf '%s\n' "${packages[@]}" | sort -u | tr '\n' ' ')
 apt="apt-get install --no-install-recommends ${list% }"
 type -P apt-get >/dev/null || die "missing here: ${missing[*]}; Debian has them in ${list% }"
 [ "$(id -u)" = 0 ] || die "missing here: ${missing[*]}; as root: $apt"
-say "installing the Debian packages ${list% }, because ${missing[*]} is missing"
+say "installing the Debian packages ${list% }, for ${missing[*]}"
 apt-get update -qq >&2 || say "apt-get update failed; trying with the lists that are here"
 # shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \
-  $list >&2 || die "could not install them; see the lines above, then: $apt"
+output=$(DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
+  -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 $list 2>&1) \
+  || { printf '%s\n' "$output" >&2; die "could not install them; see the lines above, then: $apt"; }

@@ -62,7 +62,7 @@ if ! is_installed; then
   fi
   say "installing Penstock and the packages it needs into .venv (a few minutes the first time)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-    --constraint deploy/constraints.txt --editable '.[dev]'
+    --use-pep517 --constraint deploy/constraints.txt --editable '.[dev]'
 fi
 java_ok || [ -x .venv/java/bin/java ] || jre
 is_installed || { echo "$installed" > .venv/installed.new; mv .venv/installed.new .venv/installed; }
