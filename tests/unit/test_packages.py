@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,14 @@ def test_a_hint_names_the_package_of_the_table(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(NeedsOperator) as refused:
             program(row.program)
         assert refused.value.hint.endswith(f"apt-get install {row.package}")
+
+
+@pytest.mark.parametrize("extra", ["mysql", "drainer"])
+def test_who_logs_in_to_a_mysql_without_tls_gets_what_that_takes(extra: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    brought = set(extras[extra])
+    if "penstock[mysql]" in brought:
+        brought |= set(extras["mysql"])
+    assert any(requirement.startswith("cryptography") for requirement in brought)
