@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from deploy.local.sql_server import SqlServer
 from penstock.codec import encode_binlog
 from penstock.history import History
 from penstock.model import Binlog, BinlogType
@@ -18,7 +19,6 @@ from penstock.schema import DdlJob
 from pumpclient import PumpClient
 from tests.integration.test_pumpclient_origin import streamed
 from tests.kit.bank import Bank
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.local_drainer import Way, live
 
 
@@ -35,7 +35,7 @@ class Replica:
     """The downstream and its way there."""
 
     def __init__(
-        self, etcd: Any, url: str, pumps: list[Any], server: MariadbServer, folder: Path
+        self, etcd: Any, url: str, pumps: list[Any], server: SqlServer, folder: Path
     ) -> None:
         self.server = server
         self._etcd = etcd

@@ -44,7 +44,7 @@ class SourceRig:
         self.folder = folder
         self.source: SourceProcess
         self.etcd = etcd
-        self._pumps = [pump_factory(etcd_url)]
+        self.pumps = [pump_factory(etcd_url)]
         self._sources: list[SourceProcess] = []
 
     def begin(self, server: SqlServer, **settings: Any) -> SourceProcess:
@@ -62,7 +62,7 @@ class SourceRig:
         """Return what came out; each transaction came once, in the server's order."""
         with PumpClient.connect(self.etcd_url) as client:
             until_ts = client.session.oracle.get_ts()
-        found = Downstream(self.etcd, self._pumps, until_ts)
+        found = Downstream(self.etcd, self.pumps, until_ts)
         for origins in (found.origins, found.reloaded):
             assert origins == sorted(set(origins))
         return found
