@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from deploy.local.sql_server import SqlServer
+from drainer.apply.causality import fold_of
 from penstock.ddl.charsets import built_in, char_bytes_max
 from penstock.ddl.collations import charset_of_collation, collation_name, pads
 from penstock.ddl.substitutes import aliases, substitutes
+from penstock.schema import ColumnInfo, MysqlType
 
 
 @pytest.fixture(params=["mysql_server", "mariadb_new_server", "mariadb_server"])
@@ -90,3 +94,73 @@ def test_whatever_one_server_has_the_other_has_too_or_something_near(
         assert not any(each.is_fine and pads(each.name) and not pads(name) for each in usable)
         # Where accents and case count, no language could make two letters one.
         assert any(each.is_fine for each in usable) or not name.endswith("_0900_as_cs"), name
+
+
+ALPHABET = (
+    "aAbBsSzZeEiIoOuUnNtTyYxXkK01 .,-_~'`",
+    "ßẞéÉèëäÄåÅöÖøØñÑçÇıİÿœŒæÆþđłŁµªº½²",
+    "ａＡｆﬁﬀǅΣσςάЙйЁёאあアガ가文",
+    "\u0301\u0308\u200b\u00ad\u2000\u212a\u212b\u00a0\t\n\x01\x7f\u1e9e\u2126\U0001f600\U00010400",
+)  # fmt: skip
+SOME = (
+    "utf8mb4_bin utf8mb4_0900_ai_ci utf8mb4_0900_as_ci utf8mb4_0900_as_cs utf8mb4_0900_bin"
+    " utf8mb4_general_ci utf8mb4_unicode_ci utf8mb4_unicode_520_ci utf8mb4_unicode_520_nopad_ci"
+    " utf8mb4_uca1400_ai_ci utf8mb4_uca1400_nopad_as_cs utf8mb4_sv_0900_ai_ci utf8mb3_general_ci"
+    " latin1_swedish_ci latin1_german1_ci latin1_german2_ci latin1_general_cs ascii_general_ci"
+)
+
+
+def texts(charset: str) -> list[str]:
+    """Return short texts of letters that collations treat in every way, those of a charset."""
+    wild = random.Random(charset)
+    made = {"", " ", "ss", "SS", "ae", "oe", "fi", "A\u030a"}
+    made |= {letter for letters in ALPHABET for letter in letters}
+    while len(made) < 420:
+        letters = wild.choice((ALPHABET[0], ALPHABET[0], "".join(ALPHABET)))
+        made.add("".join(wild.choices(letters, k=wild.randint(1, 3))) + wild.choice(("", "", " ")))
+    codec = {"latin1": "cp1252", "ascii": "ascii"}.get(charset, "utf-8")
+    three = (text for text in made if charset != "utf8mb3" or max(text, default="a") <= "\uffff")
+    return sorted(text for text in three if text.encode(codec, "ignore").decode(codec) == text)
+
+
+def equal_pairs(server: SqlServer, charset: str, names: list[str]) -> dict[str, list[list[str]]]:
+    """Return, for each collation, the texts that the server calls equal."""
+    found: dict[str, list[list[str]]] = {}
+    every = texts(charset)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS folds")
+        cursor.execute("USE folds")
+        cursor.execute(
+            f"CREATE TEMPORARY TABLE s (n INT PRIMARY KEY, v VARCHAR(9) CHARACTER SET {charset})"
+        )
+        cursor.executemany("INSERT INTO s VALUES (%s, %s)", list(enumerate(every)))
+        cursor.execute("SET SESSION group_concat_max_len = 100000")
+        for name in names:
+            cursor.execute(
+                "SELECT GROUP_CONCAT(n) FROM s GROUP BY v COLLATE " + name + " HAVING COUNT(*) > 1"
+            )
+            groups = [str(row[0]).split(",") for row in cursor.fetchall()]
+            found[name] = [[every[int(n)] for n in group] for group in groups]
+    return found
+
+
+def check_folds(server: SqlServer, names: set[str]) -> None:
+    for charset in ("utf8mb4", "utf8mb3", "latin1", "ascii"):
+        own = sorted(name for name in names if charset_of_collation(name) == charset)
+        for name, groups in equal_pairs(server, charset, own).items():
+            tp = MysqlType.VARCHAR
+            fold = fold_of(
+                ColumnInfo(id=1, name="c", offset=0, tp=tp, charset=charset, collate=name)
+            )
+            for group in groups:
+                folded = {made for text in group if (made := fold(text)) is not None}
+                assert len(folded) <= 1, f"{name} takes {group!r} for one, and they fold apart"
+
+
+def test_texts_that_a_server_calls_equal_never_count_as_two_keys(server: SqlServer) -> None:
+    check_folds(server, set(SOME.split()) & {name for name, _, _ in collations(server)})
+
+
+@pytest.mark.slow
+def test_texts_that_any_collation_calls_equal_never_count_as_two_keys(server: SqlServer) -> None:
+    check_folds(server, {name for name, _, _ in collations(server)})

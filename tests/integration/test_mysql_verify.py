@@ -211,3 +211,20 @@ def test_routed_and_merged_tables_are_compared_under_their_names_and_what_is_mor
     ):
         assert verify(source, mariadb, *wrong) == 2
         assert why in capsys.readouterr().err
+
+
+def test_keys_that_the_sides_order_otherwise_are_no_difference(
+    source: MariadbServer, mariadb: MariadbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for server, collation in ((source, "utf8mb4_general_ci"), (mariadb, "utf8mb4_bin")):
+        server.run(
+            "CREATE DATABASE shop",
+            f"CREATE TABLE shop.t (k VARCHAR(20) COLLATE {collation} PRIMARY KEY, v INT)",
+            "INSERT INTO shop.t SELECT CONCAT(IF(seq % 2, 'k', 'K'), LPAD(seq, 6, '0')), seq"
+            " FROM shop.seq_1_to_4000",
+            "ANALYZE TABLE shop.t",
+        )
+    assert verify(source, mariadb) == 0, capsys.readouterr().out
+    mariadb.run("UPDATE shop.t SET v = 0 WHERE k = 'K000100'")
+    assert verify(source, mariadb) == 1
+    assert "K000100" in capsys.readouterr().out

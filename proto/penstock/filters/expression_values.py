@@ -22,6 +22,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from penstock.datum.fields import STRING_TYPES
+from penstock.ddl.collations import pads
 from penstock.schema import ColumnInfo, MysqlType
 
 Number: TypeAlias = int | float | Decimal
@@ -149,10 +150,10 @@ def collated(text: str, collation: str) -> str:
     """Return what two texts have in common exactly when the collation calls them equal.
 
     `_ci` goes by letters without case and accents. That is Unicode's decomposition and not the
-    server's table of weights, which may differ beyond the European scripts. Trailing blanks do not
-    count but in the collations that say so (0900, `binary`).
+    server's table of weights, which may differ beyond the European scripts. Trailing blanks count
+    in the collations that do not pad only.
     """
-    if not collation.startswith(("utf8mb4_0900", "binary")) and "_0900_" not in collation:
+    if pads(collation):
         text = text.rstrip(" ")
     if collation.endswith("_ci"):
         apart = unicodedata.normalize("NFD", text.casefold())

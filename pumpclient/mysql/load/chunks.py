@@ -14,9 +14,9 @@ from itertools import pairwise
 Key = tuple[object, ...]
 
 INTEGER_TYPES = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
-_TEXT_TYPES = frozenset({"char", "varchar", "binary", "varbinary"})
+TEXT_TYPES = frozenset({"char", "varchar", "binary", "varbinary"})
 _TIME_TYPES = frozenset({"date", "datetime", "timestamp", "time", "year"})
-ORDERED_TYPES = INTEGER_TYPES | {"decimal"} | _TEXT_TYPES | _TIME_TYPES
+ORDERED_TYPES = INTEGER_TYPES | {"decimal"} | TEXT_TYPES | _TIME_TYPES
 """Types that compare with a literal as they are ordered; ENUM, SET, BIT and floats do not."""
 
 

@@ -47,6 +47,9 @@ class Downstream(Protocol):
     def columns(self, table: SourceTable) -> tuple[Column, ...]:
         """Return a table's columns, none when it is not there."""
 
+    def key_collations(self, table: Name) -> tuple[str, ...]:
+        """Return the collations of a primary key's texts; only of a server."""
+
     def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
         """Return a checksum of a chunk; only where `flavor` is the upstream's."""
 
@@ -145,6 +148,18 @@ class MysqlSide:
             for name, type_, generated in found
         )
 
+    def key_collations(self, table: Name) -> tuple[str, ...]:
+        """Return the collations of a primary key's texts, in the key's order."""
+        found = self.session.fetch(
+            "SELECT c.collation_name FROM information_schema.statistics s"
+            " JOIN information_schema.columns c ON c.table_schema = s.table_schema"
+            " AND c.table_name = s.table_name AND c.column_name = s.column_name"
+            " WHERE s.index_name = 'PRIMARY' AND c.collation_name IS NOT NULL"
+            " AND s.table_schema = %s AND s.table_name = %s ORDER BY s.seq_in_index",
+            table,
+        )
+        return tuple(str(name).replace("utf8_", "utf8mb3_") for (name,) in found)
+
     def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
         """Return the checksum that the server computes."""
         return tuple(self._select(checksum_sql(columns), table, range_)[0])
@@ -234,6 +249,10 @@ class SqliteSide:
         """Return a table's columns; types are the upstream's to say."""
         found = self._database.execute(f"PRAGMA table_xinfo({_sqlite_name(table)})").fetchall()
         return tuple(Column(str(row[1]), "") for row in found)
+
+    def key_collations(self, table: Name) -> tuple[str, ...]:
+        """Is never asked for."""
+        raise NotImplementedError
 
     def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
         """Is never asked for."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.load.chunks import INTEGER_TYPES, Range
+from pumpclient.mysql.load.chunks import INTEGER_TYPES, TEXT_TYPES, Range
 from pumpclient.mysql.load.state import Name, file_number
 from pumpclient.mysql.load.tables import SourceTable, base_tables, chunks_of
 from pumpclient.mysql.verify.names import Names
@@ -105,7 +105,8 @@ class Verifier:
         for name in chosen:
             there, owner = tables[name], targets[name]
             renamed = replace(there, schema=owner[0], name=owner[1])
-            self._table(_Pair(_fitting(there, self._down), renamed, name in merged))
+            fitting = _fitting(there, self._up, self._down, owner)
+            self._table(_Pair(fitting, renamed, name in merged))
         return self._report
 
     def _is_chosen(self, name: Name) -> bool:
@@ -255,11 +256,16 @@ class Verifier:
         self._report.undecided += undecided
 
 
-def _fitting(table: SourceTable, downstream: Downstream) -> SourceTable:
+def _fitting(table: SourceTable, up: MysqlSide, down: Downstream, there: Name) -> SourceTable:
     """Return the table in one chunk where the downstream orders its key in another way."""
-    if downstream.flavor is not None or set(table.key_types) <= INTEGER_TYPES - {"bigint"}:
-        return table
-    return replace(table, rows_estimated=0)
+    types = set(table.key_types)
+    if down.flavor is None:
+        is_fit = types <= INTEGER_TYPES - {"bigint"}
+    elif types & TEXT_TYPES:
+        is_fit = up.key_collations(table.full_name) == down.key_collations(there)
+    else:
+        is_fit = True
+    return table if is_fit else replace(table, rows_estimated=0)
 
 
 def _behind(origins: Mapping[str, object], source: str) -> str:
