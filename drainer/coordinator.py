@@ -36,7 +36,7 @@ HELD_BYTES_MAX = 16 << 20
 
 _HELLO_BYTES_MAX = 1024
 _LOSSES_MAX = 4
-_HINT = "see the lines above from Spark: usually an executor without memory or a broken package"
+_HINT = "see spark.log in the data-dir: usually an executor without memory or a broken package"
 
 
 Catalog = tuple[int, bytes]  # A schema's number and bytes: units refer to it, a task has it once.

@@ -13,6 +13,7 @@ our pipe on its standard input and exits at its end.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -20,9 +21,9 @@ import os
 import re
 import shutil
 import socketserver
-import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,8 @@ from drainer.apply.arrow import without_pandas
 from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.task import serve_partition
 from drainer.apply.version import Bundle
-from penstock.errors import NeedsOperator
+from drainer.jvm import Jvm, Output
+from penstock.errors import PenstockError, Retryable
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +60,13 @@ logger.native.level = error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """Where the tasks run and how many; `work_dir` is ours alone, emptied at start and end."""
+    """Where the tasks run and how many; `work_dir` is ours alone, emptied at start and end.
+
+    `output` is the file that gets what Spark writes.
+    """
 
     work_dir: Path
+    output: Path
     master: str = "local[*]"
     tasks: int = 0
     driver_memory: str = "512m"
@@ -107,6 +113,9 @@ class SparkJob:
         self._bundle = bundle
         self._settings = settings
         self._body = functools.partial(serve_partition, *address, token, settings=fetch)
+        self._output = Output(settings.output)
+        self._jvm = Jvm(self._output)
+        self._is_up = False
         self._stopping = threading.Event()
         # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
@@ -119,8 +128,11 @@ class SparkJob:
     def stop(self) -> None:
         """End job, session and JVM; call it after the coordinator has hung up on the tasks."""
         self._stopping.set()
+        if not self._is_up:
+            self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
-        _end_jvm()
+        _forget_gateway()
+        self._jvm.end()
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
 
     def _run(self) -> None:
@@ -132,19 +144,30 @@ class SparkJob:
             except Exception as error:  # Whatever Spark throws, the answer is a fresh job.
                 if self._stopping.is_set():
                     break
-                what = "the Spark job failed" if _jvm_stays() else "the Spark JVM has ended"
-                log.error("%s, again in %.1f s: %s", what, pause_s, _first_lines(error))
-                log.debug("the Spark failure in full", exc_info=True)
+                self._report(error, pause_s)
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RESTART_S_MAX)
         self._stop_session()
 
+    def _report(self, error: Exception, pause_s: float) -> None:
+        """Say in one line that the job is to be started again; Spark's own lines are in a file."""
+        what = "the Spark job failed"
+        if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
+            what, error = "the Spark JVM has ended", Retryable(self._output.reason())
+        why = f": {found}" if (found := _first_lines(error)) else ""
+        log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._output.path)
+        log.debug("the Spark failure in full", exc_info=True)
+
     def _run_once(self) -> None:
         """Run the job until it ends; a session that is still good is used again."""
         self.restarts += 1
+        began_s = time.monotonic()
         session = self._session()
         count = self._settings.task_count
-        log.info("Spark %s at %s: %d resident tasks", session.version, session.master, count)
+        log.info(
+            "Spark %s is up at %s after %.1f s; starting %d resident tasks",
+            session.version, session.master, time.monotonic() - began_s, count,
+        )  # fmt: skip
         session.parallelize(range(count), count).foreachPartition(self._body)
         if not self._stopping.is_set():
             log.warning("the resident Spark job ended on its own")
@@ -156,13 +179,17 @@ class SparkJob:
         _import_spark()
 
         running = SparkContext._active_spark_context
-        if running is not None and _jvm_is_alive() and not running._jsc.sc().isStopped():
+        if running is not None and self._jvm.is_alive and not running._jsc.sc().isStopped():
             return running
-        _forget_session()
+        self._is_up = False
+        self._forget_session()
         conf = self._conf()
         code = self._settings.work_dir / "penstock.zip"
         code.write_bytes(self._bundle.data)
-        return SparkContext(conf=conf, pyFiles=[str(code)])
+        gateway = self._jvm.start(conf.getAll())
+        session = SparkContext(conf=conf, pyFiles=[str(code)], gateway=gateway)
+        self._is_up = True
+        return session
 
     def _conf(self) -> Any:
         from pyspark import SparkConf
@@ -203,8 +230,7 @@ class SparkJob:
         )
         for setting in settings.conf:
             name, equals, value = setting.partition("=")
-            if not equals:
-                raise NeedsOperator(f"spark conf {setting!r} has no value", hint="use name=value")
+            assert equals, "the settings were checked"
             conf.set(name, value)
         return conf
 
@@ -212,12 +238,23 @@ class SparkJob:
         from pyspark import SparkContext
 
         running = SparkContext._active_spark_context
-        if running is None or not _jvm_is_alive():
+        if running is None or not self._is_up or not self._jvm.is_alive:
             return
         try:
             running.stop()
         except Exception as error:
             log.warning("the Spark session did not stop cleanly: %s", _first_lines(error))
+
+    def _forget_session(self) -> None:
+        """Let go of a session whose JVM or scheduler is gone, so that a new one can be made."""
+        from pyspark import SparkContext
+
+        running = SparkContext._active_spark_context
+        if running is not None and self._jvm.is_alive:
+            running.stop()
+        SparkContext._active_spark_context = None
+        _forget_gateway()
+        self._jvm.end()
 
 
 def _import_spark() -> None:
@@ -239,62 +276,21 @@ def _bind_to_an_address(server: socketserver.TCPServer) -> None:
     socketserver.TCPServer.server_bind(server)
 
 
-def _jvm_is_alive() -> bool:
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    return gateway is not None and gateway.proc.poll() is None
-
-
-def _jvm_stays() -> bool:
-    """Tell whether the JVM outlives a failure; a killed one is still there for a moment."""
-    from pyspark import SparkContext
-
-    gateway: Any = SparkContext._gateway
-    if gateway is None:
-        return False
-    try:
-        gateway.proc.wait(timeout=_RESTART_S_MIN)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _forget_session() -> None:
-    """Let go of a session whose JVM or scheduler is gone, so that a new one can be made."""
-    from pyspark import SparkContext
-
-    running = SparkContext._active_spark_context
-    if running is not None and _jvm_is_alive():
-        running.stop()
-    SparkContext._active_spark_context = None
-    _end_jvm()
-
-
-def _end_jvm() -> None:
-    """Close the pipe that keeps the JVM alive; kill it when it does not follow."""
+def _forget_gateway() -> None:
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
-    if gateway is None:
-        return
-    process = gateway.proc
-    if process.poll() is None:
-        gateway.shutdown()
-    process.stdin.close()
-    try:
-        process.wait(timeout=5)
-    except Exception:
-        log.warning("the Spark JVM (pid %d) did not end and is killed", process.pid)
-        process.kill()
-        process.wait()
+    if gateway is not None:
+        with contextlib.suppress(Exception):  # Whatever py4j makes of a JVM that is gone.
+            gateway.shutdown()
 
 
 def _first_lines(error: Exception) -> str:
     """Return the part of a Spark error that a reader needs; the Java trace has dozens of lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("at ", "File ", "..."))]
-    return f"{type(error).__name__}: " + " | ".join(told[:4])
+    told = [line for line in lines if not line.startswith(("at ", "File ", "...", "Traceback"))]
+    named = "" if isinstance(error, PenstockError) else f"{type(error).__name__}: "
+    return named + " | ".join(told[:2])

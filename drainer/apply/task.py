@@ -24,13 +24,16 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.generate import generate
 from drainer.apply.row_statements import row_statements
 from drainer.apply.version import code_version
 from drainer.apply.work import Op, WorkUnit
 from penstock.errors import NeedsOperator
+
+if TYPE_CHECKING:  # It brings the grammar of DDL with it, and most tasks fetch nothing.
+    from drainer.apply.fetch_unit import FetchSettings
 
 HEADER = struct.Struct("<BQQ")
 HELLO, WORK, RESULT, FAILED, CATALOG = range(5)
