@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from penstock.http_status import OFF
 from penstock.security import SecurityConfig
 from penstock.settings import check_address, check_advertised, out_of_range, setting
 
+_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\S+|yarn")
+_MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
+_CONF = re.compile(r"spark\.[^\s=]+=.*", re.DOTALL)
 PAYLOADS = ("auto", "driver", "executors")
 
 
@@ -38,6 +42,15 @@ class SparkConfig:
             raise out_of_range("spark.payloads", self.payloads, f"use {', '.join(PAYLOADS)}")
         if self.tasks < 0:
             raise out_of_range("spark.tasks", self.tasks, "use 0 for the default")
+        if not _MASTER.fullmatch(self.master):
+            hint = "use local[*], local[2] or spark://host:port"
+            raise out_of_range("spark.master", self.master, hint)
+        for name in ("driver_memory", "executor_memory"):
+            if not _MEMORY.fullmatch(getattr(self, name)):
+                raise out_of_range(f"spark.{name}", getattr(self, name), "write it like 512m or 2g")
+        for each in self.conf:
+            if not _CONF.fullmatch(each):
+                raise out_of_range("spark.conf", each, "write spark.name=value, comma-separated")
 
 
 STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}

@@ -34,7 +34,12 @@ def use_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def version_of(java: Path) -> int:
-    """Return the major version of a Java program; 0 when it is none."""
+    """Return the major version of a Java program; 0 when it is none.
+
+    Every JDK and JRE says it in a file, which is read in no time; a program that has none is run.
+    """
+    if (released := _release_of(java)) and os.access(java, os.X_OK):
+        return released
     try:
         told = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -42,6 +47,15 @@ def version_of(java: Path) -> int:
     except OSError:
         return 0
     found = re.search(r'version "(\d+)', told)
+    return int(found[1]) if found else 0
+
+
+def _release_of(java: Path) -> int:
+    try:
+        text = (java.parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
     return int(found[1]) if found else 0
 
 

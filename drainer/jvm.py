@@ -170,7 +170,7 @@ def _connected(port: int, secret: str) -> Gateway:
     from pyspark.java_gateway import launch_gateway
 
     with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
-        return launch_gateway()  # type: ignore[no-untyped-call]
+        return launch_gateway()
 
 
 @contextlib.contextmanager

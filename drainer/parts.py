@@ -1,4 +1,4 @@
-"""Open what a Drainer is made of, through outages: lock, Spark, etcd, oracle, downstream."""
+"""Open what a Drainer is made of, through outages: lock, etcd, oracle, downstream, Spark."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 2.0
 _SINK_CLOSE_S = 5.0
+_SPARK_WAITS_S = 2.0
+"""How long Spark waits for all to be checked; longer than that, something is away."""
 
 T = TypeVar("T")
 
@@ -61,12 +63,61 @@ class Parts:
     """True when etcd could not be reached in time; then `cluster_id` is the relay log's."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """Both ends of a Drainer: where its transactions come from, and where they go."""
+
+    etcd: EtcdClient
+    oracle: Oracle
+    thread: SinkThread
+    sink: Sink
+    cluster_id: int
+    relay_log: RelayLog | None
+    is_upstream_gone: bool
+
+
 async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event) -> Parts:
-    """Open everything; the stack closes it, the last opened first."""
+    """Open everything; the stack closes it, the last opened first.
+
+    Spark comes last, because what stops a Drainer is to be said before it takes its seconds; but
+    it does not wait for an etcd or a downstream that is away, and starts in the meantime.
+    """
+    open_sink(config.downstream, cluster_id=0)  # Contacts nothing: its URL, options, password.
     security = Security(config.security)
+    java = asyncio.create_task(asyncio.to_thread(use_java))
     home = stack.enter_context(Home(config.data_dir))
     fetch = fetch_settings(config)
-    coordinator, task_count = await _start_spark(config, fetch, home, stack)
+    os.environ["JAVA_HOME"] = str(await java)
+    opening = asyncio.create_task(_open_ends(config, security, stack, stop))
+    try:
+        await asyncio.wait((opening,), timeout=_SPARK_WAITS_S)
+        if opening.done():
+            opening.result()
+        coordinator, task_count = await _start_spark(config, fetch, home, stack)
+        ends = await opening
+    finally:
+        opening.cancel()
+        await asyncio.wait((opening,))
+    return Parts(
+        home=home,
+        coordinator=coordinator,
+        task_count=task_count,
+        etcd=ends.etcd,
+        oracle=ends.oracle,
+        thread=ends.thread,
+        sink=ends.sink,
+        cluster_id=ends.cluster_id,
+        security=security,
+        executors_fetch=fetch is not None,
+        relay_log=ends.relay_log,
+        is_upstream_gone=ends.is_upstream_gone,
+    )
+
+
+async def _open_ends(
+    config: DrainerConfig, security: Security, stack: AsyncExitStack, stop: asyncio.Event
+) -> _Ends:
+    """Reach etcd and the downstream, through outages; raise what only an operator can mend."""
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     stack.push_async_callback(asyncio.to_thread, etcd.close)
     pd_address = config.pd_address or None
@@ -89,17 +140,13 @@ async def open_parts(config: DrainerConfig, stack: AsyncExitStack, stop: asyncio
             log.warning("the downstream does not answer; its open transaction will roll back")
 
     stack.push_async_callback(close_sink)
-    return Parts(
-        home=home,
-        coordinator=coordinator,
-        task_count=task_count,
+    await _unless_stopped(thread.call(sink.load_checkpoint), stop)
+    return _Ends(
         etcd=etcd,
         oracle=oracle,
         thread=thread,
         sink=sink,
         cluster_id=cluster_id,
-        security=security,
-        executors_fetch=fetch is not None,
         relay_log=relay_log,
         is_upstream_gone=found is None,
     )
@@ -126,11 +173,11 @@ def _cluster_id(etcd: EtcdClient, pd: Oracle | None) -> int:
 async def _start_spark(
     config: DrainerConfig, fetch: FetchSettings | None, home: Home, stack: AsyncExitStack
 ) -> tuple[Coordinator, int]:
-    """Start the resident job in the background: it takes seconds, and so does the rest."""
+    """Start the resident job in the background: it takes seconds."""
     spark = config.spark
-    os.environ["JAVA_HOME"] = str(await asyncio.to_thread(use_java))
     settings = SparkSettings(
         work_dir=home.spark_dir,
+        output=home.path / "spark.log",
         master=spark.master,
         tasks=spark.tasks,
         driver_memory=spark.driver_memory,
@@ -151,14 +198,7 @@ async def _start_spark(
 
 async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Event) -> Checkpoint:
     """Return where to continue; on a fresh downstream, where the settings say to start."""
-    loading = asyncio.create_task(parts.thread.call(parts.sink.load_checkpoint))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not loading.done():
-        loading.cancel()
-        raise StoppedEarly
-    found = loading.result()
+    found = await _unless_stopped(parts.thread.call(parts.sink.load_checkpoint), stop)
     if found is not None and (found.commit_ts or found.ddl_intent_ts):
         log.info("continuing after commit_ts %d", found.commit_ts)
         if found.ddl_intent_ts:
@@ -169,6 +209,19 @@ async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Even
         start_ts = await insist(stop, "the present timestamp", parts.oracle.get_ts)
     log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
     return Checkpoint(start_ts, 0)
+
+
+async def _unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
+    """Return the answer; raise `StoppedEarly` when asked to stop before there is one."""
+    answering, stopping = asyncio.create_task(asking), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((answering, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise StoppedEarly
+        return answering.result()
+    finally:
+        answering.cancel()
+        stopping.cancel()
 
 
 async def within(timeout_s: float, asking: Coroutine[Any, Any, T]) -> T | None:

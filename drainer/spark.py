@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import socketserver
+import subprocess
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ from drainer.apply.arrow import without_pandas
 from drainer.apply.fetch_unit import FetchSettings
 from drainer.apply.task import serve_partition
 from drainer.apply.version import Bundle
+from drainer.class_archive import BEGINS_AFTER_S, archive_in, options_for, write_archive
 from drainer.jvm import Jvm, Output
 from penstock.errors import PenstockError, Retryable
 
@@ -44,6 +46,9 @@ _RESTART_S_MAX = 15.0
 _STOP_TIMEOUT_S = 10.0
 _LOCAL_TASKS_MAX = 4
 _LOOPBACK = "127.0.0.1"
+
+_CODE = "penstock.zip"
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 _LOG4J = """
 rootLogger.level = warn
@@ -115,8 +120,10 @@ class SparkJob:
         self._body = functools.partial(serve_partition, *address, token, settings=fetch)
         self._output = Output(settings.output)
         self._jvm = Jvm(self._output)
+        self._archive = archive_in(settings.output.parent, os.environ.get("JAVA_HOME", ""))
         self._is_up = False
         self._stopping = threading.Event()
+        self._archiving: subprocess.Popen[bytes] | None = None
         # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
         self.restarts = -1
@@ -128,6 +135,9 @@ class SparkJob:
     def stop(self) -> None:
         """End job, session and JVM; call it after the coordinator has hung up on the tasks."""
         self._stopping.set()
+        if self._archiving is not None:
+            self._archiving.kill()
+            self._archiving.wait()
         if not self._is_up:
             self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
@@ -168,9 +178,21 @@ class SparkJob:
             "Spark %s is up at %s after %.1f s; starting %d resident tasks",
             session.version, session.master, time.monotonic() - began_s, count,
         )  # fmt: skip
+        if not self._archive.exists() and self._archiving is None:
+            threading.Thread(target=self._archive_classes, name="classes", daemon=True).start()
         session.parallelize(range(count), count).foreachPartition(self._body)
         if not self._stopping.is_set():
             log.warning("the resident Spark job ended on its own")
+
+    def _archive_classes(self) -> None:
+        """Once the Drainer has been up for a while, make its next start a quick one."""
+        if self._stopping.wait(BEGINS_AFTER_S):
+            return
+        log.info("writing %s in the background, for quicker starts", self._archive)
+        self._archiving = write_archive(self._archive, _JAVA_OPTIONS)
+        if self._stopping.is_set():
+            self._archiving.kill()
+        self._archiving.wait()
 
     def _session(self) -> Any:
         # Spark is imported by the thread that uses it: the import alone takes half a second.
@@ -184,7 +206,7 @@ class SparkJob:
         self._is_up = False
         self._forget_session()
         conf = self._conf()
-        code = self._settings.work_dir / "penstock.zip"
+        code = self._settings.work_dir / _CODE
         code.write_bytes(self._bundle.data)
         gateway = self._jvm.start(conf.getAll())
         session = SparkContext(conf=conf, pyFiles=[str(code)], gateway=gateway)
@@ -207,7 +229,7 @@ class SparkJob:
         # The driver's JVM only places tasks: little heap, a simple collector, no second compiler.
         java = (
             f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={work_dir}"
-            " -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+            f" {_JAVA_OPTIONS} {options_for(self._archive)}"
         )
         conf = SparkConf().setMaster(settings.spark_master).setAppName("penstock-drainer")
         conf.setAll(
@@ -228,6 +250,10 @@ class SparkJob:
                 ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
             ]
         )
+        if settings.is_local:
+            # On a cluster the code reaches the executors later than their daemon starts.
+            conf.set("spark.executorEnv.PYTHONPATH", str(work_dir / _CODE))
+            conf.set("spark.python.daemon.module", "drainer.apply.daemon")
         for setting in settings.conf:
             name, equals, value = setting.partition("=")
             assert equals, "the settings were checked"

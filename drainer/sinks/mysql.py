@@ -26,6 +26,7 @@ from drainer.sinks import steps
 from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
 from drainer.sinks.mysql_collations import Collations
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
+from drainer.sinks.mysql_grants import check_grants
 from drainer.sinks.mysql_lanes import Lanes, foreign_keys, run_rows
 from drainer.sinks.mysql_partitions import Fences, Lines
 from drainer.sinks.mysql_session import (
@@ -84,23 +85,32 @@ class MysqlSink:
     # --- the promise -----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create the checkpoint table when there is none."""
+        """Return where to continue; create the checkpoint table when there is none.
+
+        The first time, raise `NeedsOperator` when the account may not write what it is to write.
+        """
 
         def attempt(connection: Connection, retried: bool) -> str | None:
-            try:
-                return self._own(connection)
-            except pymysql.err.MySQLError as error:
-                if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
-                    raise
-            schema = self._target.checkpoint_schema
-            connection.query(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
-            connection.query(
-                f"CREATE TABLE IF NOT EXISTS {self._table}"
-                " (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
-            )
-            return None
+            stored = self._stored_or_created(connection)
+            if not self._ledger.is_loaded:
+                check_grants(connection, self._table)
+            return stored
 
         return self._ledger.loaded(self._session.retrying(attempt))
+
+    def _stored_or_created(self, connection: Connection) -> str | None:
+        try:
+            return self._own(connection)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
+                raise
+        schema = self._target.checkpoint_schema
+        connection.query(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
+        connection.query(
+            f"CREATE TABLE IF NOT EXISTS {self._table}"
+            " (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
+        )
+        return None
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store `checkpoint` alone."""

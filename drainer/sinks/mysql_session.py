@@ -230,6 +230,13 @@ def one(connection: Connection, sql: str) -> Any:
         return cursor.fetchone()
 
 
+def many(connection: Connection, sql: str) -> list[Any]:
+    """Return all rows of a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
 def _keep_alive(connection: Connection) -> None:
     """Notice within a minute that the server's machine is gone; statements may take hours."""
     sock = connection._sock

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import sqlite3
 import struct
 import threading
@@ -38,6 +39,10 @@ _TABLE = "`tidb_binlog.checkpoint`"
 _BUSY_S = 1.0
 _PAUSE_S = 0.1
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+
+_UNUSABLE = (
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -232,6 +237,8 @@ class SqliteSink:
                 except sqlite3.Error as error:
                     self._disconnect()
                     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                    if code in _UNUSABLE:
+                        raise self._unusable(str(error)) from error
                     if code not in _PASSING:
                         raise _refused(error) from error
                     problem = error
@@ -254,7 +261,7 @@ class SqliteSink:
         if self._closing.is_set():
             raise Retryable("the sink is closed")
         if self._connection is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._check_path()
             self._connection = connection = sqlite3.connect(
                 self._path,
                 timeout=_BUSY_S,
@@ -274,6 +281,26 @@ class SqliteSink:
                 f"CREATE TABLE IF NOT EXISTS {_TABLE} (clusterID TEXT PRIMARY KEY, checkPoint TEXT)"
             )
         return self._connection
+
+    def _check_path(self) -> None:
+        """Raise `NeedsOperator` for a file that cannot be written, or a folder that cannot."""
+        folder = self._path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unusable(f"its folder: {error.strerror}") from error
+        if self._path.exists() and not self._path.is_file():
+            raise self._unusable("it is no file")
+        # SQLite writes its log and its index beside the file.
+        for path in (folder, self._path):
+            if path.exists() and not os.access(path, os.W_OK):
+                raise self._unusable(f"{path} may not be written")
+
+    def _unusable(self, why: str) -> NeedsOperator:
+        return NeedsOperator(
+            f"the downstream {self._path} cannot be used: {why}",
+            hint="check the path, its rights, and that it is a database of SQLite",
+        )
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

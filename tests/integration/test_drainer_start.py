@@ -1,0 +1,120 @@
+"""What stops a Drainer is said in one line before Spark takes its seconds, and Spark's own lines
+are in a file and never in the Drainer's log."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from drainer.class_archive import options_for
+from drainer.config import SparkConfig
+from penstock.errors import NeedsOperator
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.wait import eventually
+
+_OURS = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ")
+
+
+def _refusal(drainer: DrainerProcess) -> str:
+    """Return the one line with which it ends, without Spark and without a foreign line."""
+    drainer.spawn()
+    eventually(lambda: not drainer.is_running, 60)
+    assert drainer.stop() == 2
+    lines = drainer.log_text().splitlines()
+    assert all(_OURS.match(line) for line in lines), lines
+    assert len([line for line in lines if " ERROR " in line]) == 1, lines
+    assert not (drainer.data_dir / "spark.log").exists(), "Spark was started"
+    return lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("sink", "problem"),
+    [
+        ("kafka://x/", "no sink for downstream scheme 'kafka'"),
+        ("sqlite:///{tmp}/file/down.db", "cannot be used: its folder"),
+        ("sqlite:///{tmp}", "cannot be used: it is no file"),
+        ("sqlite:///{tmp}/file", "file is not a database"),
+        ("mysql://root:x@127.0.0.1:1/?password-file={tmp}/none", "a password and a password-file"),
+        ("mysql://root@127.0.0.1:1/?password-file={tmp}/none", "cannot read the password-file"),
+    ],
+)
+def test_a_downstream_that_cannot_be_is_refused_before_spark_starts(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    sink: str,
+    problem: str,
+) -> None:
+    (tmp_path / "file").write_text("this is not a database of SQLite, and much too long to be one")
+    url = sink.format(tmp=tmp_path)
+    drainer = drainer_factory(etcd_server.url, url, started=False)
+    assert problem in _refusal(drainer)
+
+
+def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    drainer_factory: DrainerFactory,
+    mariadb: MariadbServer,
+) -> None:
+    mariadb.run(
+        "CREATE DATABASE IF NOT EXISTS tidb_binlog",
+        "CREATE OR REPLACE USER reader@'%' IDENTIFIED BY 'secret'",
+        "GRANT ALL ON tidb_binlog.* TO reader@'%'",
+        "GRANT SELECT, INSERT ON *.* TO reader@'%'",
+    )
+    for password, problem in (("wrong", "Access denied"), ("secret", "no right to UPDATE, DELETE")):
+        url = f"mysql://reader:{password}@127.0.0.1:{mariadb.port}/"
+        drainer = drainer_factory(etcd_server.url, url, started=False)
+        refusal = _refusal(drainer)
+        assert problem in refusal
+        assert "secret" not in refusal
+    mariadb.run("DROP USER reader@'%'")
+
+
+def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
+    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
+) -> None:
+    sink = f"sqlite:///{tmp_path}/down.db"
+    conf = "spark.driver.extraClassPath=x,spark.driver.defaultJavaOptions=-XX:NoSuchFlag=1"
+    drainer = drainer_factory(etcd_server.url, sink, spark_conf=conf)
+    said = drainer.wait_for(r"the JVM ended at its start.*")[0]
+    assert "NoSuchFlag" in said
+    assert str(drainer.data_dir / "spark.log") in said
+    drainer.stop()
+    assert all(_OURS.match(line) for line in drainer.log_text().splitlines())
+    assert "NoSuchFlag" in (drainer.data_dir / "spark.log").read_text()
+
+
+def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
+    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
+) -> None:
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path}/down.db", spark_tasks=1)
+    drainer.wait_for("1 in all", 120)
+    jvm = next(child for child in drainer.children() if "java" in child.name())
+    jvm.kill()
+    drainer.wait_for(r"the Spark JVM has ended(.|\n)*Spark task 0 is connected", 120)
+    assert drainer.stop() == 0
+    assert all(_OURS.match(line) for line in drainer.log_text().splitlines()), drainer.log_text()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("master", "locl[2]"), ("driver_memory", "lots"), ("conf", ("spark.ui.enabled",))],
+)
+def test_spark_s_settings_are_checked_when_they_are_read(field: str, value: Any) -> None:
+    with pytest.raises(NeedsOperator, match=field.partition("_")[0]):
+        SparkConfig(**{field: value})
+
+
+def test_an_archive_of_classes_is_used_once_it_is_there(tmp_path: Path) -> None:
+    archive = tmp_path / "spark-classes.jsa"
+    assert not options_for(archive)
+    archive.touch()
+    assert str(archive) in options_for(archive)
