@@ -56,6 +56,14 @@ class Output:
             logger.propagate = False
             logger.setLevel(logging.WARNING)
             logger.handlers = [self._file]
+        # py4j reports a JVM that has gone to nobody's logger, with a trace.
+        logging.getLogger().addFilter(self._is_not_of_py4j)
+
+    def _is_not_of_py4j(self, record: logging.LogRecord) -> bool:
+        if f"{os.sep}py4j{os.sep}" not in record.pathname:
+            return True
+        self._file.handle(record)
+        return False
 
     def follow(self, stream: IO[bytes]) -> threading.Thread:
         """Copy a stream to the file, from a thread that ends with the stream."""
@@ -65,10 +73,13 @@ class Output:
         return thread
 
     def reason(self) -> str:
-        """Return the first of the last lines that names a problem; empty when there is none."""
+        """Return the first of the last lines that names a problem, and the next one; or nothing."""
         lines = [line.strip() for line in tuple(self._lines)]
-        telling = (line for line in lines if _TELLING.search(line) and not line.startswith(_TRACE))
-        return next(telling, "")
+        lines = [line for line in lines if line and not line.startswith(_TRACE)]
+        for number, line in enumerate(lines):
+            if _TELLING.search(line):
+                return " ".join(lines[number : number + 2])
+        return ""
 
     def _copy(self, stream: IO[bytes]) -> None:
         for data in stream:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 _TIME_EVERY_S = 5.0
 _TIME_RETRY_S = 0.5
 _NAMESAKE_WITHIN_S = 2.0
+_RETIRE_EVERY_S = 2.0
 
 
 class Neighbours(Protocol):
@@ -196,6 +198,35 @@ class Membership:
                 hint="start that Pump again with its data-dir; or restore the downstream from a"
                 " newer backup and start it at that commit_ts",
             )
+
+    async def retire(self, former: str) -> None:
+        """Let Pumps go what `former` needed, whose downstream this Drainer writes now.
+
+        Its entry, if it is not alive, would keep Pumps from purging until it comes back. Nothing is
+        done for an empty name.
+        """
+        is_done = not former
+        while not is_done:
+            is_done = await asyncio.to_thread(self._retired, former)
+            await asyncio.sleep(_RETIRE_EVERY_S)
+
+    def _retired(self, former: str) -> bool:
+        """Tell whether nothing is left to do; this Drainer's own entry must hold Pumps first."""
+        try:
+            own = self._registry.get(NodeKind.DRAINER, self.node_id)
+            other = self._registry.get(NodeKind.DRAINER, former)
+            if other is None or other.state is NodeState.OFFLINE:
+                return True
+            if own is None or own.state is not NodeState.ONLINE:
+                return False
+            if other.max_commit_ts > own.max_commit_ts or is_live(other, self.now_ts()):
+                return False
+            self._registry.put(NodeKind.DRAINER, replace(other, state=NodeState.OFFLINE))
+        except PenstockError as error:
+            log.debug("cannot take %s off the list of Drainers: %s", former, error)
+            return False
+        log.info("drainer %s is offline: this Drainer has taken its place", former)
+        return True
 
     def clock_is_from(self) -> str:
         """Return in words whose clock lag is measured by."""

@@ -13,7 +13,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,15 +21,17 @@ from typing import Any, NamedTuple
 from drainer.config import DrainerConfig
 from drainer.fetch import Fetching
 from drainer.follower import DdlFollower
+from drainer.front import Front
 from drainer.generation import Generation
 from drainer.jobs import fetch_job
 from drainer.large import Large
 from drainer.membership import Membership
 from drainer.merger import Merger
 from drainer.overrides import Override
-from drainer.parts import Parts, StoppedEarly, open_parts, starting_point
+from drainer.parts import Parts, StoppedEarly, open_parts, starting_point, with_new_sink
 from drainer.pipeline import Downstream, Pipeline, Source
 from drainer.planner import DdlStep, Planner
+from drainer.presence import Presence
 from drainer.puller import Who
 from drainer.pumps import Pumps
 from drainer.relay.recovery import Replay, recover
@@ -37,10 +39,10 @@ from drainer.relay.stage import NoRelay, Relay, relay_stage
 from drainer.schema import SchemaTracker
 from drainer.schema_start import Followed, schema_at
 from drainer.selection import Selection, compiled
-from drainer.server import Services, build_server, listen, reached_at
-from drainer.sinks import Checkpoint
+from drainer.sinks import Checkpoint, TakenOver
 from drainer.spool import Spool
 from drainer.stages import Feed, Merge
+from drainer.standby import EndedAsStandby, stand_by
 from drainer.status_http import Pages
 from drainer.strategies.choice import strategy_of
 from penstock.errors import NeedsOperator
@@ -49,9 +51,9 @@ from penstock.http_status import HttpStatus
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeState, Registry
 from penstock.schema import DdlJob
+from penstock.writers import Writer, standbys, writer_named
 
 log = logging.getLogger(__name__)
-_SERVER_GRACE_S = 1.0
 _REPLAY_CHECKPOINT_S = 0.1
 
 
@@ -65,12 +67,47 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
                 wire = functools.partial(_wired_to_log, config, parts)
                 if await recover(parts, wire, stop):
                     return
-            checkpoint = await starting_point(config, parts, stop)
-            followed = await schema_at(config, parts, checkpoint, stop)
-            relay = await relay_stage(parts, checkpoint, followed, stack)
-            await _Node(config, parts, checkpoint, followed, relay).live(stop)
+            front = Front(config, parts)
+            stack.push_async_callback(front.close)
+            handed_over = ""
+            while True:
+                former = await stand_by(parts, front, stop, handed_over=handed_over)
+                if not await _stint(config, parts, front, stop, former):
+                    return
+                handed_over = parts.sink.writer
+                parts = await with_new_sink(config, parts, stack)
     except StoppedEarly:
         log.info("stopped before the Drainer was up")
+    except EndedAsStandby:
+        log.info("ended as a standby, as asked")
+
+
+async def _stint(
+    config: DrainerConfig, parts: Parts, front: Front, stop: asyncio.Event, former: str
+) -> bool:
+    """Be the active Drainer; True when another one is to write the downstream from now on.
+
+    `former` is the node id of the one whose place this one takes.
+    """
+    this = Writer(node_id=front.node_id, host=front.address)
+    async with AsyncExitStack() as stack:
+        presence = Presence(parts.etcd, parts.sink.writer, lambda: this)
+        stack.push_async_callback(presence.end)
+        await presence.begin(stop)
+        checkpoint = await starting_point(config, parts, stop)
+        followed = await schema_at(config, parts, checkpoint, stop)
+        relay = await relay_stage(parts, checkpoint, followed, stack)
+        node = _Node(config, parts, front, checkpoint, followed, relay)
+        try:
+            return await node.live(stop, former)
+        except TakenOver as error:
+            # Whoever writes now is waited for if it can be seen; else there is something to mend.
+            stored = await parts.thread.call(parts.sink.load_checkpoint)
+            find = functools.partial(writer_named, parts.etcd, stored.writer if stored else "")
+            if await asyncio.to_thread(find) is None:
+                raise
+            log.error("this Drainer writes no more: %s", error.problem)
+            return True
 
 
 class Stream(NamedTuple):
@@ -91,25 +128,25 @@ class _Node:
         self,
         config: DrainerConfig,
         parts: Parts,
+        front: Front,
         checkpoint: Checkpoint,
         followed: Followed,
         relay: Relay,
     ) -> None:
         self._config = config
         self._parts = parts
+        self._front = front
         self._ended = asyncio.Event()
         self._final = NodeState.PAUSED
+        self._is_handing_over = False
         self._began_s = time.monotonic()
-        self._server = build_server(parts.security)
-        self._port = listen(self._server, config.addr, parts.security)
-        address = reached_at(config, self._port)
-        node_id = parts.home.node_id(config.node_id, address)
+        node_id = front.node_id
         merger = Merger(checkpoint.commit_ts, config.ignored_ts)
         self._membership = Membership(
             Registry(parts.etcd),
             parts.oracle,
             node_id=node_id,
-            host=address,
+            host=front.address,
             checkpoint_ts=lambda: self._pipeline.progress.checkpoint.commit_ts,
             tls=parts.security.tls,
         )
@@ -118,15 +155,31 @@ class _Node:
         who = Who(parts.cluster_id, node_id, spool, tls=tls, metadata_only=metadata_only)
         self._pumps = Pumps(merger, self._membership, who, config.buffer_bytes, checkpoint.pumps)
         self._pipeline = self._wired(merger, followed, checkpoint, relay)
-        services = Services(
-            refresh=self._pumps.refresh,
-            status=self._status,
-            pause=lambda asked: self._end(asked, NodeState.PAUSED),
-            close=lambda asked: self._end(asked, NodeState.OFFLINE),
-        )
-        services.add_to(self._server)
-        self._http = HttpStatus(f"Drainer {node_id} at {address}")
-        self._add_pages()
+
+    async def refresh(self) -> None:
+        """Make one pass over the list of Pumps."""
+        await self._pumps.refresh()
+
+    def pause(self, asked: str) -> None:
+        """Begin to end, keeping its place."""
+        self._end(asked, NodeState.PAUSED)
+
+    def close(self, asked: str) -> None:
+        """Begin to leave."""
+        self._end(asked, NodeState.OFFLINE)
+
+    async def hand_over(self, asked: str) -> Sequence[str]:
+        """Begin to make room for a standby; return those that wait for this Drainer."""
+        waiting = await asyncio.to_thread(standbys, self._parts.etcd)
+        found = [each.node_id for each in waiting if each.writer == self._parts.sink.writer]
+        if not found:
+            raise NeedsOperator(
+                f"no standby waits for drainer {self._membership.node_id}",
+                hint="start another Drainer with the same sink, its own --data-dir and --node-id",
+            )
+        self._end(asked, NodeState.PAUSED)
+        self._is_handing_over = True
+        return found
 
     def _wired(
         self, merger: Merger, followed: Followed, checkpoint: Checkpoint, relay: Relay
@@ -148,24 +201,28 @@ class _Node:
             self._config, self._parts, stream, followed.tracker, followed.overrides, checkpoint
         )
 
-    def _add_pages(self) -> None:
+    def add_pages(self, pages: HttpStatus) -> None:
+        """Add the pages of an active Drainer."""
         Pages(
-            status=self._status,
+            status=self.status,
             progress=lambda: self._pipeline.progress,
             pumps=self._pumps,
             lag_s=self._membership.lag_s,
             synced_check_s=60.0 * self._config.synced_check_time,
             end=self._end,
-        ).add_to(self._http)
+        ).add_to(pages)
         figures, lag_s = self._pumps.figures, self._membership.lag_s
         self._pipeline.progress.on_commit = lambda step, s: figures.committed(step, s, lag_s())
 
-    async def live(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, until an operator's verb, or until something fails."""
+    async def live(self, stop: asyncio.Event, former: str = "") -> bool:
+        """Serve until `stop`, until an operator's verb, or until something fails.
+
+        True when it has made room for a standby.
+        """
         tasks: list[asyncio.Task[Any]] = []
+        retiring: asyncio.Task[None] | None = None
         try:
-            await self._server.start()
-            await self._http.start(self._config.status_addr, self._port, self._parts.security)
+            await self._front.serve(self)
             await self._membership.refuse_namesake()
             await self._membership.refuse_gap()
             log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)
@@ -173,17 +230,17 @@ class _Node:
             pumps = self._pumps.run(self._config.heartbeat_interval_s)
             tasks = [pipeline, *map(asyncio.create_task, (self._membership.keep_time(), pumps))]
             tasks += [asyncio.create_task(event.wait()) for event in (stop, self._ended)]
+            retiring = asyncio.create_task(self._membership.retire(former))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set() or self._ended.is_set():
                 await self._pause(pipeline)
             for task in tasks:
                 if task.done():
                     task.result()
+            return self._is_handing_over and not stop.is_set()
         finally:
-            await _cancelled(tasks)
+            await _cancelled([*tasks, *filter(None, [retiring])])
             await self._pumps.close()
-            await self._server.stop(_SERVER_GRACE_S)
-            await self._http.close()
             await self._membership.leave(self._final, is_new=self._parts.sink.is_new)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
@@ -213,11 +270,13 @@ class _Node:
         self._final = final
         self._ended.set()
 
-    def _status(self) -> penstock_pb2.StatusReply:
+    def status(self) -> penstock_pb2.StatusReply:
+        """Return state, checkpoint and one line per thing worth knowing."""
         progress = self._pipeline.progress
         details = {
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
-            "status_pages": self._http.url or "none",
+            "status_pages": self._front.pages.url or "none",
+            "writer": self._parts.sink.writer,
             "lag_s": f"{self._membership.lag_s():.3f}",
             "lag_clock": self._membership.clock_is_from(),
             "spark_tasks": str(self._parts.coordinator.tasks),

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,7 +140,7 @@ async def _open_ends(
             log.warning("the downstream does not answer; its open transaction will roll back")
 
     stack.push_async_callback(close_sink)
-    await _unless_stopped(thread.call(sink.load_checkpoint), stop)
+    await unless_stopped(thread.call(sink.load_checkpoint), stop)
     return _Ends(
         etcd=etcd,
         oracle=oracle,
@@ -150,6 +150,14 @@ async def _open_ends(
         relay_log=relay_log,
         is_upstream_gone=found is None,
     )
+
+
+async def with_new_sink(config: DrainerConfig, parts: Parts, stack: AsyncExitStack) -> Parts:
+    """Return the same with a sink that knows nothing of an earlier stint as the writer."""
+    parts.sink.close()
+    sink = open_sink(config.downstream, cluster_id=parts.cluster_id)
+    stack.callback(sink.close)
+    return replace(parts, sink=sink)
 
 
 def open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | None:
@@ -198,7 +206,7 @@ async def _start_spark(
 
 async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Event) -> Checkpoint:
     """Return where to continue; on a fresh downstream, where the settings say to start."""
-    found = await _unless_stopped(parts.thread.call(parts.sink.load_checkpoint), stop)
+    found = await unless_stopped(parts.thread.call(parts.sink.load_checkpoint), stop)
     if found is not None and (found.commit_ts or found.ddl_intent_ts):
         log.info("continuing after commit_ts %d", found.commit_ts)
         if found.ddl_intent_ts:
@@ -211,7 +219,7 @@ async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Even
     return Checkpoint(start_ts, 0)
 
 
-async def _unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
+async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:
     """Return the answer; raise `StoppedEarly` when asked to stop before there is one."""
     answering, stopping = asyncio.create_task(asking), asyncio.create_task(stop.wait())
     try:

@@ -28,7 +28,7 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.progress import Progress
 from drainer.relay.stage import NoRelay, Relay
 from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, Sink
+from drainer.sinks import Checkpoint, Sink, TakenOver
 from drainer.sinks.refusal import Refused, located
 from drainer.stages import Feed, Merge, Schemas
 from drainer.strategies import Prepared, Strategy
@@ -304,6 +304,8 @@ class Pipeline:
             await self._downstream.thread.call(
                 lambda: sink.run_ddl(change, checkpoint, maybe_done=maybe_done)
             )
+        except TakenOver:
+            raise  # No decision about the DDL would help.
         except NeedsOperator as error:
             raise with_way_out(error, ddl_ts, ddl.upstream) from error
 

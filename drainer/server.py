@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
 
 import grpc
 
 from drainer.config import DrainerConfig
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.http_status import HttpStatus
 from penstock.pb import cistern_pb2, penstock_pb2
 from penstock.requests import parsed
 from penstock.security import Security
-
-Verb = Callable[[str], None]
 
 _MESSAGE_BYTES_MAX = 1 << 20
 _HANDSHAKE_MS = 10_000
 _CALLS_MAX = 1_000
 
 
-class Services:
-    """What the methods do; `refresh` is one pass over the list of Pumps."""
+class Role(Protocol):
+    """What a Drainer does now, as active one or as standby; each verb takes a node id to check."""
 
-    def __init__(
-        self,
-        *,
-        refresh: Callable[[], Awaitable[None]],
-        status: Callable[[], penstock_pb2.StatusReply],
-        pause: Verb,
-        close: Verb,
-    ) -> None:
-        """Prepare; `pause` and `close` take a node id and begin to end the process."""
-        self._refresh = refresh
-        self._status = status
-        self._pause = pause
-        self._close = close
+    def status(self) -> penstock_pb2.StatusReply:
+        """Return state, checkpoint and one line per thing worth knowing."""
+
+    async def refresh(self) -> None:
+        """Make one pass over the list of Pumps; return once all of them take part."""
+
+    def pause(self, asked: str) -> None:
+        """Begin to end, keeping its place."""
+
+    def close(self, asked: str) -> None:
+        """Begin to leave: Pumps no longer keep binlogs for it."""
+
+    async def hand_over(self, asked: str) -> Sequence[str]:
+        """Begin to make room for a standby; return those that may take over."""
+
+    def add_pages(self, pages: HttpStatus) -> None:
+        """Add the pages to a server that has none."""
+
+
+class Services:
+    """The methods, answered by whatever role the Drainer has."""
+
+    def __init__(self) -> None:
+        """Prepare; `role` is to be set before the server starts."""
+        self.role: Role | None = None
+
+    @property
+    def _role(self) -> Role:
+        assert self.role is not None, "the server started before there was anyone to answer"
+        return self.role
 
     def add_to(self, server: Any) -> None:
         """Register all methods with a `grpc.aio` server."""
@@ -56,6 +72,7 @@ class Services:
                 "Status": _unary(self.status, pb.StatusRequest, pb.StatusReply),
                 "Pause": _unary(self.pause, pb.PauseRequest, pb.PauseReply),
                 "Close": _unary(self.close, pb.CloseRequest, pb.CloseReply),
+                "HandOver": _unary(self.hand_over, pb.HandOverRequest, pb.HandOverReply),
             },
         }
         for name, methods in services.items():
@@ -65,7 +82,7 @@ class Services:
     async def notify(self, request: Any, context: Any) -> cistern_pb2.NotifyResp:
         """Return once every Pump in the registry takes part in the merge."""
         try:
-            await self._refresh()
+            await self._role.refresh()
         except PenstockError as error:
             await _abort(context, error)
         return cistern_pb2.NotifyResp()
@@ -84,12 +101,12 @@ class Services:
 
     async def status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:
         """Return state, checkpoint and one line per thing worth knowing."""
-        return self._status()
+        return self._role.status()
 
     async def pause(self, request: Any, context: Any) -> penstock_pb2.PauseReply:
         """Begin to pause; the process ends once what is under way is committed."""
         try:
-            self._pause(request.node_id)
+            self._role.pause(request.node_id)
         except PenstockError as error:
             await _abort(context, error)
         return penstock_pb2.PauseReply()
@@ -97,10 +114,19 @@ class Services:
     async def close(self, request: Any, context: Any) -> penstock_pb2.CloseReply:
         """Begin to go offline; Pumps no longer keep binlogs for this Drainer."""
         try:
-            self._close(request.node_id)
+            self._role.close(request.node_id)
         except PenstockError as error:
             await _abort(context, error)
         return penstock_pb2.CloseReply()
+
+    async def hand_over(self, request: Any, context: Any) -> penstock_pb2.HandOverReply:
+        """Begin to become a standby; another one takes over once this one has stopped writing."""
+        found: Sequence[str] = ()
+        try:
+            found = await self._role.hand_over(request.node_id)
+        except PenstockError as error:
+            await _abort(context, error)
+        return penstock_pb2.HandOverReply(standbys=found)
 
 
 def build_server(security: Security) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.split import ForeignKey, Missed, Split
 from penstock.errors import NeedsOperator
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
     from penstock.schema import TableInfo
 
-__all__ = ["RETRY_S_MAX", "Checkpoint", "Parts", "Sink", "open_sink"]
+__all__ = ["RETRY_S_MAX", "Checkpoint", "Parts", "Sink", "TakenOver", "open_sink"]
 
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it gives up with `Retryable`."""
@@ -39,10 +39,16 @@ class Sink(Protocol):
         """True while the downstream has no checkpoint of this cluster, as far as is known."""
         ...
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue, None on a fresh downstream; take over as its writer.
+    @property
+    def writer(self) -> str:
+        """The name of this run, which every checkpoint that it stores bears."""
+        ...
 
-        Raises `NeedsOperator` where another cluster has a checkpoint, and this one has none.
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue, None on a fresh downstream; its writer is who stores one next.
+
+        Raises `NeedsOperator` where another cluster has a checkpoint, and this one has none; the
+        first time also for what would keep this run from writing.
         """
         ...
 

@@ -52,6 +52,8 @@ class Checkpoint:
     left_out: Totals = field(default_factory=dict, hash=False)
     overrides: Mapping[int, Override] | None = field(default=None, hash=False)
     """None in a checkpoint of before these were kept here."""
+    writer: str = field(default="", compare=False)
+    """The run that stored it; empty for one that is still to be stored, or is TiDB-Binlog's."""
 
     @property
     def is_between(self) -> bool:
@@ -104,6 +106,7 @@ class Checkpoint:
             pumps=_pumps(stored),
             left_out=_left_out(stored),
             overrides=_overrides(stored),
+            writer=str(stored.get("writer", "")),
         )
 
 
@@ -156,6 +159,10 @@ def _unreadable(stored: object, why: str) -> Malformed:
         hint="put back the commitTS up to which the downstream has everything; or, for a "
         "downstream restored from a copy, remove the checkpoint and give its initial-commit-ts",
     )
+
+
+class TakenOver(NeedsOperator):
+    """Another run of a Drainer writes this downstream, so this one must not."""
 
 
 def of_another_cluster(cluster: object, others: Sequence[object], place: str) -> NeedsOperator:
@@ -247,7 +254,7 @@ class Ledger:
         return replace(checkpoint, applying_ts=last.applying_ts, consistent=False)
 
     def _taken_over(self, stored: str | None) -> NeedsOperator:
-        return NeedsOperator(
+        return TakenOver(
             f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
             hint="another Drainer writes to the same downstream; stop one of them",
         )

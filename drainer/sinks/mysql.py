@@ -82,6 +82,11 @@ class MysqlSink:
         self._fences = Fences(f"`{schema}`.`{table}_fence`", cluster_id)
         self._lines = Lines(new_session, self._fences)
 
+    @property
+    def writer(self) -> str:
+        """The name of this run in the checkpoint."""
+        return self._ledger.writer
+
     # --- the promise -----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -93,7 +98,7 @@ class MysqlSink:
         def attempt(connection: Connection, retried: bool) -> str | None:
             stored = self._stored_or_created(connection)
             if not self._ledger.is_loaded:
-                check_grants(connection, self._table)
+                check_grants(connection, self._target.checkpoint_schema, self._table)
             return stored
 
         return self._ledger.loaded(self._session.retrying(attempt))

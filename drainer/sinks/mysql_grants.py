@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 _ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _DDL = ("CREATE", "ALTER", "DROP", "INDEX")
-_TABLES = ("USER_PRIVILEGES", "SCHEMA_PRIVILEGES", "TABLE_PRIVILEGES")
 
 
-def check_grants(connection: Connection, checkpoint_table: str) -> None:
+def check_grants(connection: Connection, schema: str, checkpoint_table: str) -> None:
     """Raise `NeedsOperator` when rows or the checkpoint cannot be written; warn of DDL.
 
-    Both statements touch no row: they fail like those of a batch when a right is missing.
+    `schema` is the checkpoint's. Both statements touch no row: they fail like those of a batch when
+    a right is missing.
     """
     connection.query(f"UPDATE {checkpoint_table} SET checkPoint = checkPoint WHERE 1 = 0")  # noqa: S608
     connection.query(
@@ -32,7 +32,7 @@ def check_grants(connection: Connection, checkpoint_table: str) -> None:
         f" FROM {checkpoint_table} WHERE 1 = 0"
     )
     account = str(one(connection, "SELECT CURRENT_USER()")[0])
-    granted = _granted(connection, account)
+    granted = _granted(connection, account, schema)
     if granted is None:
         return
     for needed, what in ((_ROWS, "write rows"), (_DDL, "follow every DDL")):
@@ -46,7 +46,7 @@ def check_grants(connection: Connection, checkpoint_table: str) -> None:
         log.warning("%s: it cannot %s, and stops at the first one (%s)", problem, what, hint)
 
 
-def _granted(connection: Connection, account: str) -> set[str] | None:
+def _granted(connection: Connection, account: str, schema: str) -> set[str] | None:
     """Return all that the account was granted on anything; None when that cannot be known."""
     if "TiDB" in str(one(connection, "SELECT VERSION()")[0]):
         return None
@@ -54,10 +54,15 @@ def _granted(connection: Connection, account: str) -> set[str] | None:
         return None
     user, _, host = account.rpartition("@")
     grantee = connection.escape(f"'{user}'@'{host}'")
+    not_ours = f"TABLE_SCHEMA <> {connection.escape(schema)}"
     queries = [
         f"SELECT PRIVILEGE_TYPE FROM information_schema.{table}"  # noqa: S608
-        f" WHERE GRANTEE = {grantee}"
-        for table in _TABLES
+        f" WHERE GRANTEE = {grantee} AND {condition}"
+        for table, condition in (
+            ("USER_PRIVILEGES", "1 = 1"),
+            ("SCHEMA_PRIVILEGES", not_ours),
+            ("TABLE_PRIVILEGES", not_ours),
+        )
     ]
     found = {str(row[0]).upper() for row in many(connection, " UNION ".join(queries))}
     return found - {"USAGE"}

@@ -31,9 +31,9 @@ from contextlib import contextmanager
 import pymysql
 from pymysql.constants import ER
 
+from drainer.sinks.checkpoint import TakenOver
 from drainer.sinks.mysql_session import Connection, MysqlSession, code_of, one, run
 from drainer.sinks.partitions import Partition, Partitions, partition_committed
-from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Fences:
     def pass_through(self, connection: Connection, part: int, ts: int) -> bool:
         """Move a partition's row to the batch at `ts`; False when it is there already.
 
-        Raises `NeedsOperator` when another life has the partition.
+        Raises `TakenOver` when another run has the partition.
         """
         row = f"{self._table} WHERE clusterID = {self._cluster_id} AND part = {part}"
         update = row.replace(" WHERE", f" SET batch = {ts} WHERE", 1)
@@ -116,7 +116,7 @@ class Fences:
             return True
         stored = one(connection, f"SELECT epoch, batch FROM {row}")  # noqa: S608
         if stored is None or stored[0] != self._epoch:
-            raise NeedsOperator(
+            raise TakenOver(
                 f"partition {part} of the batch at {ts} is fenced off: this Drainer's epoch is"
                 f" {self._epoch}, the downstream's {stored and stored[0]}",
                 hint="another Drainer writes to the same downstream; stop one of them",

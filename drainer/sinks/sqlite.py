@@ -79,6 +79,11 @@ class SqliteSink:
         self._using = threading.Lock()
         self._problem = ""
 
+    @property
+    def writer(self) -> str:
+        """The name of this run in the checkpoint."""
+        return self._ledger.writer
+
     # --- the promise -----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:

@@ -44,6 +44,8 @@ class NodeState(StrEnum):
     PAUSED = "paused"
     CLOSING = "closing"
     OFFLINE = "offline"
+    STANDBY = "standby"
+    """Of a Drainer that waits for another one; never in the list that Pumps read (`writers.py`)."""
 
 
 class NodeKind(StrEnum):

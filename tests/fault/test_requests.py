@@ -9,7 +9,7 @@ import asyncio
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +21,7 @@ from deploy.local.etcd import EtcdServer
 from drainer.server import Services, build_server, listen
 from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator
+from penstock.http_status import HttpStatus
 from penstock.model import Binlog, BinlogType
 from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2
 from penstock.security import Security, SecurityConfig
@@ -118,6 +119,28 @@ def is_decodable(message: type[Message], data: bytes) -> bool:
     return True
 
 
+class _Nobody:
+    """A Drainer that finds no Pumps and refuses all verbs."""
+
+    def status(self) -> penstock_pb2.StatusReply:
+        return penstock_pb2.StatusReply(node_id="d", state="online")
+
+    async def refresh(self) -> None:
+        """Find no Pumps."""
+
+    def pause(self, asked: str) -> None:
+        raise NeedsOperator(f"not {asked}", hint="none")
+
+    def close(self, asked: str) -> None:
+        self.pause(asked)
+
+    async def hand_over(self, asked: str) -> Sequence[str]:
+        raise NeedsOperator(f"not {asked}", hint="none")
+
+    def add_pages(self, pages: HttpStatus) -> None:
+        """Add none."""
+
+
 class DrainerServer:
     """The Drainer's services on a port of its own, without a Drainer behind them."""
 
@@ -143,16 +166,10 @@ class DrainerServer:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        async def refresh() -> None:
-            """Find no Pumps."""
-
-        def refuse(node_id: str) -> None:
-            raise NeedsOperator(f"not {node_id}", hint="none")
-
         server = build_server(self._security)
         self.addr = f"127.0.0.1:{listen(server, '127.0.0.1:0', self._security)}"
-        status = penstock_pb2.StatusReply(node_id="d", state="online")
-        services = Services(refresh=refresh, status=lambda: status, pause=refuse, close=refuse)
+        services = Services()
+        services.role = _Nobody()
         services.add_to(server)
         await server.start()
         self._ready.set()

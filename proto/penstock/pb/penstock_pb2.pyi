@@ -158,6 +158,18 @@ class CloseReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class HandOverRequest(_message.Message):
+    __slots__ = ("node_id",)
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    def __init__(self, node_id: _Optional[str] = ...) -> None: ...
+
+class HandOverReply(_message.Message):
+    __slots__ = ("standbys",)
+    STANDBYS_FIELD_NUMBER: _ClassVar[int]
+    standbys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, standbys: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class TriggerGcRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -431,6 +431,11 @@ class DrainerStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.CloseRequest.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.CloseReply.FromString,
                 _registered_method=True)
+        self.HandOver = channel.unary_unary(
+                '/penstock.Drainer/HandOver',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.HandOverReply.FromString,
+                _registered_method=True)
 
 
 class DrainerServicer:
@@ -454,6 +459,13 @@ class DrainerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HandOver(self, request, context):
+        """online -> pausing -> standby: a standby of the same downstream takes over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DrainerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -471,6 +483,11 @@ def add_DrainerServicer_to_server(servicer, server):
                     servicer.Close,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.CloseRequest.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.CloseReply.SerializeToString,
+            ),
+            'HandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.HandOverRequest.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.HandOverReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -554,6 +571,33 @@ class Drainer:
             '/penstock.Drainer/Close',
             penstock_dot_pb_dot_penstock__pb2.CloseRequest.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.CloseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Drainer/HandOver',
+            penstock_dot_pb_dot_penstock__pb2.HandOverRequest.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.HandOverReply.FromString,
             options,
             channel_credentials,
             insecure,

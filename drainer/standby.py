@@ -1,0 +1,308 @@
+"""A Drainer that waits for another one of the same downstream to end, with all of its own ready.
+
+    checkpoint in my downstream ── names run W ──> is W alive? ──no──> go on as the active one
+             ^                                        │ yes
+             └───────── look again, twice a second ───┘      Spark warm, all settings checked
+
+What "the same downstream" means is read there, and not from its URL: two URLs may name one server,
+and one URL may name two. A standby is in no Pump's list, so it holds neither the merge nor what
+Pumps keep. Whoever takes over is fenced by the checkpoint like any Drainer (`drainer.sinks`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import grpc
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+
+from drainer.front import Front
+from drainer.parts import Parts, StoppedEarly, unless_stopped
+from drainer.presence import Presence
+from drainer.sinks import Checkpoint
+from drainer.watch import ActiveWatch, Answer, Look, Verdict
+from penstock import writers
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.http_status import JSON, HttpStatus
+from penstock.http_status import Answer as Page
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.security import Tls, open_aio_channel
+from penstock.ts import compose
+from penstock.writers import Standby, Writer
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_ANSWER_S = 1.0
+_HANDED_OVER_S = 30.0
+"""How long one that handed over waits for somebody to take it, before it goes on itself."""
+_TOLD_EVERY_S = 600.0
+
+
+class EndedAsStandby(Exception):
+    """An operator's verb ended this standby."""
+
+
+class StandbyRole:
+    """What a standby answers."""
+
+    def __init__(self, front: Front, parts: Parts, active: Writer, writer: str) -> None:
+        """Stand by for `active`, whose run is `writer`."""
+        self._front = front
+        self._parts = parts
+        self._began_s = time.monotonic()
+        self.active = active
+        self.writer = writer
+        self.stored_ts = 0
+        self.waits_for = f"the end of drainer {active.node_id} at {active.host}"
+        self.ended = asyncio.Event()
+
+    def entry(self) -> Standby:
+        """Return what etcd lists."""
+        return Standby(
+            node_id=self._front.node_id,
+            host=self._front.address,
+            active=self.active.node_id,
+            writer=self.writer,
+            checkpoint_ts=self.stored_ts,
+            update_ts=compose(int(time.time() * 1000), 0),
+            tasks=self._parts.coordinator.tasks,
+        )
+
+    def status(self) -> penstock_pb2.StatusReply:
+        """Return that it stands by, for whom, and whether its Spark is warm."""
+        details = {
+            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
+            "status_pages": self._front.pages.url or "none",
+            "standby_for": self.active.node_id,
+            "standby_for_address": self.active.host,
+            "waits_for": self.waits_for,
+            "spark_tasks": str(self._parts.coordinator.tasks),
+            "spark_tasks_lost": str(self._parts.coordinator.lost_tasks),
+        }
+        return penstock_pb2.StatusReply(
+            node_id=self._front.node_id,
+            state=str(NodeState.STANDBY),
+            max_commit_ts=self.stored_ts,
+            details=details,
+        )
+
+    async def refresh(self) -> None:
+        """Do nothing: a standby merges nothing."""
+
+    def pause(self, asked: str) -> None:
+        """End the process."""
+        self._check(asked)
+        self.ended.set()
+
+    def close(self, asked: str) -> None:
+        """End the process: a standby holds nothing that it would have to give back."""
+        self.pause(asked)
+
+    async def hand_over(self, asked: str) -> Sequence[str]:
+        """Refuse: there is nothing to hand over."""
+        self._check(asked)
+        raise NeedsOperator(
+            f"drainer {asked} is a standby of {self.active.node_id}",
+            hint=f"binlogctl hand-over --node-id {self.active.node_id}",
+        )
+
+    def _check(self, asked: str) -> None:
+        if asked != self._front.node_id:
+            raise NeedsOperator(
+                f"this is drainer {self._front.node_id}, not {asked}",
+                hint="the address is stale: list the nodes again",
+            )
+
+    def add_pages(self, pages: HttpStatus) -> None:
+        """Add a status and the metrics that tell a standby from an active Drainer."""
+
+        async def status(names: Any) -> Page:
+            own = self.status()
+            shown = {"nodeId": own.node_id, "state": own.state, **dict(sorted(own.details.items()))}
+            page = {"LastTS": own.max_commit_ts, "Synced": False, "self": shown}
+            return Page(json.dumps(page, indent=2) + "\n", JSON)
+
+        async def metrics(names: Any) -> Page:
+            registry = CollectorRegistry(auto_describe=False)
+            state = Gauge(
+                "penstock_drainer_state", "1 for the state it is in.", ["state"], registry=registry
+            )
+            for each in NodeState:
+                state.labels(each.value).set(each is NodeState.STANDBY)
+            tasks = Gauge("penstock_drainer_spark_tasks", "Spark tasks ready.", registry=registry)
+            tasks.set(self._parts.coordinator.tasks)
+            return Page(generate_latest(registry), CONTENT_TYPE_LATEST)
+
+        pages.add("GET", "/status", status, "for whom it stands by")
+        pages.add("GET", "/metrics", metrics, "for Prometheus")
+
+
+async def stand_by(
+    parts: Parts, front: Front, stop: asyncio.Event, *, handed_over: str = ""
+) -> str:
+    """Return once nobody else writes the downstream.
+
+    It is the node id of the Drainer whose place is taken, if that one was seen to write this very
+    downstream. `handed_over` is the run of this Drainer that made room: another one is to go first.
+    Raises `StoppedEarly` when asked to stop, `EndedAsStandby` after an operator's verb.
+    """
+    former = ""
+    deadline_s = time.monotonic() + _HANDED_OVER_S
+    while True:
+        stored = await _stored(parts, stop)
+        if handed_over and stored is not None and stored.writer == handed_over:
+            if time.monotonic() > deadline_s:
+                log.warning("nobody took over within %.0f s: this Drainer goes on", _HANDED_OVER_S)
+                return former
+            await _pause(stop)
+            continue
+        active = await _active(parts, front, stored)
+        if stored is None or active is None:
+            return former
+        role = StandbyRole(front, parts, active, stored.writer)
+        waiting = _Waiting(parts, front, role, stop)
+        is_free = await waiting.is_free()
+        former = active.node_id if waiting.watch.is_ours else ""
+        if is_free:
+            return former
+
+
+class _Waiting:
+    """The time that one run of another Drainer is waited for."""
+
+    def __init__(self, parts: Parts, front: Front, role: StandbyRole, stop: asyncio.Event) -> None:
+        self._parts = parts
+        self._front = front
+        self._role = role
+        self._stop = stop
+        self._registry = Registry(parts.etcd)
+        self.watch = ActiveWatch()
+
+    async def is_free(self) -> bool:
+        """Return True when the run has ended, False when yet another one writes the downstream."""
+        role, tls = self._role, self._parts.security.tls
+        log.warning(
+            "drainer %s at %s writes this downstream: this Drainer stands by to take its place",
+            role.active.node_id, role.active.host,
+        )  # fmt: skip
+        await self._front.serve(role)
+        presence = Presence(self._parts.etcd, role.writer, role.entry)
+        try:
+            await presence.begin(self._stop)
+            while True:
+                published_ts, is_listed = await self._asked_etcd()
+                answer = await ask(role.active.host, role.writer, tls)
+                stored = await _stored(self._parts, self._stop)
+                if stored is None or stored.writer != role.writer:
+                    return False
+                role.stored_ts = stored.commit_ts
+                if is_listed is not None:
+                    look = Look(
+                        at_s=time.monotonic(),
+                        is_listed=is_listed,
+                        answer=answer,
+                        published_ts=published_ts,
+                        stored_ts=stored.commit_ts,
+                    )
+                    if self._is_decided(self.watch.saw(look)):
+                        return True
+                if role.ended.is_set():
+                    raise EndedAsStandby
+                await _pause(self._stop, role.ended)
+        finally:
+            await presence.end()
+
+    def _is_decided(self, verdict: Verdict) -> bool:
+        active = self._role.active
+        if verdict is Verdict.TAKE_OVER:
+            log.warning("drainer %s at %s has ended: taking over", active.node_id, active.host)
+        if verdict is Verdict.GO_ON:
+            log.warning(
+                "the downstream is a copy of the one that drainer %s writes, and stands still while"
+                " that one moves on: this Drainer goes on with it", active.node_id,
+            )  # fmt: skip
+        return verdict is not Verdict.WAIT
+
+    async def _asked_etcd(self) -> tuple[int, bool | None]:
+        """Return the active one's published checkpoint, and whether its run is listed.
+
+        None while etcd does not answer: then nobody takes over.
+        """
+        role = self._role
+
+        def ask_etcd() -> tuple[int, bool]:
+            own = self._registry.get(NodeKind.DRAINER, self._front.node_id)
+            entry = self._registry.get(NodeKind.DRAINER, role.active.node_id)
+            if own is not None and entry is not None and self.watch.is_ours:
+                self._retire(own, entry)
+            is_listed = writers.writer_named(self._parts.etcd, role.writer) is not None
+            return (entry.max_commit_ts if entry else 0), is_listed
+
+        try:
+            return await asyncio.to_thread(ask_etcd)
+        except PenstockError as error:
+            log.debug("etcd does not say who is active: %s", error)
+            return 0, None
+
+    def _retire(self, own: NodeStatus, active: NodeStatus) -> None:
+        """Let Pumps go: what this Drainer's former run would need, the active one holds for it."""
+        if own.state is not NodeState.OFFLINE and active.state is NodeState.ONLINE:
+            self._registry.put(NodeKind.DRAINER, replace(own, state=NodeState.OFFLINE))
+            log.info("the entry that this Drainer had as the active one is offline now")
+
+
+async def _stored(parts: Parts, stop: asyncio.Event) -> Checkpoint | None:
+    return await unless_stopped(parts.thread.call(parts.sink.load_checkpoint), stop)
+
+
+async def _active(parts: Parts, front: Front, stored: Checkpoint | None) -> Writer | None:
+    """Return who writes the downstream now; None when nobody else does, as far as one can see."""
+    if stored is None or not stored.writer:
+        return None
+    try:
+        found = await asyncio.to_thread(writers.writer_named, parts.etcd, stored.writer)
+        if found is not None:
+            # Our own name: a former run, which the lock of the data-dir says is gone.
+            return None if found.node_id == front.node_id else found
+        # A live run may have lost its lease a moment ago, when etcd was away.
+        listed = await asyncio.to_thread(Registry(parts.etcd).list, NodeKind.DRAINER)
+    except PenstockError as error:
+        log.warning("etcd does not say whether another Drainer is active: %s", error)
+        return None
+    now_ts = compose(int(time.time() * 1000), 0)
+    others = [n for n in listed if is_live(n, now_ts) and n.node_id != front.node_id]
+    asked = await asyncio.gather(*(ask(n.host, stored.writer, parts.security.tls) for n in others))
+    for node, answer in zip(others, asked, strict=True):
+        if answer is Answer.IT_IS:
+            return Writer(node_id=node.node_id, host=node.host)
+    return None
+
+
+async def ask(address: str, writer: str, tls: Tls | None) -> Answer:
+    """Ask whoever listens at an address whether it is the run of this name."""
+    async with open_aio_channel(address, tls) as channel:
+        stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            reply = await stub.Status(penstock_pb2.StatusRequest(), timeout=_ANSWER_S)
+        except grpc.RpcError as error:
+            refused = "Connection refused" in (error.details() or "")
+            return Answer.REFUSED if refused else Answer.NONE
+        return Answer.IT_IS if reply.details.get("writer") == writer else Answer.REFUSED
+
+
+async def _pause(stop: asyncio.Event, *others: asyncio.Event) -> None:
+    """Wait for the next look; raise `StoppedEarly` when asked to stop."""
+    waits = [asyncio.create_task(event.wait()) for event in (stop, *others)]
+    await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
+    if stop.is_set():
+        raise StoppedEarly

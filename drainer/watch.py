@@ -1,0 +1,101 @@
+"""When a standby may take over: what it sees of the active Drainer, look after look. Pure.
+
+    the row in my downstream names run W      etcd lists W?     W's process answers?
+    ────────────────────────────────────      ─────────────     ────────────────────
+    yes, and it moves with W's checkpoint     yes               yes, or no answer     wait
+                                              yes               refused, twice        take over
+                                              no                yes                   wait
+                                              no                refused               take over
+                                              no                no answer, twice      take over
+    it stands still while W's moves on        yes               yes                   a copy: go on
+
+Nothing here keeps two Drainers from writing at a time: the checkpoint's fence does. This only keeps
+the second one from taking what is in good hands, and lets it be quick once it is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+_LOOKS = 2
+"""So many looks in a row must agree before one that may be mistaken is believed."""
+_COPY_LOOKS = 4
+_COPY_S = 6.0
+"""An idle Drainer saves its checkpoint every three seconds, and publishes it within one more."""
+
+
+class Answer(Enum):
+    """What became of asking the active Drainer's address for its run."""
+
+    IT_IS = "it is"
+    REFUSED = "refused"
+    """Nobody listens there, or another run does: this one is gone."""
+    NONE = "none"
+
+
+class Verdict(Enum):
+    """What a standby is to do."""
+
+    WAIT = "wait"
+    TAKE_OVER = "take over"
+    GO_ON = "go on"
+    """The downstream is a copy of the one that the other Drainer writes, so nobody writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look; `published_ts` was read before `stored_ts`."""
+
+    at_s: float
+    is_listed: bool
+    answer: Answer
+    published_ts: int
+    """The checkpoint that the active Drainer's entry says; it is stored before it is published."""
+    stored_ts: int
+    """The one in our downstream."""
+
+
+@dataclass(slots=True)
+class ActiveWatch:
+    """What was seen of one run since it was first found in the downstream."""
+
+    is_ours: bool = False
+    """True once the row was seen to move: that run writes the very downstream that we read."""
+    _first_ts: int | None = None
+    _has_answered: bool = False
+    _gone: int = 0
+    _behind: list[float] = field(default_factory=list)
+
+    def saw(self, look: Look) -> Verdict:
+        """Take in a look, and say what it means together with those before."""
+        if self._first_ts is None:
+            self._first_ts = look.stored_ts
+        if look.stored_ts > self._first_ts:
+            self.is_ours = True
+        self._has_answered |= look.answer is Answer.IT_IS
+        if self._is_gone(look):
+            return Verdict.TAKE_OVER
+        if self._is_copy(look):
+            return Verdict.GO_ON
+        return Verdict.WAIT
+
+    def _is_gone(self, look: Look) -> bool:
+        if look.answer is Answer.IT_IS:
+            self._gone = 0
+            return False
+        if look.answer is Answer.REFUSED:
+            # An address that never answered may be one that we cannot reach.
+            seems_gone = self._has_answered or not look.is_listed
+        else:
+            seems_gone = not look.is_listed
+        self._gone = self._gone + 1 if seems_gone else 0
+        sure = look.answer is Answer.REFUSED and not look.is_listed
+        return self._gone >= (1 if sure else _LOOKS)
+
+    def _is_copy(self, look: Look) -> bool:
+        if self.is_ours or look.answer is not Answer.IT_IS or look.published_ts <= look.stored_ts:
+            self._behind.clear()
+            return False
+        self._behind.append(look.at_s)
+        return len(self._behind) >= _COPY_LOOKS and look.at_s - self._behind[0] >= _COPY_S
