@@ -24,6 +24,7 @@ from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
 from penstock.last_word import LAST_WORDS, LastWord, last_words
 from penstock.lost import LOST, LostPump, lost_pumps
 from penstock.ts import seconds_between
+from penstock.writers import standbys
 
 log = logging.getLogger(__name__)
 
@@ -227,6 +228,19 @@ class Registry:
         """Return all nodes of a kind, those long gone too, by node id."""
         items, _ = read_prefix(self._etcd, _prefix(kind))
         return _statuses(items)
+
+    def standbys(self) -> Statuses:
+        """Return the Drainers that wait for another one; `list` does not know them."""
+        return [
+            NodeStatus(
+                node_id=each.node_id,
+                host=each.host,
+                state=NodeState.STANDBY,
+                max_commit_ts=each.checkpoint_ts,
+                update_ts=each.update_ts,
+            )
+            for each in standbys(self._etcd)
+        ]
 
     def put_gap(self, gap: Gap) -> None:
         """Remember for ever what a Drainer will miss."""

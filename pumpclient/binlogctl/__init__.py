@@ -6,6 +6,7 @@
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
                                        (offline-pump: also of a stopped one that is drained)
     update-pump, update-drainer        writes another state to etcd, for a node that is dead
+    hand-over                          the active Drainer lets a standby write, and stands by itself
     lost-pump                          a Pump's disk is gone for ever: go on without what it held
     trigger-gc                         a Pump purges now what it may
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts

@@ -77,7 +77,7 @@ class Cluster:
 
 def _list(arguments: argparse.Namespace) -> int:
     with Cluster(arguments) as registry:
-        nodes = registry.list(arguments.kind)
+        nodes = nodes_of(registry, arguments.kind)
     shown = arguments.show_offline_nodes
     nodes = [n for n in nodes if shown or n.state is not NodeState.OFFLINE]
     now_s = time.time()
@@ -198,17 +198,31 @@ def _addressed(arguments: argparse.Namespace, kinds: list[NodeKind]) -> tuple[No
         return kinds[0], arguments.addr
     with Cluster(arguments) as registry:
         for kind in kinds:
-            status = registry.get(kind, arguments.node)
+            status = _found(registry, kind, arguments.node)
             if status is not None:
                 return kind, status.host
         return kinds[0], known_node(registry, kinds[0], arguments.node).host
 
 
+def nodes_of(registry: Registry, kind: NodeKind) -> list[NodeStatus]:
+    """Return all nodes of a kind by node id; a Drainer that stands by as nothing but that."""
+    found = {node.node_id: node for node in registry.list(kind)}
+    if kind is NodeKind.DRAINER:
+        found |= {node.node_id: node for node in registry.standbys()}
+    return [found[node_id] for node_id in sorted(found)]
+
+
+def _found(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus | None:
+    standbys = registry.standbys() if kind is NodeKind.DRAINER else []
+    waiting = (node for node in standbys if node.node_id == node_id)
+    return next(waiting, None) or registry.get(kind, node_id)
+
+
 def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
     """Return a node's status; `NeedsOperator` names those that are known instead."""
-    status = registry.get(kind, node_id)
+    status = _found(registry, kind, node_id)
     if status is None:
-        known = ", ".join(n.node_id for n in registry.list(kind)) or "none at all"
+        known = ", ".join(n.node_id for n in nodes_of(registry, kind)) or "none at all"
         raise NeedsOperator(
             f"there is no node {node_id!r} among the {kind}", hint=f"known: {known}"
         )

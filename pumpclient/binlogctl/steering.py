@@ -20,6 +20,11 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the commands that steer nodes to a parser."""
     for kind in KINDS:
         _add_kind(commands, shared, kind)
+    hand_over = commands.add_parser(
+        "hand-over", parents=[shared], help="drainer: let a standby write in its place"
+    )
+    hand_over.add_argument("--node-id", required=True, help="of the Drainer that is active now")
+    hand_over.set_defaults(run=_hand_over)
 
 
 def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None:
@@ -44,7 +49,7 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
                 help="do not wait for this Drainer as long as it is dead; may be repeated",
             )
         if verb == "update":
-            states = [str(state) for state in NodeState]
+            states = [str(state) for state in NodeState if state is not NodeState.STANDBY]
             command.add_argument("--state", required=True, choices=states)
 
 
@@ -72,11 +77,20 @@ def _steer(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _hand_over(arguments: argparse.Namespace) -> int:
+    with Cluster(arguments) as registry:
+        status = known_node(registry, NodeKind.DRAINER, arguments.node_id)
+    request = penstock_pb2.HandOverRequest(node_id=status.node_id)
+    reply = call(NodeKind.DRAINER, status.host, "HandOver", request, CALL_S, tls_of(arguments))
+    print(f"{status.node_id}: makes room for {' or '.join(reply.standbys)}, and stands by then")
+    return 0
+
+
 def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
     """Return the call that makes a node stop; only it knows what it still has to finish."""
     # A Pump that is closing can still be told whom not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
-    if status.state is not NodeState.ONLINE and not again:
+    if status.state not in (NodeState.ONLINE, NodeState.STANDBY) and not again:
         raise NeedsOperator(
             f"{status.node_id} is {status.state}",
             hint="only a node that is online can be stopped; start one that does not run",
