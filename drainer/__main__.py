@@ -7,6 +7,8 @@ import os
 # The JVM is started by fork and exec while gRPC is in use; gRPC must not take part in the fork,
 # and it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+# Its lines about callers become ours (`penstock.grpc_lines`).
+os.environ.setdefault("GRPC_VERBOSITY", "INFO")
 
 import ctypes
 import logging

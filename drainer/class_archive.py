@@ -24,7 +24,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-BEGINS_AFTER_S = 60.0
+BEGINS_AFTER_S = 300.0
 _WITHIN_S = 300.0
 _NAME = "spark-classes-{}.jsa"
 # The JVM's complaints about a file that does not fit are of no use to anyone.

@@ -45,13 +45,13 @@ from drainer.stages import Feed, Merge
 from drainer.standby import EndedAsStandby, stand_by
 from drainer.status_http import Pages
 from drainer.strategies.choice import strategy_of
+from penstock.drainer_runs import DrainerRun, run_named, standbys
 from penstock.errors import NeedsOperator
 from penstock.history import History
 from penstock.http_status import HttpStatus
 from penstock.pb import penstock_pb2
 from penstock.registry import NodeState, Registry
 from penstock.schema import DdlJob
-from penstock.writers import Writer, standbys, writer_named
 
 log = logging.getLogger(__name__)
 _REPLAY_CHECKPOINT_S = 0.1
@@ -89,7 +89,7 @@ async def _stint(
 
     `former` is the node id of the one whose place this one takes.
     """
-    this = Writer(node_id=front.node_id, host=front.address)
+    this = DrainerRun(node_id=front.node_id, host=front.address)
     async with AsyncExitStack() as stack:
         presence = Presence(parts.etcd, parts.sink.writer, lambda: this)
         stack.push_async_callback(presence.end)
@@ -103,7 +103,7 @@ async def _stint(
         except TakenOver as error:
             # Whoever writes now is waited for if it can be seen; else there is something to mend.
             stored = await parts.thread.call(parts.sink.load_checkpoint)
-            find = functools.partial(writer_named, parts.etcd, stored.writer if stored else "")
+            find = functools.partial(run_named, parts.etcd, stored.writer if stored else "")
             if await asyncio.to_thread(find) is None:
                 raise
             log.error("this Drainer writes no more: %s", error.problem)

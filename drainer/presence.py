@@ -7,9 +7,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from penstock.drainer_runs import DrainerRun, Entry, LeasedEntry, Standby, key_of, text_of
 from penstock.errors import PenstockError
 from penstock.etcd import EtcdClient
-from penstock.writers import Entry, LeasedEntry, Standby, Writer, key_of, text_of
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,9 @@ _EVERY_S = 0.5
 class Presence:
     """An entry under a lease, replaced by another one as soon as etcd answers if it is lost."""
 
-    def __init__(self, etcd: EtcdClient, writer: str, tell: Callable[[], Writer | Standby]) -> None:
+    def __init__(
+        self, etcd: EtcdClient, writer: str, tell: Callable[[], DrainerRun | Standby]
+    ) -> None:
         """Prepare; `tell` returns what is to be listed now."""
         self._etcd = etcd
         self._writer = writer

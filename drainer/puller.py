@@ -26,6 +26,7 @@ from drainer.spool import Run, Spool, piece_of
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security import Tls, open_aio_channel
+from penstock.tls_refusal import refusal_of
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,9 @@ class Puller:
                 if self._is_old_pump(error):
                     continue
                 self._stop_if_hopeless(error)
-                self._lost(f"{error.code().name}: {error.details()}")
+                tls = self._who.tls
+                refusal = await asyncio.to_thread(refusal_of, self.address, tls, error)
+                self._lost(str(refusal or f"{error.code().name}: {error.details()}"))
             except TimeoutError:
                 if not got:  # Maybe not even the first message could get here in time.
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)

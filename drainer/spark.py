@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 _TASK_FAILURES_MAX = 4
 _RESTART_S_MIN = 0.5
 _RESTART_S_MAX = 15.0
-_STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 4.0
 _LOCAL_TASKS_MAX = 4
 _LOOPBACK = "127.0.0.1"
 
@@ -141,6 +141,9 @@ class SparkJob:
         if not self._is_up:
             self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
+        if self._thread.is_alive():  # Tasks that were still to come wait for nobody now.
+            self._jvm.kill()
+            self._thread.join(timeout=_STOP_TIMEOUT_S)
         _forget_gateway()
         self._jvm.end()
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)

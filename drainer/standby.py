@@ -27,7 +27,8 @@ from drainer.parts import Parts, StoppedEarly, unless_stopped
 from drainer.presence import Presence
 from drainer.sinks import Checkpoint
 from drainer.watch import ActiveWatch, Answer, Look, Verdict
-from penstock import writers
+from penstock import drainer_runs
+from penstock.drainer_runs import DrainerRun, Standby
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.http_status import JSON, HttpStatus
 from penstock.http_status import Answer as Page
@@ -35,7 +36,6 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.security import Tls, open_aio_channel
 from penstock.ts import compose
-from penstock.writers import Standby, Writer
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ _HANDED_OVER_S = 30.0
 _TOLD_EVERY_S = 600.0
 
 
+_NOBODY_YET = DrainerRun(node_id="", host="")
+"""While one that handed over waits for the next."""
+
+
 class EndedAsStandby(Exception):
     """An operator's verb ended this standby."""
 
@@ -53,7 +57,7 @@ class EndedAsStandby(Exception):
 class StandbyRole:
     """What a standby answers."""
 
-    def __init__(self, front: Front, parts: Parts, active: Writer, writer: str) -> None:
+    def __init__(self, front: Front, parts: Parts, active: DrainerRun, writer: str) -> None:
         """Stand by for `active`, whose run is `writer`."""
         self._front = front
         self._parts = parts
@@ -61,7 +65,9 @@ class StandbyRole:
         self.active = active
         self.writer = writer
         self.stored_ts = 0
-        self.waits_for = f"the end of drainer {active.node_id} at {active.host}"
+        self.waits_for = "a standby to take over"
+        if active is not _NOBODY_YET:
+            self.waits_for = f"the end of drainer {active.node_id} at {active.host}"
         self.ended = asyncio.Event()
 
     def entry(self) -> Standby:
@@ -156,6 +162,9 @@ async def stand_by(
     """
     former = ""
     deadline_s = time.monotonic() + _HANDED_OVER_S
+    if handed_over:
+        # Whoever is to take over asks whether this run still writes.
+        await front.serve(StandbyRole(front, parts, _NOBODY_YET, ""))
     while True:
         stored = await _stored(parts, stop)
         if handed_over and stored is not None and stored.writer == handed_over:
@@ -243,7 +252,7 @@ class _Waiting:
             entry = self._registry.get(NodeKind.DRAINER, role.active.node_id)
             if own is not None and entry is not None and self.watch.is_ours:
                 self._retire(own, entry)
-            is_listed = writers.writer_named(self._parts.etcd, role.writer) is not None
+            is_listed = drainer_runs.run_named(self._parts.etcd, role.writer) is not None
             return (entry.max_commit_ts if entry else 0), is_listed
 
         try:
@@ -263,12 +272,12 @@ async def _stored(parts: Parts, stop: asyncio.Event) -> Checkpoint | None:
     return await unless_stopped(parts.thread.call(parts.sink.load_checkpoint), stop)
 
 
-async def _active(parts: Parts, front: Front, stored: Checkpoint | None) -> Writer | None:
+async def _active(parts: Parts, front: Front, stored: Checkpoint | None) -> DrainerRun | None:
     """Return who writes the downstream now; None when nobody else does, as far as one can see."""
     if stored is None or not stored.writer:
         return None
     try:
-        found = await asyncio.to_thread(writers.writer_named, parts.etcd, stored.writer)
+        found = await asyncio.to_thread(drainer_runs.run_named, parts.etcd, stored.writer)
         if found is not None:
             # Our own name: a former run, which the lock of the data-dir says is gone.
             return None if found.node_id == front.node_id else found
@@ -282,7 +291,7 @@ async def _active(parts: Parts, front: Front, stored: Checkpoint | None) -> Writ
     asked = await asyncio.gather(*(ask(n.host, stored.writer, parts.security.tls) for n in others))
     for node, answer in zip(others, asked, strict=True):
         if answer is Answer.IT_IS:
-            return Writer(node_id=node.node_id, host=node.host)
+            return DrainerRun(node_id=node.node_id, host=node.host)
     return None
 
 

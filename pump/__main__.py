@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# gRPC reads it when it is imported; its lines about callers become ours (`penstock.grpc_lines`).
+os.environ.setdefault("GRPC_VERBOSITY", "INFO")
+
 import contextlib
 import ctypes
 import gc

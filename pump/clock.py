@@ -7,16 +7,19 @@ clock, good for ages and heartbeats and for nothing that orders binlogs.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from penstock.errors import Retryable
+from penstock.errors import NeedsOperator, Retryable
 from penstock.ts import LOGICAL_BITS
 
 if TYPE_CHECKING:
     from penstock.timestamp import Oracle
+
+log = logging.getLogger(__name__)
 
 
 class ClusterClock:
@@ -37,8 +40,19 @@ class ClusterClock:
         return self._last_ts > 0
 
     async def next_ts(self) -> int:
-        """Return a new timestamp; `Retryable` when the Oracle does not answer in time."""
-        ts = await asyncio.get_running_loop().run_in_executor(self._thread, self._oracle.get_ts)
+        """Return a new timestamp; `Retryable` when the Oracle does not answer in time.
+
+        `NeedsOperator` for what it refuses at the first time. Later that is Retryable too: a Pump
+        that runs has a place among the others, and certificates are mended without a restart.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            ts = await loop.run_in_executor(self._thread, self._oracle.get_ts)
+        except NeedsOperator as error:
+            if not self.is_set:
+                raise
+            log.error("no timestamp: %s", error)
+            raise Retryable(str(error)) from error
         self._last_ts, self._last_s = ts, self._monotonic_s()
         return ts
 

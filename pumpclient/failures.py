@@ -22,6 +22,7 @@ class Reason(Enum):
     ERROR = "the Pump failed"  # This or another Pump again.
     NOT_ONLINE = "the Pump is not online"  # Another Pump; Commits are accepted.
     NO_SPACE = "the Pump is out of space"  # Another Pump, never this one again for this binlog.
+    CERTIFICATE = "a certificate is refused"  # Another Pump, never this one again for this binlog.
     INVALID = "the Pump refuses the binlog"  # No Pump will take it.
     TOO_OLD = "the Pump cannot take it"  # Another Pump, never this one again for this binlog.
     CLUSTER_MISMATCH = "the Pump is of another cluster"

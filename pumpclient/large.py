@@ -17,6 +17,7 @@ from penstock.codec import encode_binlog
 from penstock.model import Binlog
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.pieces import DATA_BYTES, before_rows
+from penstock.tls_refusal import refusal_of
 from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options, open_channel
 from pumpclient.writer import Target, failure_of, text_of
@@ -124,6 +125,9 @@ def write_large(
         except grpc.RpcError as error:
             if messages.error is not None:
                 raise messages.error from error
+            refusal = refusal_of(target.address, target.tls, error)
+            if refusal is not None:
+                return Failure(Reason.CERTIFICATE, str(refusal), messages.is_complete)
             return _failure(error, messages.is_complete)
     for refusal in ack.refusals:
         failure = failure_of(refusal)

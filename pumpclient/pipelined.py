@@ -208,6 +208,8 @@ class GroupWriter:
         told = f"pump {pump.node_id}: {failure}"
         if failure.reason is Reason.INVALID:
             return Malformed(told, hint="a smaller bound of group or transaction may help")
+        if failure.reason is Reason.CERTIFICATE:
+            return NeedsOperator(told, hint="mend the certificates, then start again")
         if failure.reason is Reason.CLUSTER_MISMATCH:
             return NeedsOperator(
                 told, hint="it belongs to another cluster: check its --etcd-urls, and this writer's"

@@ -31,8 +31,14 @@ class _Tries:
     asked: set[Pump] = field(default_factory=set)
     full: set[Pump] = field(default_factory=set)
     too_old: set[Pump] = field(default_factory=set)
+    untrusted: set[Pump] = field(default_factory=set)
     suspects: set[Pump] = field(default_factory=set)
     last: Failure | None = None
+
+    @property
+    def useless(self) -> set[Pump]:
+        """Those that will not take it, however often they are asked."""
+        return self.full | self.too_old | self.untrusted
 
 
 class Prewriter:
@@ -69,9 +75,11 @@ class Prewriter:
 
     def _next_pump(self, tries: _Tries, start_ts: int) -> Pump | None:
         """Return the Pump to ask now, None after a pause; raise when it is time to give up."""
-        pump = self._pumps.pick(start_ts, tries.count, tries.full | tries.too_old)
+        pump = self._pumps.pick(start_ts, tries.count, tries.useless)
         overdue = time.monotonic() > tries.deadline_s
         if pump is None:
+            if tries.untrusted:
+                raise _untrusted(tries.untrusted, tries.last)
             if tries.too_old:
                 raise _too_old(tries.too_old, tries.last)
             if tries.full:
@@ -105,6 +113,8 @@ class Prewriter:
             tries.full.add(pump)
         elif failure.reason is Reason.TOO_OLD:
             tries.too_old.add(pump)
+        elif failure.reason is Reason.CERTIFICATE:
+            tries.untrusted.add(pump)
         elif failure.reason is Reason.INVALID:
             raise Malformed(
                 f"pump {pump.node_id} refuses a binlog of {len(payload)} bytes: {failure.message}",
@@ -122,6 +132,14 @@ def _written(pump: Pump, payload: bytes | LargePrewrite) -> Failure | None:
     if isinstance(payload, LargePrewrite):
         return pump.write_large(payload)
     return pump.write(payload)
+
+
+def _untrusted(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
+    names = ", ".join(sorted(pump.node_id for pump in pumps))
+    return NeedsOperator(
+        f"no Pump takes the Prewrite: {names}; the last one: {last}",
+        hint="mend the certificates; what is not committed was rolled back",
+    )
 
 
 def _too_old(pumps: set[Pump], last: Failure | None) -> NeedsOperator:

@@ -41,7 +41,7 @@ _BYTES_PER_S_MIN: Final = 20 << 20
 _LARGE_BYTES_PER_S_MIN: Final = 8 << 20
 # These are nobody's fault, or the fault of the binlog and not of the Pump.
 _BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE, Reason.TOO_OLD})
-_FATAL: Final = frozenset({Reason.BROKEN, Reason.TIMED_OUT, Reason.NOT_ONLINE})
+_FATAL: Final = frozenset({Reason.BROKEN, Reason.CERTIFICATE, Reason.TIMED_OUT, Reason.NOT_ONLINE})
 
 
 class Pump:

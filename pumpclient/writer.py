@@ -25,6 +25,7 @@ import grpc
 
 from penstock.batch import encode_write_batch
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
+from penstock.tls_refusal import refusal_of
 from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options, Tls, open_channel
 from pumpclient.write_queue import PendingWrite, Session, WriteQueue
@@ -58,6 +59,10 @@ class Target:
 
 class _NotReached(Exception):
     """No connection to the Pump came about, so nothing was sent."""
+
+    def __init__(self, problem: str, reason: Reason = Reason.BROKEN) -> None:
+        super().__init__(problem)
+        self.reason = reason
 
 
 class PumpWriter:
@@ -118,7 +123,7 @@ class PumpWriter:
                     while self._converse(channel):
                         pass
             except _NotReached as error:
-                self._queue.fail_queued(Failure(Reason.BROKEN, str(error), maybe_stored=False))
+                self._queue.fail_queued(Failure(error.reason, str(error), maybe_stored=False))
 
     def _connect(self) -> grpc.Channel:
         """Return a channel whose other end is the node we want."""
@@ -140,6 +145,9 @@ class PumpWriter:
         try:
             reply = ask(penstock_pb2.StatusRequest(), timeout=self._options.connect_timeout_s)
         except grpc.RpcError as error:
+            refusal = refusal_of(self.target.address, self.target.tls, error)
+            if refusal is not None:
+                raise _NotReached(str(refusal), Reason.CERTIFICATE) from error
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise _NotReached(text_of(error)) from error
             log.info("pump %s takes one binlog per call only", self.target.node_id)

@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
+from penstock.drainer_runs import standbys
 from penstock.errors import Malformed
 from penstock.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
 from penstock.last_word import LAST_WORDS, LastWord, last_words
 from penstock.lost import LOST, LostPump, lost_pumps
 from penstock.ts import seconds_between
-from penstock.writers import standbys
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class NodeState(StrEnum):
     CLOSING = "closing"
     OFFLINE = "offline"
     STANDBY = "standby"
-    """Of a Drainer that waits for another one; never in the list that Pumps read (`writers.py`)."""
+    """Of a Drainer that waits for another one; never in the list that Pumps read (`drainer_runs.py`)."""
 
 
 class NodeKind(StrEnum):

@@ -9,15 +9,14 @@ Every connection is made with what the files hold at that moment, so certificate
 without a restart. Files that cannot be used, such as a new certificate whose key is still to come,
 are named in the log, and the last good ones serve on. Private keys are never logged.
 
-A handshake that fails is told to the log by gRPC itself, at its level INFO: the caller is only cut
-off. A wrong common name is told to the caller: UNAUTHENTICATED.
+A handshake that fails is a line in the node's log (`grpc_lines`), and the caller is only cut off:
+it finds out why by itself (`tls_refusal`). A wrong common name it gets as UNAUTHENTICATED.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import ssl
 import threading
 import weakref
@@ -126,6 +125,30 @@ class Tls:
         """Raise `NeedsOperator` when the files were never usable and are not now."""
         self._read()
 
+    def check_own(self) -> None:
+        """Raise `NeedsOperator` unless the CA has signed the certificate, and it is valid now.
+
+        Every other node would refuse it. Both ends of a handshake are played, in memory.
+        """
+        ca, cert, key = self.files
+        assert cert is not None
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.client_context()
+        server.load_cert_chain(cert, key)
+        client.check_hostname = False
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+        try:
+            for end in (*ends, ends[0]):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            raise NeedsOperator(
+                f"the certificate in {cert} is not one that the CA in {ca} vouches for:"
+                f" {error.verify_message}",
+                hint="every node would refuse it: give ssl-cert, ssl-key and ssl-ca that belong"
+                " together; see deploy/README.md",
+            ) from error
+
     @property
     def files(self) -> tuple[Path | None, Path | None, Path | None]:
         """The files of CA, certificate and key."""
@@ -139,6 +162,15 @@ class Tls:
         """Return a client's credentials for a new channel."""
         pem = self._read()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return what a plain TLS client would use, which trusts and shows the same."""
+        ca, cert, key = self.files
+        context = ssl.create_default_context(cafile=ca)
+        context.set_alpn_protocols(["h2"])
+        if cert is not None:
+            context.load_cert_chain(cert, key, password=self._refuse_passphrase)
+        return context
 
     def server_credentials(self, *, with_client_certificate: bool) -> grpc.ServerCredentials:
         """Return a server's credentials that look at the files before each handshake."""
@@ -255,22 +287,17 @@ class Security:
     """A node's settings come alive: how it lets others in, and `tls`, with which it calls them."""
 
     def __init__(self, config: SecurityConfig) -> None:
-        """Read the files; raise `NeedsOperator` when they cannot be used.
-
-        To be made before anything else uses gRPC, which decides then what it logs.
-        """
+        """Read the files; raise `NeedsOperator` when they cannot be used."""
         self.tls: Tls | None = None
         self.allowed = frozenset(config.cert_allowed_cn)
         if config.ssl_ca:
             ca, cert, key = map(Path, (config.ssl_ca, config.ssl_cert, config.ssl_key))
             self.tls = Tls(ca=ca, cert=cert, key=key)
             self.tls.check()
+            self.tls.check_own()
         self.etcd_tls = self._for("etcd", config)
         """For endpoints of etcd at https://."""
         self.pd_tls = self._for("pd", config)
-        if self.tls is not None:
-            # Why a handshake failed is logged by gRPC at this level only, and by nobody else.
-            os.environ.setdefault("GRPC_VERBOSITY", "INFO")
 
     def _for(self, whose: str, config: SecurityConfig) -> Tls:
         names = [f"{whose}_ssl_{name}" for name in ("ca", "cert", "key")]

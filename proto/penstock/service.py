@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
-from penstock import command, security
+from penstock import command, grpc_lines, security
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.logs import Logs, start_logging
 
@@ -40,11 +40,12 @@ def run(
     if not __debug__:
         sys.stderr.write("refusing to run with python -O: assertions guard the data\n")
         return command.NEEDS_OPERATOR
-    logs = start_logging(log_level, log_file, log_format)
-    try:
-        return _lived(main, logs, extra)
-    finally:
-        logs.tell_left_out(log)
+    with grpc_lines.as_ours():
+        logs = start_logging(log_level, log_file, log_format)
+        try:
+            return _lived(main, logs, extra)
+        finally:
+            logs.tell_left_out(log)
 
 
 def _lived(main: Main, logs: Logs, extra: str) -> int:

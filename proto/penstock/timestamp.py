@@ -131,7 +131,8 @@ class OracleClient:
             now_s = time.monotonic()
             for waiting in batch:
                 if waiting is turn or waiting.deadline_s <= now_s or self._closed:
-                    waiting.error = Retryable(*error.args)
+                    is_final = isinstance(error, NeedsOperator)
+                    waiting.error = error if is_final else Retryable(*error.args)
                     done.append(waiting)
             turn.error = error
         finally:

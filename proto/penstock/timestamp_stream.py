@@ -16,6 +16,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.etcd import EtcdClient, read
 from penstock.pb import pdpb_pb2
 from penstock.security import Tls, open_channel
+from penstock.tls_refusal import refusal_of
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class TsoStream:
             answer = next(call)
         except grpc.RpcError as error:
             self._end_stream()
+            if refusal := refusal_of(self._address, self._tls, error):
+                raise refusal from error
             raise Retryable(
                 f"the oracle at {self._address}: {error.code().name}: {error.details()}"
             ) from error
@@ -165,6 +168,8 @@ class PdLeader:
             try:
                 answer = _members(address, self._tls, left_s)
             except grpc.RpcError as error:
+                if refusal := refusal_of(address, self._tls, error):
+                    raise refusal from error
                 problem = f"PD at {address}: {error.code().name}: {error.details()}"
                 continue
             if answer.leader.client_urls:

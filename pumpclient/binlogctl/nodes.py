@@ -20,6 +20,7 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.settings import check_address
 from penstock.timestamp import open_oracle
+from penstock.tls_refusal import refusal_of
 from penstock.ts import compose, physical_ms
 from pumpclient.binlogctl.naming import add_node
 from pumpclient.options import Tls, open_channel
@@ -255,13 +256,11 @@ def call(
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
         except grpc.RpcError as error:
-            raise _refusal(address, error) from error
+            raise (refusal_of(address, tls, error) or _refusal(address, error)) from error
 
 
 def _refusal(address: str, error: Any) -> PenstockError:
     what = f"{address}: {error.code().name}: {error.details()}"
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED or "handshake failed" in error.details():
-        return NeedsOperator(what, hint="check --ssl-ca, --ssl-cert and --ssl-key")
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.drainer_runs import standbys
 from penstock.registry import NodeKind, Registry
-from penstock.writers import standbys
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess

@@ -1,7 +1,7 @@
 """Which run of a Drainer writes a downstream, and which Drainers stand by to take its place.
 
-/penstock/v1/writers/<writer>     JSON: the fields of `Writer`, under a lease of the run
-/penstock/v1/standbys/<node id>   JSON: the fields of `Standby`, under a lease too
+/penstock/v1/drainer-runs/<writer>   JSON: the fields of `DrainerRun`, under a lease of the run
+/penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease too
 
 `<writer>` is the random name that the run puts into the downstream's checkpoint with each commit.
 So the downstream itself says whose it is, whatever its URL looks like, and etcd says whether that
@@ -19,14 +19,14 @@ from penstock.errors import Malformed
 from penstock.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.lease import Lease
 
-WRITERS = "/penstock/v1/writers/"
+RUNS = "/penstock/v1/drainer-runs/"
 STANDBYS = "/penstock/v1/standbys/"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class DrainerRun:
     """A run that writes a downstream: its Drainer, and where that is reached."""
 
     node_id: str
@@ -82,20 +82,20 @@ class LeasedEntry:
         self._lease.close()
 
 
-def key_of(entry: Writer | Standby, writer: str) -> str:
+def key_of(entry: DrainerRun | Standby, writer: str) -> str:
     """Return where an entry is kept."""
-    return STANDBYS + entry.node_id if isinstance(entry, Standby) else WRITERS + writer
+    return STANDBYS + entry.node_id if isinstance(entry, Standby) else RUNS + writer
 
 
-def text_of(entry: Writer | Standby) -> str:
+def text_of(entry: DrainerRun | Standby) -> str:
     """Return what is stored."""
     return json.dumps(asdict(entry))
 
 
-def writer_named(etcd: EtcdClient, writer: str) -> Writer | None:
+def run_named(etcd: EtcdClient, writer: str) -> DrainerRun | None:
     """Return the live run of this name, None when etcd knows of none."""
-    found = read(etcd, WRITERS + writer)
-    return None if found is None else _parsed(lambda fields: Writer(**fields), WRITERS, found)
+    found = read(etcd, RUNS + writer)
+    return None if found is None else _parsed(lambda fields: DrainerRun(**fields), RUNS, found)
 
 
 def standbys(etcd: EtcdClient) -> Sequence[Standby]:
