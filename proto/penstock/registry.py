@@ -46,7 +46,7 @@ class NodeState(StrEnum):
     CLOSING = "closing"
     OFFLINE = "offline"
     STANDBY = "standby"
-    """Of a Drainer that waits for another one; never in the list that Pumps read (`drainer_runs.py`)."""
+    """Of a Drainer that waits for another one; never in the list that Pumps read."""
 
 
 class NodeKind(StrEnum):
