@@ -8,7 +8,8 @@ import os
 # and it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # Its lines about callers become ours (`penstock.grpc_lines`).
-os.environ.setdefault("GRPC_VERBOSITY", "INFO")
+if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
+    os.environ["GRPC_VERBOSITY"] = "INFO"
 
 import ctypes
 import logging

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 # gRPC reads it when it is imported; its lines about callers become ours (`penstock.grpc_lines`).
-os.environ.setdefault("GRPC_VERBOSITY", "INFO")
+if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
+    os.environ["GRPC_VERBOSITY"] = "INFO"
 
 import contextlib
 import ctypes
