@@ -232,7 +232,7 @@ class _Waiting:
     def _is_decided(self, verdict: Verdict) -> bool:
         active = self._role.active
         if verdict is Verdict.TAKE_OVER:
-            log.warning("drainer %s at %s has ended: taking over", active.node_id, active.host)
+            log.warning("drainer %s at %s writes no more: taking over", active.node_id, active.host)
         if verdict is Verdict.GO_ON:
             log.warning(
                 "the downstream is a copy of the one that drainer %s writes, and stands still while"

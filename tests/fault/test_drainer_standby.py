@@ -108,7 +108,8 @@ def test_a_hand_over_changes_who_writes_and_back_again(
             assert binlogctl([*hand_over, active.node_id]) == 0
             assert idle.node_id in capsys.readouterr().out
             _goes_on(etcd, idle, shop.trade(10))
-            _stands_by(active)
+            name = active.node_id
+            eventually(lambda name=name: name in {s.node_id for s in standbys(etcd)}, _BUSY_S)
             assert active.is_running
         assert in_sqlite(path) == shop.expected()
         assert binlogctl([*hand_over, two.node_id]) == 2
