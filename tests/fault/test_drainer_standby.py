@@ -4,6 +4,7 @@ the second goes on within seconds, and they never stop each other."""
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ _BUSY_S = 60.0
 
 def _stands_by(drainer: DrainerProcess) -> None:
     drainer.wait_for("this Drainer stands by(.|\n)*1 in all", 180)
+
+
+def _is_standby(etcd: Any, node_id: str) -> bool:
+    return node_id in {each.node_id for each in standbys(etcd)}
 
 
 def _goes_on(etcd: Any, drainer: DrainerProcess, commit_ts: int) -> float:
@@ -108,8 +113,7 @@ def test_a_hand_over_changes_who_writes_and_back_again(
             assert binlogctl([*hand_over, active.node_id]) == 0
             assert idle.node_id in capsys.readouterr().out
             _goes_on(etcd, idle, shop.trade(10))
-            name = active.node_id
-            eventually(lambda name=name: name in {s.node_id for s in standbys(etcd)}, _BUSY_S)
+            eventually(partial(_is_standby, etcd, active.node_id), _BUSY_S)
             assert active.is_running
         assert in_sqlite(path) == shop.expected()
         assert binlogctl([*hand_over, two.node_id]) == 2
