@@ -109,10 +109,11 @@ class Cursor:
         """Return whether the statement ends here."""
         return self.token.kind is Kind.END or self.is_sign(";")
 
-    def name(self) -> str:
-        """Read an identifier; reserved words must be quoted."""
+    def name(self, *, follows_dot: bool = False) -> str:
+        """Read an identifier; reserved words must be quoted, but for those that follow a dot."""
         token = self.token
-        if token.kind is Kind.WORD and (token.upper in RESERVED or token.text.isdigit()):
+        is_reserved = token.upper in RESERVED and not follows_dot
+        if token.kind is Kind.WORD and (is_reserved or token.text.isdigit()):
             self.fail("a name (reserved words need backticks)")
         if token.kind not in (Kind.WORD, Kind.QUOTED):
             self.fail("a name")
@@ -136,7 +137,7 @@ class Cursor:
         start = self.token.start
         first = self.name()
         if self.take_sign("."):
-            ref = TableRef(first, self.name(), start, self.last_end)
+            ref = TableRef(first, self.name(follows_dot=True), start, self.last_end)
         else:
             ref = TableRef(None, first, start, self.last_end)
         self.refs.append(ref)
@@ -153,7 +154,7 @@ class Cursor:
         """Read a column's name, which may come with its table's."""
         name = self.name()
         while self.take_sign("."):
-            name = self.name()
+            name = self.name(follows_dot=True)
         return name
 
     def integer(self) -> int:

@@ -42,7 +42,8 @@ class StatusVariables:
     default_table_encryption: int | None = None
     mariadb_hrnow_us: int | None = None
     mariadb_xid: int | None = None
-    mariadb_gtid_flags3: int | None = None
+    mariadb_gtid_flags3: tuple[int, int] | None = None
+    """What MariaDB says besides, and of an ALTER's second phase the first one's number, else 0."""
     mariadb_collations: tuple[tuple[int, int], ...] | None = None
     """character_set_collations: of a charset's own collation and the one that it has instead."""
 
@@ -98,6 +99,21 @@ class _Form:
     write: Callable[[Any], bytes]
 
 
+ALTER_BEGINS, ALTER_COMMITS, ALTER_IS_UNDONE = 2, 4, 8
+"""The phases of an ALTER under `binlog_alter_two_phase`, in MariaDB's flags."""
+
+
+def _read_flags3(body: BodyReader) -> tuple[int, int]:
+    flags = body.uint(1)
+    return flags, body.uint(8) if flags & (ALTER_COMMITS | ALTER_IS_UNDONE) else 0
+
+
+def _write_flags3(told: tuple[int, int]) -> bytes:
+    flags, number = told
+    has_number = flags & (ALTER_COMMITS | ALTER_IS_UNDONE)
+    return pack_uint(flags, 1) + (pack_uint(number, 8) if has_number else b"")
+
+
 def _number(name: str, size: int) -> _Form:
     return _Form(name, lambda body: body.uint(size), lambda value: pack_uint(value, size))
 
@@ -132,7 +148,7 @@ _FORMS = {
     20: _number("default_table_encryption", 1),
     128: _number("mariadb_hrnow_us", 3),
     129: _number("mariadb_xid", 8),
-    130: _number("mariadb_gtid_flags3", 1),
+    130: _Form("mariadb_gtid_flags3", _read_flags3, _write_flags3),
     131: _Form("mariadb_collations", _read_collations, _write_collations),
 }
 

@@ -37,7 +37,7 @@ from pumpclient.mysql.translate.names import Name, changed_tables
 from pumpclient.mysql.translate.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.refused import Refused, place_text
-from pumpclient.mysql.translate.sql import plain_text, statement_text
+from pumpclient.mysql.translate.sql import phase_to_skip, plain_text, statement_text
 from pumpclient.mysql.translate.timestamps import is_implicit, may_hold_timestamps, written_out
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,8 @@ class Statements:
         """
         ruling = _ruling(rulings.get(place_of(statement)))
         schema = statement.query.schema.decode()
+        if ruling is None and (why := phase_to_skip(statement.query.variables())):
+            return Translation((), kept, why)
         text = ""
         try:
             if ruling is None or ruling.verb is Verb.INJECT:

@@ -43,6 +43,7 @@ from pumpclient.mysql.translate.outputs import (
     Undone,
 )
 from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.translate.sequences import SequenceRows
 from pumpclient.mysql.translate.transactions import Assembler
 from pumpclient.pipelined import GroupWriter
 
@@ -197,7 +198,7 @@ class Syncer:
         found = self._parts.progress.rulings.get(place_text(end))
         return found is not None and found["verb"] == Verb.SKIP.value
 
-    def _choose(self, table_map: TableMap) -> Routed | None:
+    def _choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
         if self._catch_up.has((table_map.schema, table_map.table)):
             return None
         return self._parts.tables.choose(table_map)
@@ -236,6 +237,12 @@ class Syncer:
             log.warning("behind %s: %d rows of %s are left out", self._end, rows, ".".join(name))
 
     def _finished(self, finished: Finished) -> None:
+        if self._parts.tables.sequences.is_due:
+            # Before the checkpoint passes the rows that say so, or nobody would see them again.
+            self._submit()
+            self._writer.drain()
+            self._parts.tables.reserve_numbers()
+            self._assembler.forget_tables()
         if self._gatherer.is_large:
             self._submit()  # What is before a large transaction goes first, for it goes alone.
         origin = self._checkpoint.origin(self._parts.source_id, finished.end, finished.gtid)

@@ -7,6 +7,7 @@ want nothing of a table, there is no transcoder, and none of its rows is looked 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,12 +22,15 @@ from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.collations import built_into
 from pumpclient.mysql.translate.online import OnlineDdl
+from pumpclient.mysql.translate.sequences import SequenceRows, Sequences
 from pumpclient.mysql.translate.sql import dialect_of
 from pumpclient.mysql.translate.transcode import Transcoder
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
 
 log = logging.getLogger(__name__)
+
+_SEQUENCE = re.compile(r"\) ENGINE=\w+ SEQUENCE=1\b")
 
 
 class Routed(Transcoder):
@@ -64,8 +68,16 @@ class Tables:
         self._address = address
         self._online = online
         self._merges = merges
+        self.sequences = Sequences()
 
-    def choose(self, table_map: TableMap) -> Routed | None:
+    def reserve_numbers(self) -> None:
+        """Let the cluster's sequences go on behind the numbers that were given away."""
+        for (schema, name), sql in self.sequences.take():
+            found = self._schemas.catalog().table(schema, name)
+            if found is not None and found.is_sequence:
+                self._client.execute_ddl(sql)
+
+    def choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
         """Return what reads the rows of a table as of now, None when nobody wants them."""
         schema, name = table_map.schema, table_map.table
         if self.only is not None and (schema, name) != self.only:
@@ -75,6 +87,9 @@ class Tables:
         target = self._rules.target(schema, name)
         if self._schemas.catalog().table(*target) is None:
             self.define(schema, name)
+        known = self._schemas.catalog().table(*target)
+        if known is not None and known.is_sequence:
+            return SequenceRows(table_map, target, self.sequences)
         table = self._schemas.table(*target)
         policy = self._rules.of_rows(schema, replace(table.info, name=name))
         if policy.takes_nothing:
@@ -97,7 +112,7 @@ class Tables:
         """Create all replicated tables that the cluster lacks; return how many were created."""
         catalog = self._schemas.catalog()
         count = 0
-        for schema, name in server_tables(connection):
+        for schema, name in (*server_sequences(connection), *server_tables(connection)):
             if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
                 continue
             if catalog.table(*self._rules.target(schema, name)) is None:
@@ -116,19 +131,33 @@ class Tables:
 
 
 def server_tables(connection: Connection) -> list[tuple[str, str]]:
-    """Return schema and name of every table of a server, views aside."""
+    """Return schema and name of every table of a server, views and sequences aside."""
+    return _server_names(connection, "BASE TABLE")
+
+
+def server_sequences(connection: Connection) -> list[tuple[str, str]]:
+    """Return schema and name of every sequence of a server, none of a MySQL."""
+    return _server_names(connection, "SEQUENCE")
+
+
+def _server_names(connection: Connection, kind: str) -> list[tuple[str, str]]:
     found = rows(
         connection,
         "SELECT table_schema AS s, table_name AS t FROM information_schema.tables"
-        " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2",
+        " WHERE table_type = %s ORDER BY 1, 2",
+        kind,
     )
     return [(str(row["s"]), str(row["t"])) for row in found]
 
 
 def show_create(connection: Connection, table: tuple[str, str]) -> str:
-    """Return what SHOW CREATE TABLE says; empty for a view or a sequence."""
+    """Return what SHOW CREATE TABLE says, or SHOW CREATE SEQUENCE; empty for a view."""
     (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*table)}")
-    return str(row.get("create table", ""))
+    sql = str(row.get("create table", ""))
+    if _SEQUENCE.search(sql):
+        (row,) = rows(connection, f"SHOW CREATE SEQUENCE {quote_path(*table)}")
+        sql = str(row["create table"])
+    return sql
 
 
 def define_table(
@@ -149,7 +178,8 @@ def define_table(
     here = target(schema, name)
     ensure_schema(client, here[0], database_collation(connection, schema))
     ((version,),) = (row.values() for row in rows(connection, "SELECT VERSION()"))
-    sql = "CREATE TABLE IF NOT EXISTS" + sql.removeprefix("CREATE TABLE")
+    kind = "SEQUENCE" if sql.startswith("CREATE SEQUENCE") else "TABLE"
+    sql = f"CREATE {kind} IF NOT EXISTS" + sql.removeprefix(f"CREATE {kind}")
     sql = explicit(sql, built_into(dialect_of(version)))
     client.execute_ddl(rename_tables(sql, schema, target))
     log.info("%s.%s is defined as the server has it", *here)

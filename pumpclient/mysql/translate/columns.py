@@ -170,6 +170,8 @@ def _positions(table_map: TableMap, table: TableInfo) -> dict[int, int]:
 def _declared(wire: Column, column: ColumnInfo) -> Mapping[str, Any]:
     """Return what the server did not tell."""
     told: dict[str, Any] = {"name": column.name}
+    if column.native:  # No server ever tells these from bytes.
+        told["declared"] = column.native.lower()
     if wire.is_unsigned is None:
         told["is_unsigned"] = column.is_unsigned
     if wire.collation is None:

@@ -12,11 +12,12 @@ from pumpclient.mysql.rows.table_map import NO_TABLE, TableMap, names_of
 from pumpclient.mysql.translate.left_out import LeftOutRows
 from pumpclient.mysql.translate.outputs import RowsLeftOut, TableChanges
 from pumpclient.mysql.translate.refused import Refused
+from pumpclient.mysql.translate.sequences import SequenceRows
 from pumpclient.mysql.translate.transcode import Transcoder
 
 _KEPT_MAX = 4096
 
-Choose = Callable[[TableMap], Transcoder | None]
+Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
 """A table's transcoder as of now, None for one whose rows nobody wants; asked once for each map."""
 
 IsLeftOut = Callable[[str, str], bool]
@@ -40,7 +41,7 @@ class MappedTables:
         self._id_size = id_size
         self._rest_at = HEADER_SIZE + id_size
         self._no_table = NO_TABLE.to_bytes(id_size, "little")
-        self._kept: dict[bytes, Transcoder | LeftOutRows | None] = {}
+        self._kept: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None] = {}
         self.read_with(Checksum.NONE)
         self.statement_is_over()
 
@@ -55,7 +56,8 @@ class MappedTables:
 
     def statement_is_over(self) -> None:
         """Forget which table a number means."""
-        self._of_id: dict[bytes, Transcoder | LeftOutRows | None] = {self._no_table: None}
+        self._of_id: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None]
+        self._of_id = {self._no_table: None}
 
     def take_map(self, event: bytes, flavor: Flavor, *, is_wanted: bool) -> None:
         """Take a TABLE_MAP; rows of one that is not wanted are not looked at."""
@@ -82,7 +84,7 @@ class MappedTables:
         except Malformed:
             return None
 
-    def _made(self, body: bytes, flavor: Flavor) -> Transcoder | LeftOutRows | None:
+    def _made(self, body: bytes, flavor: Flavor) -> Transcoder | SequenceRows | LeftOutRows | None:
         if self._is_left_out(*names_of(body, self._id_size)):
             return self._left_out(body, flavor)
         return self._choose(TableMap.decode(body, flavor, id_size=self._id_size))
@@ -107,6 +109,9 @@ class MappedTables:
         if isinstance(transcoder, LeftOutRows):
             return RowsLeftOut(transcoder.name, transcoder.count(type_, body))
         try:
+            if isinstance(transcoder, SequenceRows):
+                transcoder.take(type_, body)
+                return None
             return TableChanges(transcoder, transcoder.changes(type_, body))
         except NeedsOperator as error:
             found = transcoder.table_map

@@ -14,13 +14,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.ddl.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.status import ALTER_BEGINS, ALTER_IS_UNDONE, StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.charsets import charset_of
 
 REAL_AS_FLOAT, PIPES_AS_CONCAT, ANSI_QUOTES = 1, 2, 4
+ORACLE, MAXDB = 1 << 9, 1 << 12
 NO_BACKSLASH_ESCAPES = 1 << 20
+_ORACLE_SINCE = 100300
+_SET_STATEMENT = re.compile(r"SET\s+STATEMENT\b", re.IGNORECASE)
 _MARIADB_IGNORES = range(50700, 100000)
 """Versions of MySQL that MariaDB has none of: it takes such comments for comments."""
 
@@ -33,6 +38,7 @@ _PARTS = r"""
   | (?P<double>"(?:{two}|"")*")
   | (?P<real>\bREAL\b)
   | (?P<pipes>\|\|)
+  | (?P<other_type>\b(?:TIMESTAMP|DATE|BLOB|CLOB|NUMBER|RAW|VARCHAR2)\b)
   | (?P<word>[\w$@]+)
   | (?P<other>[^'"`])
 """
@@ -82,6 +88,14 @@ def statement_text(query: Query) -> str:
         ) from error
 
 
+def phase_to_skip(variables: StatusVariables) -> str:
+    """Return why an ALTER in two phases (`binlog_alter_two_phase`) is not run here; "" if it is."""
+    flags = (variables.mariadb_gtid_flags3 or (0, 0))[0]
+    if flags & ALTER_BEGINS:
+        return "it only begins here: what ends it follows"
+    return "the server undid it" if flags & ALTER_IS_UNDONE else ""
+
+
 def plain_text(text: str, sql_mode: int, dialect: Dialect) -> str:
     """Return the same statement for the default sql_mode and without comments.
 
@@ -110,16 +124,38 @@ def plain_text(text: str, sql_mode: int, dialect: Dialect) -> str:
             kept.pop()
             piece = " "
         elif kept[-1]:
-            piece = _rewritten(kind, piece, sql_mode)
+            piece = _rewritten(kind, piece, sql_mode, dialect)
         if kept[-1] or piece == " ":
             out.append(piece)
         at = match.end()
     if len(kept) > 1:
         raise _unended(text, len(text))
-    return "".join(out).strip().rstrip(";").rstrip()
+    return _without_settings("".join(out).strip().rstrip(";").rstrip())
 
 
-def _rewritten(kind: str, piece: str, sql_mode: int) -> str:
+def _without_settings(text: str) -> str:
+    """Return what MariaDB's SET STATEMENT runs: the status variables tell what it set."""
+    if not _SET_STATEMENT.match(text):
+        return text
+    depth = 0
+    for token in read(text).tokens:
+        if token.kind is Kind.SIGN:
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+        elif token.upper == "FOR" and not depth:
+            return text[token.end :].strip()
+    return text
+
+
+def _means_another(word: str, sql_mode: int, dialect: Dialect) -> bool:
+    """Tell whether a word may be a type that a MariaDB under MAXDB or ORACLE takes for another."""
+    if dialect.flavor is not Flavor.MARIADB:
+        return False
+    if word == "TIMESTAMP":
+        return bool(sql_mode & MAXDB)
+    return bool(sql_mode & ORACLE) and dialect.version >= _ORACLE_SINCE
+
+
+def _rewritten(kind: str, piece: str, sql_mode: int, dialect: Dialect) -> str:
     if kind == "comment":
         return " "
     if kind == "double" and sql_mode & ANSI_QUOTES:
@@ -128,6 +164,11 @@ def _rewritten(kind: str, piece: str, sql_mode: int) -> str:
         return piece.replace("\\", "\\\\")
     if kind == "real" and sql_mode & REAL_AS_FLOAT:
         return "FLOAT"
+    if kind == "other_type" and _means_another(piece.upper(), sql_mode, dialect):
+        raise NeedsOperator(
+            f"{piece} means another type under its session's sql_mode",
+            hint="give the statement with the types that SHOW CREATE TABLE prints instead of it",
+        )
     if kind == "pipes" and sql_mode & PIPES_AS_CONCAT:
         raise NeedsOperator(
             "a DDL joins texts by ||, which means another thing under the default sql_mode",

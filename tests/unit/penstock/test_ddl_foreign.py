@@ -144,6 +144,7 @@ def test_a_mysql_gets_no_options_that_only_a_mariadb_has() -> None:
          ["ALTER TABLE `t` ADD x INT"]),
         ("ALTER TABLE t RENAME INDEX IF EXISTS z TO y, ALTER COLUMN IF EXISTS z SET DEFAULT 1", []),
         ("DROP TABLE t WAIT 10", ["DROP TABLE `t`"]),
+        ("RENAME TABLE t TO d.select", ["RENAME TABLE `t` TO `select`"]),
         ("TRUNCATE TABLE t NOWAIT", ["TRUNCATE TABLE `t`"]),
         ("CREATE INDEX i ON t WAIT 1 (a)", ["CREATE INDEX i ON `t` (a)"]),
         ("DROP INDEX k ON t NOWAIT", ["DROP INDEX k ON `t`"]),

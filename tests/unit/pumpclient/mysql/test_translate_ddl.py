@@ -215,3 +215,13 @@ def test_an_online_ddl_whose_beginning_was_not_seen_stops() -> None:
 def test_pieces_have_growing_origins_that_end_at_the_statements() -> None:
     origin = Origin(source="s", epoch=1, file=2, position=500)
     assert [each.position for each in origins_of(origin, 3)] == [498, 499, 500]
+
+
+@pytest.mark.parametrize(
+    ("sql", "mode"),
+    [("CREATE TABLE t (a TIMESTAMP)", 1 << 12), ("CREATE TABLE t (a DATE)", 1 << 9)],
+)
+def test_a_type_that_means_another_under_a_sql_mode_is_refused(sql: str, mode: int) -> None:
+    with pytest.raises(NeedsOperator, match="means another type"):
+        plain_text(sql, mode, MARIADB)
+    assert plain_text(sql, mode, MYSQL) == sql

@@ -1,0 +1,128 @@
+"""A MariaDB's sequences: how far their numbers were given away, from rows in the binlog. Pure.
+
+NEXTVAL logs a row of its sequence when a cache of numbers is begun: the first number that is not in
+it. The rows that got these numbers have them in their images, so nothing depends on the sequence
+until the application moves to the downstream. Then its next number must not be one that was given
+away. To make a DDL of every such row would be much, with NOCACHE one for each number; so one is
+made only when the numbers pass what the downstream has reserved, and it reserves many more:
+
+    upstream     1 … 1000 in a cache     next 1001
+    downstream   RESTART WITH 101001     nothing to do until the upstream comes to 101001
+
+So the downstream is ahead, never behind: it leaves numbers out, and gives none twice. A sequence
+that begins again at its end (CYCLE) promises no such thing upstream, and gets its number as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.ddl.lexer import quote_path
+from penstock.errors import Malformed
+from pumpclient.mysql.rows.decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+
+_CACHES_RESERVED = 100
+_NUMBERS_RESERVED_MIN = 10_000
+_COLUMNS = (
+    "next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment",
+    "cache_size", "cycle_option", "cycle_count",
+)  # fmt: skip
+_UNSIGNED = ("cache_size", "cycle_option")
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a sequence's row says."""
+
+    next: int
+    lowest: int
+    highest: int
+    increment: int
+    cache: int
+    cycles: bool
+
+    def reserved(self) -> int:
+        """Return the number that a downstream is to go on with."""
+        if self.cycles:
+            return min(max(self.next, self.lowest), self.highest)
+        step = self.increment or 1  # 0 stands for the session's auto_increment_increment.
+        count = max(self.cache * _CACHES_RESERVED, _NUMBERS_RESERVED_MIN)
+        return min(max(self.next + step * count, self.lowest), self.highest)
+
+    def is_within(self, reserved: int) -> bool:
+        """Tell whether a downstream that goes on with `reserved` gives no number twice."""
+        if self.cycles:
+            return self.next == reserved
+        return self.next >= reserved if self.increment < 0 else self.next <= reserved
+
+
+class Sequences:
+    """The sequences of one source, as far as this process has seen rows of theirs."""
+
+    def __init__(self) -> None:
+        """Know none: the first row of each makes a DDL."""
+        self._reserved: dict[Name, int] = {}
+        self._waiting: dict[Name, int] = {}
+
+    def note(self, name: Name, numbers: Numbers) -> None:
+        """Take what a row of a sequence says."""
+        known = self._waiting.get(name, self._reserved.get(name))
+        if known is None or not numbers.is_within(known):
+            self._waiting[name] = numbers.reserved()
+
+    @property
+    def is_due(self) -> bool:
+        """True when a downstream has to reserve more."""
+        return bool(self._waiting)
+
+    def take(self) -> Iterator[tuple[Name, str]]:
+        """Yield each sequence that has to reserve more, and the DDL; it counts as run then."""
+        while self._waiting:
+            name, number = self._waiting.popitem()
+            self._reserved[name] = number
+            yield name, f"ALTER SEQUENCE {quote_path(*name)} RESTART WITH {number}"
+
+
+class SequenceRows:
+    """Reads the rows of one sequence; stands where the transcoder of a table stands."""
+
+    def __init__(
+        self, table_map: TableMap, name: Name, sequences: Sequences, id_size: int = TABLE_ID_SIZE
+    ) -> None:
+        """`name` is the sequence's here. Raises `Malformed` for a table that is none."""
+        if len(table_map.columns) != len(_COLUMNS):
+            raise Malformed(
+                f"{table_map.name} is a sequence here and a table of {len(table_map.columns)}"
+                " columns there",
+                hint="drop the sequence here, or leave the table out",
+            )
+        told: dict[int, dict[str, Any]] = {
+            n: {"name": column, "is_unsigned": wire.is_unsigned or column in _UNSIGNED}
+            for n, (column, wire) in enumerate(zip(_COLUMNS, table_map.columns, strict=True))
+        }
+        self.table_map = table_map.completed(told)
+        self._name = name
+        self._sequences = sequences
+        self._decoder: Decoder = decoder_for(self.table_map, id_size=id_size)
+
+    def take(self, type_: int, body: bytes) -> None:
+        """Note what the rows of an event say; raise `Malformed` for what is no row."""
+        for _, after in self._decoder.changes(type_, body):
+            if after is not None:
+                row = dict(zip(_COLUMNS, after, strict=True))
+                self._sequences.note(
+                    self._name,
+                    Numbers(
+                        int(row["next_not_cached_value"]),
+                        int(row["minimum_value"]),
+                        int(row["maximum_value"]),
+                        int(row["increment"]),
+                        int(row["cache_size"]),
+                        bool(row["cycle_option"]),
+                    ),
+                )

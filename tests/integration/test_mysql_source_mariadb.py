@@ -1,0 +1,109 @@
+"""What only a MariaDB has, from it to the Pumps: sequences, UUID and INET columns, phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.ddl import Catalog
+from penstock.history import History
+from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.source_rig import SourceRig, cleared
+
+pytestmark = pytest.mark.mariadb
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+    home = tmp_path_factory.mktemp("mariadb-source-server")
+    options = ("--binlog-row-metadata=FULL", "--binlog-alter-two-phase=1")
+    with binlog_server(home, 1, *options) as running:
+        yield running
+
+
+def history(rig: SourceRig) -> tuple[Catalog, list[str]]:
+    found = History(rig.etcd).jobs()
+    catalog = Catalog()
+    for job in found:
+        catalog.apply(job)
+    return catalog, [job.query for job in found]
+
+
+def test_uuids_and_addresses_arrive_as_the_texts_that_the_server_shows(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    cleared(server)
+    server.run(
+        "CREATE TABLE shop.u (id UUID PRIMARY KEY, f INET4, s INET6, n INT) ",
+        "INSERT INTO shop.u VALUES ('123e4567-e89b-12d3-a456-426655440000', '1.2.3.4', '::1', 1)",
+        "INSERT INTO shop.u VALUES ('f47ac10b-58cc-4372-a567-0e02b2c3d479', '0.0.0.0',"
+        " '2001:db8::ff00:42:8329', 2), ('00112233-4455-0077-8899-AABBCCDDEE00', NULL,"
+        " '::ffff:1.2.3.4', 3), ('00000000-0000-0000-0000-000000000000', '255.0.0.0', '::', 4)",
+    )
+    rig.begin(server)
+    rig.source.catch_up(server)
+    server.run(
+        "UPDATE shop.u SET s = NULL, f = '10.0.0.1' WHERE n = 1",
+        "DELETE FROM shop.u WHERE n = 2",
+        "ALTER TABLE shop.u ADD COLUMN later UUID DEFAULT '123e4567-e89b-12d3-a456-426655440000'",
+        "INSERT INTO shop.u (id, n) VALUES (uuid(), 5)",
+    )
+    rig.source.catch_up(server)
+    assert rig.source.stop() == 0
+    wanted = server.query(
+        "SELECT CAST(id AS CHAR), CAST(f AS CHAR), CAST(s AS CHAR), n, CAST(later AS CHAR)"
+        " FROM shop.u"
+    )
+    assert rig.downstream().rows("shop.u") == sorted(wanted)
+
+
+def test_rows_with_numbers_of_a_sequence_arrive_and_the_downstream_reserves_them(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    cleared(server)
+    server.run("CREATE SEQUENCE shop.before", "DO NEXTVAL(shop.before)")
+    rig.begin(server)
+    server.run(
+        "CREATE SEQUENCE shop.s CACHE 10",
+        "CREATE TABLE shop.q (id INT PRIMARY KEY DEFAULT NEXTVAL(shop.s), v INT)",
+        "INSERT INTO shop.q (v) VALUES (1), (2)",
+        "INSERT INTO shop.q (v) SELECT seq FROM shop.seq_1_to_300",
+        "DO NEXTVAL(shop.before)",
+    )
+    rig.source.catch_up(server)
+    server.run("INSERT INTO shop.q (v) VALUES (3)")
+    rig.source.catch_up(server)
+    assert rig.source.stop() == 0
+    rig.check(server, "shop.q")
+    catalog, queries = history(rig)
+    found = catalog.table("shop", "s")
+    assert found is not None
+    assert found.is_sequence
+    reserved = [q for q in queries if "RESTART" in q and "`s`" in q]
+    (text,) = reserved  # One for hundreds of rows of the sequence.
+    ((given,),) = server.query("SELECT next_not_cached_value FROM shop.s")
+    assert int(text.rpartition(" ")[2]) >= given
+
+
+def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    cleared(server)
+    server.run("INSERT INTO shop.t VALUES (1, 'a'), (2, 'a')")
+    rig.begin(server)
+    server.run("ALTER TABLE shop.t ADD COLUMN w INT")
+    with pytest.raises(Exception, match="Duplicate entry"):
+        server.run("ALTER TABLE shop.t ADD UNIQUE twice (v(10))")
+    server.run(
+        "SET STATEMENT lock_wait_timeout = 5 FOR ALTER TABLE shop.t RENAME COLUMN w TO x",
+        "INSERT INTO shop.t VALUES (3, 'b', 7)",
+    )
+    rig.source.catch_up(server)
+    assert rig.source.stop() == 0
+    rig.check(server)
+    catalog, _ = history(rig)
+    table = catalog.table("shop", "t")
+    assert table is not None
+    assert [c.name for c in table.columns] == ["id", "v", "x"]
+    assert not table.indexes
