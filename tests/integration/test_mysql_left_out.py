@@ -10,20 +10,30 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.binlog_server import (
+    MARIADB,
+    MYSQL,
+    AnyBinlogServer,
+    make_server,
+    on_servers,
+    running,
+)
 from tests.kit.source_rig import SourceRig, cleared
 from tests.kit.sourcing import SourceProcess, rows_of
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+@pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AnyBinlogServer]:
     home = tmp_path_factory.mktemp("left-out-server")
-    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
-        yield running
+    made = make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)
+    with running(made) as server:
+        yield server
 
 
 @pytest.fixture
-def fresh(server: BinlogServer) -> BinlogServer:
+def fresh(server: AnyBinlogServer) -> AnyBinlogServer:
     """The server, with `shop.t` and `shop.bad (id, v)` and nothing else."""
     cleared(server).run("CREATE TABLE shop.bad (id INT PRIMARY KEY, v LONGTEXT)")
     return server
@@ -42,7 +52,7 @@ MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
 
 
 def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go_on(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
     fresh.run("INSERT INTO shop.bad VALUES (1, 'a'), (2, 'b')")
@@ -80,7 +90,7 @@ def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go
 
 
 def test_a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
     fresh.run("INSERT INTO shop.bad VALUES (1, 'a')", "INSERT INTO shop.t VALUES (1, 'a')")
@@ -107,7 +117,7 @@ def test_a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation(
 
 
 def test_one_event_that_cannot_be_followed_can_be_left_out_alone(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
     fresh.run("INSERT INTO shop.bad VALUES (1, 'a'), (2, 'b')")
@@ -124,7 +134,7 @@ def test_one_event_that_cannot_be_followed_can_be_left_out_alone(
 
 
 def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
     fresh.run(
@@ -144,7 +154,7 @@ def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
 
 
 def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_was_left_out(
-    rig: SourceRig, fresh: BinlogServer, tmp_path: Path
+    rig: SourceRig, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
     source = rig.begin(fresh)
     fresh.insert(2)

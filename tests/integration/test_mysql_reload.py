@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.binlog_server import (
+    MYSQL,
+    AnyBinlogServer,
+    make_server,
+    numbers,
+    on_servers,
+    running,
+)
 from tests.kit.source_rig import SourceRig, bulk, cleared
 from tests.kit.sourcing import LONG_S, SourceProcess
 from tests.kit.wait import eventually
@@ -19,15 +26,18 @@ from tests.kit.wait import eventually
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+@pytest.fixture(scope="module", params=on_servers(MYSQL))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AnyBinlogServer]:
     home = tmp_path_factory.mktemp("reload-server")
-    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
-        yield running
+    made = make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)
+    with running(made) as server:
+        yield server
 
 
 @pytest.fixture
-def fresh(server: BinlogServer) -> BinlogServer:
+def fresh(server: AnyBinlogServer) -> AnyBinlogServer:
     """The server, with `shop.t` and `shop.bad (id, v)` and nothing else."""
     cleared(server).run("CREATE TABLE shop.bad (id INT PRIMARY KEY, v LONGTEXT)")
     return server
@@ -44,7 +54,7 @@ def is_whole(source: SourceProcess) -> bool:
 
 
 @contextmanager
-def writing(server: BinlogServer) -> Iterator[None]:
+def writing(server: AnyBinlogServer) -> Iterator[None]:
     """Change both tables all the time, in transactions of both."""
     stopped = threading.Event()
 
@@ -70,10 +80,10 @@ def writing(server: BinlogServer) -> Iterator[None]:
 
 
 def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
-    fresh.run("INSERT INTO shop.bad SELECT seq, CONCAT('row ', seq) FROM shop.seq_1_to_2000")
+    fresh.run(f"INSERT INTO shop.bad SELECT seq, CONCAT('row ', seq) FROM {numbers(2000)}")
     with writing(fresh):
         fresh.run(MINIMAL, "UPDATE shop.bad SET v = 'by one session' WHERE id % 3 = 0")
         status = source.fails()
@@ -89,7 +99,7 @@ def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
 
 
 def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=200_000)
     bulk(fresh, 3000, 0, 100)
@@ -119,7 +129,7 @@ def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
     ids=["renamed", "dropped", "emptied"],
 )  # fmt: skip
 def test_a_table_that_is_moved_or_emptied_while_it_is_loaded_is_loaded_as_it_is_then(
-    rig: SourceRig, fresh: BinlogServer, statements: list[str], reloaded: str
+    rig: SourceRig, fresh: AnyBinlogServer, statements: list[str], reloaded: str
 ) -> None:
     source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=50_000)
     fresh.run("INSERT INTO shop.t VALUES (1, 'followed')")
@@ -142,7 +152,7 @@ def test_a_table_that_is_moved_or_emptied_while_it_is_loaded_is_loaded_as_it_is_
 
 
 def test_a_reload_that_cannot_be_says_why_and_drops_nothing(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
     fresh.run("INSERT INTO shop.bad VALUES (1, 'a')")
@@ -165,7 +175,7 @@ def test_a_reload_that_cannot_be_says_why_and_drops_nothing(
 
 
 def test_the_reload_of_a_table_that_the_server_lost_drops_it(
-    rig: SourceRig, fresh: BinlogServer
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
     source.catch_up(fresh)

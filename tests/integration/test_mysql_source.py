@@ -11,23 +11,33 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.binlog_server import (
+    MARIADB,
+    MYSQL,
+    AnyBinlogServer,
+    make_server,
+    on_servers,
+    running,
+)
 from tests.kit.sourcing import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+@pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AnyBinlogServer]:
     home = tmp_path_factory.mktemp("source-server")
-    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
-        yield running
+    made = make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)
+    with running(made) as server:
+        yield server
 
 
 @pytest.fixture
-def fresh(server: BinlogServer) -> BinlogServer:
+def fresh(server: AnyBinlogServer) -> AnyBinlogServer:
     """The server, without anything that an earlier test made."""
     server.drop_user_databases()
-    server.run("RESET MASTER")
+    server.reset_binlog()
     return server
 
 
@@ -38,7 +48,7 @@ def downstream(etcd: Any, url: str, pumps: list[Any]) -> Downstream:
 
 
 def test_rows_and_ddl_come_out_as_they_are_on_the_server(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: BinlogServer, tmp_path: Path
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     source = SourceProcess(tmp_path / "source", etcd_server.url, fresh)
@@ -65,13 +75,13 @@ def test_rows_and_ddl_come_out_as_they_are_on_the_server(
 
 
 def test_start_points_filters_and_routes_bring_what_they_should(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: BinlogServer, tmp_path: Path
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
     pumps = [pump_factory(etcd_server.url)]
     fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
     fresh.run("CREATE TABLE shop.hidden (id INT PRIMARY KEY)")
     fresh.insert(5)
-    ((gtid,),) = fresh.query("SELECT @@global.gtid_binlog_pos")
+    gtid = fresh.gtids
     fresh.run("FLUSH BINARY LOGS")
     fresh.insert(5, first=10)
     file, position = fresh.end()
@@ -91,7 +101,7 @@ def test_start_points_filters_and_routes_bring_what_they_should(
         target-schema = "%s"
         target-table = "r"
     """
-    starts = {"by_gtid": str(gtid), "by_place": f"{file}:{position}", "by_current": "current"}
+    starts = {"by_gtid": gtid, "by_place": f"{file}:{position}", "by_current": "current"}
     sources = []
     for name, start in starts.items():
         source = SourceProcess(
@@ -114,7 +124,7 @@ def test_start_points_filters_and_routes_bring_what_they_should(
 
 
 def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: BinlogServer, tmp_path: Path
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
     pumps = [pump_factory(etcd_server.url)]
     fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")

@@ -1,4 +1,4 @@
-"""A MariaDB that writes a binlog, and what tests compare a relay log of it with."""
+"""Servers that write a binlog, of every flavour, and what a relay log of them is compared with."""
 
 from __future__ import annotations
 
@@ -6,29 +6,50 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from deploy.local.mariadb import binlog_options
+import pytest
+
+from deploy.local import mariadb as local_mariadb
+from deploy.local import mysql as local_mysql
 from deploy.local.programs import program
+from deploy.local.sql_server import SqlServer, Unpacked
 from pumpclient.mysql.events.types import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.fix_mariadb import MariadbServer, drop_user_databases
 from tests.kit.wait import eventually
 
 FLAGS_AT = 4 + 17
 PURGE_S_MAX = 90
+MARIADB, MYSQL, MARIADB_NEW = "mariadb-10.11", "mysql-9", "mariadb-11.8"
 
 
-class BinlogServer(MariadbServer):
-    """Writes row events with checksums, unless told otherwise; its uuid is `0-<server_id>`."""
-
-    def __init__(self, home: Path, server_id: int = 1, *more: str) -> None:
-        options = (
-            *binlog_options(server_id),
-            "--max-allowed-packet=1G",
-            "--innodb-flush-log-at-trx-commit=0",
-            *more,
+def on_servers(*fast: str) -> list[Any]:
+    """Return the parameters of a test for all servers; on those not named it is slow."""
+    return [
+        pytest.param(
+            kind,
+            marks=[
+                pytest.mark.mysql if kind == MYSQL else pytest.mark.mariadb,
+                *[pytest.mark.slow] * (kind not in fast),
+            ],
         )
-        super().__init__(home, buffer_pool_mib=32, options=options)
+        for kind in (MARIADB, MYSQL, MARIADB_NEW)
+    ]
+
+
+def numbers(count: int) -> str:
+    """Return a table expression with the numbers from 1 on in its column `seq`, for any server."""
+    return (
+        "(WITH RECURSIVE counted (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM counted"
+        f" WHERE seq < {count}) SELECT seq FROM counted) AS numbers"
+    )
+
+
+class _Binlogs(SqlServer):
+    """What tests ask of a server that writes a binlog."""
+
+    is_mysql = False
 
     @property
     def address(self) -> ServerAddress:
@@ -40,9 +61,30 @@ class BinlogServer(MariadbServer):
         """The names of its files."""
         return [str(row[0]) for row in self.query("SHOW BINARY LOGS")]
 
+    @property
+    def gtids(self) -> str:
+        """All that it has executed."""
+        name = "gtid_executed" if self.is_mysql else "gtid_binlog_pos"
+        return str(self.query(f"SELECT @@global.{name}")[0][0]).replace("\n", "")
+
     def file(self, name: str) -> Path:
         """Where a file is."""
         return self.home / "data" / name
+
+    def reset_binlog(self) -> None:
+        """Begin the binlog again, with file number 1 and no GTIDs."""
+        self.run("RESET BINARY LOGS AND GTIDS" if self.is_mysql else "RESET MASTER")
+
+    def end_prepared(self) -> None:
+        """Roll back what XA prepared, which would hold its tables."""
+        if self.is_mysql:
+            for format_, global_size, _, name in self.query("XA RECOVER CONVERT XID"):
+                digits = str(name).removeprefix("0x")
+                parts = digits[: 2 * global_size], digits[2 * global_size :]
+                self.run(f"XA ROLLBACK X'{parts[0]}', X'{parts[1]}', {format_}")
+        else:
+            for *_, name in self.query("XA RECOVER FORMAT='SQL'"):
+                self.run(f"XA ROLLBACK {name}")
 
     def insert(self, count: int, first: int = 0, table: str = "shop.t") -> None:
         """Commit `count` transactions of one row."""
@@ -70,6 +112,10 @@ class BinlogServer(MariadbServer):
 
         eventually(is_purged, PURGE_S_MAX)
 
+    def drop_user_databases(self) -> None:
+        """Drop every database that a test may have made."""
+        drop_user_databases(self)
+
     def raw(self, into: Path, first: str) -> None:
         """Let mariadb-binlog fetch all files from `first` on into a folder."""
         command = [program("mariadb-binlog", "mysqlbinlog"), "--no-defaults", "--raw"]
@@ -79,10 +125,65 @@ class BinlogServer(MariadbServer):
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
+_OPTIONS = ("--max-allowed-packet=1G", "--innodb-flush-log-at-trx-commit=0")
+
+
+class BinlogServer(_Binlogs, MariadbServer):
+    """A MariaDB; writes row events with checksums, unless told otherwise.
+
+    Its uuid is `0-<server_id>`.
+    """
+
+    def __init__(
+        self, home: Path, server_id: int = 1, *more: str, unpacked: Unpacked | None = None
+    ) -> None:
+        """`unpacked` is not the machine's own."""
+        options = (
+            *local_mariadb.binlog_options(server_id),
+            *_OPTIONS,
+            "--max-recursive-iterations=1000000",
+            *more,
+        )
+        super().__init__(home, buffer_pool_mib=32, options=options, unpacked=unpacked)
+
+
+class MysqlBinlogServer(_Binlogs, local_mysql.MysqlServer):
+    """A MySQL 9, with GTIDs."""
+
+    is_mysql = True
+
+    def __init__(self, home: Path, server_id: int = 1, *more: str) -> None:
+        options = (
+            *local_mysql.binlog_options(server_id),
+            *_OPTIONS,
+            "--cte-max-recursion-depth=1000000",
+            *more,
+        )
+        super().__init__(home, buffer_pool_mib=32, options=options)
+
+
+AnyBinlogServer = BinlogServer | MysqlBinlogServer
+
+
+def make_server(home: Path, server_id: int = 1, *more: str, kind: str = MARIADB) -> AnyBinlogServer:
+    """Return a server of a kind, not yet installed."""
+    if kind == MYSQL:
+        return MysqlBinlogServer(home, server_id, *more)
+    unpacked = Unpacked("mariadb") if kind == MARIADB_NEW else None
+    return BinlogServer(home, server_id, *more, unpacked=unpacked)
+
+
 @contextmanager
 def binlog_server(home: Path, server_id: int = 1, *more: str) -> Iterator[BinlogServer]:
-    """Install and start one, with a table `shop.t (id, v)`."""
-    server = BinlogServer(home, server_id, *more)
+    """Install and start a MariaDB, with a table `shop.t (id, v)`."""
+    with running(BinlogServer(home, server_id, *more)) as server:
+        assert isinstance(server, BinlogServer)
+        yield server
+
+
+@contextmanager
+def running(server: AnyBinlogServer) -> Iterator[AnyBinlogServer]:
+    """Install and start a server, with a table `shop.t (id, v)`."""
     server.install()
     server.start()
     try:
@@ -92,7 +193,7 @@ def binlog_server(home: Path, server_id: int = 1, *more: str) -> Iterator[Binlog
         server.stop()
 
 
-def make_table(server: BinlogServer) -> None:
+def make_table(server: SqlServer) -> None:
     """Create `shop.t`."""
     server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deploy.local.sql_server import SqlServer
 from pumpclient import PumpClient
-from tests.kit.binlog_server import BinlogServer
+from tests.kit.binlog_server import AnyBinlogServer, make_table, numbers
 from tests.kit.sourcing import Downstream, SourceProcess, rows_of
 
+_Server = TypeVar("_Server", bound=AnyBinlogServer)
 
-def cleared(server: BinlogServer) -> BinlogServer:
+
+def cleared(server: _Server) -> _Server:
     """Return the server with one file and nothing that an earlier test made but `shop.t`."""
-    for *_, name in server.query("XA RECOVER FORMAT='SQL'"):
-        server.run(f"XA ROLLBACK {name}")  # It would hold its tables for ever.
+    server.end_prepared()
     server.drop_user_databases()
-    server.run(
-        "RESET MASTER",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)",
-    )
+    server.reset_binlog()
+    make_table(server)
     return server
 
 
-def bulk(server: BinlogServer, rows: int, first: int, value_bytes: int) -> None:
+def bulk(server: SqlServer, rows: int, first: int, value_bytes: int) -> None:
     """Commit one transaction of many rows of `shop.t`."""
     server.run(
-        f"INSERT INTO shop.t SELECT seq + {first}, REPEAT('x', {value_bytes})"
-        f" FROM shop.seq_1_to_{rows}"
+        f"INSERT INTO shop.t SELECT seq + {first}, REPEAT('x', {value_bytes}) FROM {numbers(rows)}"
     )
 
 

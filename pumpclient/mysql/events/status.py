@@ -40,6 +40,8 @@ class StatusVariables:
     default_collation_utf8mb4: int | None = None
     sql_require_primary_key: int | None = None
     default_table_encryption: int | None = None
+    mysql_code_21: int | None = None
+    """What MySQL 9 writes with statements that change rows; it has no public name."""
     mariadb_hrnow_us: int | None = None
     mariadb_xid: int | None = None
     mariadb_gtid_flags3: tuple[int, int] | None = None
@@ -146,6 +148,7 @@ _FORMS = {
     18: _number("default_collation_utf8mb4", 2),
     19: _number("sql_require_primary_key", 1),
     20: _number("default_table_encryption", 1),
+    21: _number("mysql_code_21", 1),
     128: _number("mariadb_hrnow_us", 3),
     129: _number("mariadb_xid", 8),
     130: _Form("mariadb_gtid_flags3", _read_flags3, _write_flags3),

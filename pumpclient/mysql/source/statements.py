@@ -129,8 +129,8 @@ class Statements:
     def tables_of(self, statement: Statement) -> tuple[Name, ...]:
         """Return the replicated tables that a statement changes, as far as that is sure."""
         schema = statement.query.schema.decode()
-        mode = statement.query.variables().sql_mode or 0
         try:
+            mode = statement.query.variables().sql_mode or 0
             text = plain_text(statement_text(statement.query), mode, statement.dialect)
         except NeedsOperator:
             return ()
