@@ -1,4 +1,4 @@
-"""Random histories on a real MariaDB: its binlog, transcoded, is what its tables hold."""
+"""Random histories on real servers: their binlogs, transcoded, are what their tables hold."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.sql_server import SqlServer
 from penstock.datum.rows import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.model import MutationType
@@ -181,6 +182,83 @@ def test_what_was_transcoded_is_what_the_server_holds(
         mariadb_binlog.query("SET GLOBAL log_bin_compress = 0")
 
 
+JSON_CHANGES = (
+    "CREATE TABLE documents (id INT PRIMARY KEY, j JSON, k JSON, v INT)",
+    "INSERT INTO documents SELECT 1, JSON_OBJECT('a', REPEAT('x', 900), 'n', 1.5, 'l', JSON_ARRAY("
+    "1, 2, 3)), JSON_ARRAY(REPEAT('y', 300), NULL), 7",
+    "INSERT INTO documents SELECT id + 1, j, k, NULL FROM documents",
+    "UPDATE documents SET j = JSON_SET(j, '$.n', 2, '$.new', 'ü'), v = 8",
+    "UPDATE documents SET j = JSON_REPLACE(j, '$.l[1]', JSON_OBJECT()), k = JSON_SET(k, '$[1]', 1)",
+    "UPDATE documents SET j = JSON_REMOVE(j, '$.l[0]', '$.a') WHERE id = 2",
+    "UPDATE documents SET k = NULL WHERE id = 1",
+)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "compression", "options"),
+    [("FULL", "OFF", ""), ("MINIMAL", "ON", "PARTIAL_JSON"), ("FULL", "ON", "PARTIAL_JSON")],
+)
+def test_what_a_mysql_logs_comes_to_what_it_holds_in_every_form_that_it_has(
+    mysql: SqlServer, metadata: str, compression: str, options: str
+) -> None:
+    schema = f"m_{metadata.lower()}_{compression.lower()}"
+    connection = mysql.connect()
+    try:
+        cursor = connection.cursor()
+        cursor.execute("RESET BINARY LOGS AND GTIDS")
+        cursor.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
+        cursor.execute(f"SET SESSION binlog_transaction_compression = {compression}")
+        cursor.execute(f"SET SESSION binlog_row_value_options = '{options}'")
+        cursor.execute("SET gtid_next = 'AUTOMATIC:tagged'")
+        write_history(cursor, schema, seed=len(metadata + options))
+        for sql in JSON_CHANGES:
+            cursor.execute(sql)
+        follower = Follower(schema)
+        assert follower.follow(mysql.home / "data") > 30
+        tables = list(follower.catalog.tables(schema))
+        assert len(tables) == 4
+        for owner, table in tables:
+            compare(cursor, owner, table, follower.rows.get(table.id, {}), is_mysql=True)
+    finally:
+        connection.close()
+        mysql.query("SET GLOBAL binlog_row_metadata = MINIMAL")
+
+
+def test_a_mysql_frames_xa_selects_and_many_tables_in_its_own_way(mysql: SqlServer) -> None:
+    connection, other = mysql.connect(), mysql.connect()
+    try:
+        cursor = connection.cursor()
+        for sql in (
+            "RESET BINARY LOGS AND GTIDS", "CREATE DATABASE frames", "USE frames",
+            "CREATE TABLE a (id INT PRIMARY KEY)",
+            "XA START 'x', 'y', 5", "INSERT INTO a VALUES (1)", "XA END 'x', 'y', 5",
+            "XA PREPARE 'x', 'y', 5",
+        ):  # fmt: skip
+            cursor.execute(sql)
+        other.cursor().execute("INSERT INTO frames.a VALUES (2)")
+        for sql in (
+            "XA COMMIT 'x', 'y', 5",
+            "XA START 'z'", "INSERT INTO a VALUES (3)", "XA END 'z'", "XA COMMIT 'z' ONE PHASE",
+            "XA START 'r'", "INSERT INTO a VALUES (4)", "XA END 'r'", "XA PREPARE 'r'",
+            "XA ROLLBACK 'r'",
+            "CREATE TABLE c (PRIMARY KEY (id)) SELECT id FROM a",
+            "CREATE TABLE gone (id INT)", "INSERT INTO gone VALUES (7)",
+            "CREATE TEMPORARY TABLE tmp (id INT)", "INSERT INTO tmp VALUES (1)",
+            "RENAME TABLE a TO b, c TO a", "CREATE TABLE d LIKE a", "DROP TABLE d, gone",
+        ):  # fmt: skip
+            cursor.execute(sql)
+        follower = Follower("frames")
+        follower.follow(mysql.home / "data")
+        held = {t.name: follower.rows.get(t.id, {}) for _, t in follower.catalog.tables("frames")}
+        assert {name: sorted(map(str, rows)) for name, rows in held.items()} == {
+            "a": ["1", "2", "3"],
+            "b": ["1", "2", "3"],
+        }
+    finally:
+        connection.close()
+        other.close()
+
+
 def test_the_servers_own_framing_of_xa_selects_and_many_tables(
     mariadb_binlog: MariadbServer,
 ) -> None:
@@ -220,7 +298,12 @@ def test_the_servers_own_framing_of_xa_selects_and_many_tables(
 
 
 def compare(
-    cursor: Any, schema: str, table: TableInfo, rows: dict[object, tuple[object, ...]]
+    cursor: Any,
+    schema: str,
+    table: TableInfo,
+    rows: dict[object, tuple[object, ...]],
+    *,
+    is_mysql: bool = False,
 ) -> None:
     """Write what was decoded into a twin of the table, and let the server compare the two."""
     twin = f"{schema}.{table.name}_twin"
@@ -242,10 +325,11 @@ def compare(
         assert list(cursor.fetchall()) == [], (table.name, where)
     for column in table.columns:
         if column.tp.name == "JSON":
+            a, b = f"a.{column.name}", f"b.{column.name}"
+            same = f"{a} <=> {b}" if is_mysql else f"JSON_EQUALS({a}, {b}) <=> 1"
             cursor.execute(
                 f"SELECT COUNT(*) FROM {twin} a JOIN {schema}.{table.name} b USING (id) WHERE NOT"
-                f" (JSON_EQUALS(a.{column.name}, b.{column.name}) <=> 1 OR"
-                f" a.{column.name} IS NULL AND b.{column.name} IS NULL)"
+                f" ({same} OR {a} IS NULL AND {b} IS NULL)"
             )
             assert cursor.fetchone()[0] == 0, column.name
     cursor.execute("SET sql_log_bin = 1")
