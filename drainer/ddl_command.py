@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from drainer import consequences
 from drainer.config import DrainerConfig
@@ -34,6 +35,7 @@ from penstock.ddl.parse import parse
 from penstock.errors import NeedsOperator
 from penstock.etcd import EtcdClient, connect
 from penstock.history import History
+from penstock.output import take_output, write
 from penstock.registry import Registry
 from penstock.schema import DdlJob, TableInfo
 from penstock.security import Security
@@ -51,18 +53,24 @@ commands about a DDL that stops the Drainer; they take the Drainer's own setting
   drainer ddl replace <commit_ts> "<sql>"  go on with another statement in its place
   drainer ddl skip <commit_ts>             go on without it; what it brings is left out, counted
   drainer ddl undo <commit_ts>             take an override back
+each takes -o json, too
 """
 
 
 def main(argv: Sequence[str]) -> int:
     """Carry out one command and return the exit code; raise what `penstock.command` sorts."""
-    verb, *rest = argv or ("",)
-    shown = [USAGE.rstrip()] if verb in ("--help", "-h", "help") else _run(verb, rest)
-    sys.stdout.write("".join(f"{line}\n" for line in shown))
+    form, arguments = take_output(argv)
+    verb, *rest = arguments or ("",)
+    if verb in ("--help", "-h", "help"):
+        sys.stdout.write(USAGE)
+        return 0
+    shown, facts = _run(verb, rest)
+    write(form, facts, "\n".join(shown))
     return 0
 
 
-def _run(verb: str, rest: Sequence[str]) -> list[str]:
+def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Carry out one command; return what it says, as lines and for programs."""
     if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
         raise NeedsOperator(
             f"unknown command: drainer ddl {' '.join((verb, *rest))}",
@@ -75,13 +83,17 @@ def _run(verb: str, rest: Sequence[str]) -> list[str]:
     etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
     try:
         if verb == "list":
-            return _list(_read(config, etcd))
+            state = _read(config, etcd)
+            return _list(state), _facts(state)
         with _stopped(config):
             state = _read(config, etcd)
             if verb == "undo":
-                return _undo(state, etcd, commit_ts)
-            sql = given[1] if verb == REPLACE else None
-            return _override(state, etcd, commit_ts, verb, sql)
+                shown = _undo(state, etcd, commit_ts)
+            else:
+                sql = given[1] if verb == REPLACE else None
+                shown = _override(state, etcd, commit_ts, verb, sql)
+        did = {"drainer": state.name, "commit_ts": commit_ts, "verb": verb}
+        return shown, {**did, "messages": shown}
     finally:
         etcd.close()
 
@@ -310,6 +322,38 @@ def _list(state: _State) -> list[str]:
         shown += ["overrides of DDL that the checkpoint has passed:", *passed]
     counted = [f"  {line}" for line in lines(state.left_out)]
     return shown + (["what did not go downstream so far:", *counted] if counted else [])
+
+
+def _facts(state: _State) -> dict[str, Any]:
+    """Return the list for programs: all of it, where the text is cut."""
+    checkpoint, tracker = state.checkpoint, state.tracker()
+    begun_ts = 0 if checkpoint is None else checkpoint.ddl_intent_ts
+    return {
+        "drainer": state.name,
+        "checkpoint_ts": state.after_ts,
+        "begun_ddl_ts": begun_ts if begun_ts > state.after_ts else None,
+        "coming": [
+            {"commit_ts": job.finished_ts, "schema": job.schema_name, "query": job.query}
+            for job in state.coming
+        ],
+        "overrides": [
+            {
+                "commit_ts": ts,
+                "verb": override.verb,
+                "replacement": override.sql,
+                "made": override.made,
+                "ended_ts": override.ended_ts or None,
+                "is_passed": ts <= state.after_ts,
+                "leaves_out": [
+                    {"name": name, "what": what} for name, what in _left_out_by(tracker, ts)
+                ],
+            }
+            for ts, override in sorted(state.overrides.items())
+        ],
+        "left_out": [
+            {**each._asdict(), "count": count} for each, count in sorted(state.left_out.items())
+        ],
+    }
 
 
 def _line(job: DdlJob) -> str:

@@ -25,13 +25,13 @@ def made_now() -> str:
 
 def record(etcd: EtcdClient, node_id: str, override: Override) -> None:
     """Keep an override, in place of an earlier one about the same DDL; may be Retryable."""
-    with etcd_errors():
+    with etcd_errors(etcd):
         etcd.put(_key(node_id, override.commit_ts), json.dumps(override.to_json()))
 
 
 def forget(etcd: EtcdClient, node_id: str, commit_ts: int) -> None:
     """Remove an override; may be Retryable."""
-    with etcd_errors():
+    with etcd_errors(etcd):
         etcd.delete(_key(node_id, commit_ts))
 
 

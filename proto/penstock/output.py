@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.binlog_text import time_text
+from penstock.errors import NeedsOperator
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -29,12 +31,19 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def take_output(argv: Sequence[str]) -> tuple[str, list[str]]:
     """Return the output that a command line asks for, and the command line without that.
 
-    For commands whose other flags are a node's settings.
+    For commands whose other flags are a node's settings; raises `NeedsOperator` for another output.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_output(parser)
-    asked, rest = parser.parse_known_args(list(argv))
-    return asked.output, rest
+    form, rest, words = TEXT, [], iter(argv)
+    for word in words:
+        if word in ("-o", "--output"):
+            form = next(words, "")
+        elif word.startswith("--output="):
+            form = word.partition("=")[2]
+        else:
+            rest.append(word)
+    if form not in (TEXT, JSON):
+        raise NeedsOperator(f"unknown output {form!r}", hint="use -o text or -o json")
+    return form, rest
 
 
 def show(arguments: argparse.Namespace, facts: Any, text: str) -> None:
@@ -59,6 +68,8 @@ def plain(value: object) -> object:
 
     What JSON has no form for, as a date or a decimal, is text.
     """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return value.hex() if isinstance(value, bytes | bytearray | memoryview) else str(value)
