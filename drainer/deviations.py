@@ -97,6 +97,8 @@ class Deviation:
             named = {ids.get(each, each): ts for each, ts in known.items()}
             return {each: ts for each, ts in named.items() if each in there}
 
+        defined = {ids.get(c.id, c.id): _definition(c) for c in before.columns}
+        same = {c.id for c in after.columns if defined.get(c.id) == _definition(c)}
         kept = []
         for each in self.kept:
             parts = tuple((ids.get(part, part), length) for part, length in each.parts)
@@ -106,7 +108,7 @@ class Deviation:
             absent_ts=self.absent_ts,
             key_ts=self.key_ts if after.primary_key is not None else 0,
             columns=moved(self.columns, columns),
-            forms=moved(self.forms, columns),
+            forms=moved(self.forms, same),
             indexes={i: ts for i, ts in self.indexes.items() if i in keys},
             kept=tuple(kept),
         )

@@ -351,6 +351,8 @@ class SchemaTracker:
                 old = ids.get(found.id, found)
                 was = before.get(old.id, NONE).carried(job, old, found)
                 had = there.table(schema, name)
+                if had is not None and had.id not in (found.id, old.id):
+                    had = None  # Another table bears the name there.
                 self._deviate(found.id, compared(job, found, had, override.commit_ts, was))
         return Tracked(change, run)
 

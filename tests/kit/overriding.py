@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from drainer.overrides import SKIP, TRACK, Override, in_force
+from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
 from drainer.sinks.sqlite_ddl import create_indexes, create_table
@@ -209,7 +209,8 @@ class Model:
 
     def ddl(self, change: SchemaChange, override: Override | None) -> None:
         """Take a DDL as it was overridden."""
-        skipped = override is not None and override.verb != TRACK
+        is_same = override is not None and override.sql == change.job.query
+        skipped = override is not None and override.verb != TRACK and not is_same
         self.absent_schemas.difference_update(change.schemas_dropped)
         if skipped:
             self.absent_schemas.update(change.schemas_created)
@@ -242,6 +243,7 @@ class Model:
         for kept in ("lacking", "converted", "lacked"):
             moved = {renamed[name] for name in getattr(copy, kept) if name in renamed}
             setattr(copy, kept, moved & names)
+        copy.converted -= changed
         if skipped and not copy.is_absent:
             copy.lacking |= came
             copy.converted = (copy.converted | changed) - came
@@ -332,10 +334,16 @@ class Operator:
         if self._random.random() < 0.3:
             self._take_something_back(ts)
         job = next(job for job in self.history.jobs if job.finished_ts == ts)
-        verb = self._random.choice((TRACK, SKIP, SKIP))
+        verb = self._random.choice((TRACK, SKIP, SKIP, REPLACE, REPLACE))
         if verb == TRACK:
             self._by_hand(ts, job)
-        self.overrides[ts] = Override(commit_ts=ts, verb=verb, made="now")
+        sql = self._instead(job) if verb == REPLACE else None
+        self.overrides[ts] = Override(commit_ts=ts, verb=verb, sql=sql, made="now")
+
+    def _instead(self, job: DdlJob) -> str:
+        """Return the statement itself, or one that comes to nothing of it."""
+        other = f"ALTER TABLE {self._random.choice(_SCHEMAS)}.{self._random.choice(_TABLES)}"
+        return self._random.choice((job.query, f"{other} COMMENT 'y'"))
 
     def _by_hand(self, ts: int, job: DdlJob) -> None:
         """Do downstream what a DDL does, and remove what is in its way."""
