@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from drainer.apply.sql import quote, table_name
+from drainer.left_out import LeftOut
+from drainer.overrides import Override
 from drainer.sinks import Checkpoint, Sink, open_sink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import Malformed, NeedsOperator, Retryable
@@ -110,6 +112,21 @@ def test_a_saved_checkpoint_is_what_the_next_run_loads(downstream: Downstream) -
     sink.save_checkpoint(Checkpoint(5, 1))
     sink.save_checkpoint(point)
     sink.close()
+    assert downstream.open().load_checkpoint() == point
+
+
+def test_a_checkpoint_with_counts_and_overrides_is_what_the_next_run_loads(
+    downstream: Downstream,
+) -> None:
+    sink = downstream.open()
+    sink.load_checkpoint()
+    sql = 'ALTER TABLE `it\'s` ADD c TEXT COMMENT "a \\ and \\" and ü",\n ADD d INT'
+    point = replace(
+        downstream.point(),
+        left_out={LeftOut("rows", "override", "shop.it's \\ `odd`"): 2**40},
+        overrides={7: Override(commit_ts=7, verb="replace", sql=sql, made="then")},
+    )
+    sink.save_checkpoint(point)
     assert downstream.open().load_checkpoint() == point
 
 

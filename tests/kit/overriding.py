@@ -367,6 +367,8 @@ class Operator:
         """Make a table with the rows that upstream has in it at `ts`."""
         name = f"`{schema}.{table.name}`"
         connection.execute(f"DROP TABLE IF EXISTS {name}")
+        for index in table.indexes:  # One that stayed under an older name may have them.
+            connection.execute(f"DROP INDEX IF EXISTS `penstock.index.{table.id}.{index.id}`")
         for sql in (create_table(name, table), *create_indexes(name, table)):
             connection.execute(sql)
         names = [c.name for c in table.columns]
