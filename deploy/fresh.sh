@@ -17,7 +17,7 @@ commands() { sed '1,/^## Commands/d; /^## /,$d' README.md | sed -n 's/^\(make [^
 
 # Once a minute, the last line of the log: a run takes long.
 watch_log() {  # LOG
-  while sleep "$SHOWN_S" > /dev/null; do say "  … $(tail -n 1 "$1" | tr -d '\r' | cut -c 1-120)"; done
+  while sleep "$SHOWN_S" > /dev/null 2>&1; do say "  … $(tail -n 1 "$1" | tr -d '\r' | cut -c 1-120)"; done
 }
 
 try() {  # RELEASE OPTION COMMAND...: one line for the summary; what failed counts
