@@ -12,7 +12,7 @@ import pytest
 from drainer.sinks import Checkpoint, Sink
 from drainer.sinks.split import ForeignKey, InDoubt, RowStatement, Split, Transaction
 from penstock.errors import NeedsOperator
-from tests.contract.test_sink import Downstream, downstream, shop
+from tests.contract.test_sink import SERVERS, Downstream, downstream, shop
 
 __all__ = ["downstream", "shop"]  # Fixtures.
 
@@ -138,9 +138,7 @@ def test_another_drainer_that_takes_over_stops_the_lanes_of_the_first(
 # --- MySQL alone ---------------------------------------------------------------------------
 
 
-on_mysql = pytest.mark.parametrize(
-    "downstream", [pytest.param("mysql", marks=pytest.mark.mariadb)], indirect=True
-)
+on_mysql = pytest.mark.parametrize("downstream", SERVERS, indirect=True)
 
 
 @on_mysql

@@ -94,14 +94,31 @@ def plain(connection: Any) -> None:
         cursor.execute(f"SET SESSION sql_mode = '{ROWS_SQL_MODE}', time_zone = '+00:00'")
 
 
-@pytest.mark.parametrize("rowwise_max", [0, 100], ids=["columns", "rows"])
+def of_each(*ways: int) -> pytest.MarkDecorator:
+    """Run a test on the machine's MariaDB in all ways, on MySQL in one; the slow sweep has all."""
+    slow, mysql, mariadb = pytest.mark.slow, pytest.mark.mysql, pytest.mark.mariadb
+    named = {0: "columns"}
+    params = []
+    for server, own, others in (
+        ("mariadb", (mariadb,), (mariadb,)),
+        ("mysql", (mysql,), (mysql, slow)),
+        ("mariadb_new", (mariadb, slow), (mariadb, slow)),
+    ):
+        for n, way in enumerate(ways):
+            name = f"{server}-{named.get(way, 'rows')}"
+            params.append(pytest.param(server, way, id=name, marks=others if n else own))
+    return pytest.mark.parametrize(("server_name", "rowwise_max"), params)
+
+
+@of_each(0, 100)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_batches_merged_leave_what_serial_apply_leaves(
-    mariadb: MariadbServer, case: Case, rowwise_max: int
+    request: pytest.FixtureRequest, server_name: str, case: Case, rowwise_max: int
 ) -> None:
     table = case.table
-    create(mariadb, case.sql, "merged", "serial")
-    with closing(mariadb.connect()) as connection, column_wise_from(rowwise_max):
+    server: SqlServer = request.getfixturevalue(server_name)
+    create(server, case.sql, "merged", "serial")
+    with closing(server.connect()) as connection, column_wise_from(rowwise_max):
         plain(connection)
 
         @settings(
@@ -160,14 +177,17 @@ _COLUMNS: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("rowwise_max", [0, 1000], ids=["columns", "rows"])
-def test_every_value_of_every_type_arrives(mariadb: MariadbServer, rowwise_max: int) -> None:
+@of_each(0, 1000)
+def test_every_value_of_every_type_arrives(
+    request: pytest.FixtureRequest, server_name: str, rowwise_max: int
+) -> None:
+    server: SqlServer = request.getfixturevalue(server_name)
     names = list(_COLUMNS)
     columns = ", ".join(f"{name} {_COLUMNS[name][0]} NULL" for name in names)
     sql = f"CREATE TABLE t (id INT PRIMARY KEY, {columns})"
     table = table_of(sql)
     codec = Upstream(table).codec
-    create(mariadb, sql, "merged")
+    create(server, sql, "merged")
     row = st.tuples(*[st.none() | _COLUMNS[name][1] for name in names])
 
     @settings(max_examples=25, deadline=None, database=None)
@@ -183,7 +203,7 @@ def test_every_value_of_every_type_arrives(mariadb: MariadbServer, rowwise_max: 
             decoded = codec.decode_insert(codec.encode_insert(expected))
             assert_same(dict(zip(["id", *names], padded(table, decoded), strict=True)), stored)
 
-    with closing(mariadb.connect(conv={})) as connection, column_wise_from(rowwise_max):
+    with closing(server.connect(conv={})) as connection, column_wise_from(rowwise_max):
         plain(connection)
         check()
 

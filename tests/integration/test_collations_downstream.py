@@ -14,6 +14,8 @@ from drainer.sinks import Checkpoint, Sink, open_sink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+
 Run = Callable[..., Sink]
 
 

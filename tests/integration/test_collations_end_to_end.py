@@ -14,6 +14,8 @@ from tests.kit.fix_mariadb import drop_user_databases
 from tests.kit.replica import Replica
 from tests.kit.source_rig import SourceRig
 
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+
 TABLES = [
     "CREATE DATABASE shop",
     "CREATE TABLE shop.k (k VARCHAR(20) PRIMARY KEY, v INT)",

@@ -13,6 +13,8 @@ from penstock.ddl.collations import charset_of_collation, collation_name, pads
 from penstock.ddl.substitutes import aliases, substitutes
 from penstock.schema import ColumnInfo, MysqlType
 
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+
 
 @pytest.fixture(params=["mysql_server", "mariadb_new_server", "mariadb_server"])
 def server(request: pytest.FixtureRequest) -> SqlServer:

@@ -19,6 +19,8 @@ from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.fix_mariadb import drop_user_databases
 from tests.kit.source_rig import SourceRig
 
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+
 SCHEMAS = ("shop", "named", "later", "old")
 
 
