@@ -10,17 +10,31 @@ A command is added by one line in `COMMANDS`.
 from __future__ import annotations
 
 import asyncio
+import random
+import sqlite3
 import tempfile
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.registry import NodeKind, NodeState
+from deploy.local.etcd import EtcdServer
+from deploy.local.process import flags
+from drainer import ddl_command
+from penstock.command import run as run_command
+from penstock.errors import PenstockError
+from penstock.registry import NodeKind, NodeState, Registry
+from pumpclient import PumpClient
+from pumpclient.binlogctl import main as binlogctl
+from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.fix_pump import PumpProcess
 from tests.kit.operated import Cluster, twins
 
 pytestmark = pytest.mark.fault
@@ -30,16 +44,23 @@ pytestmark = pytest.mark.fault
 class Aim:
     """What a step is aimed at; not all of it matters to every step."""
 
-    cluster: Cluster
     pump: str
     drainer: str
     state: NodeState
     number: int
+    checkpoints: Sequence[int]
 
     def known_ts(self) -> int:
         """Return a commit_ts that an operator may have before him: somebody's, or one between."""
-        found = [drainer.checkpoint.commit_ts for drainer in self.cluster.drainers.values()]
+        found = self.checkpoints
         return [0, min(found), max(found), sum(found) // len(found)][self.number % 4]
+
+
+@dataclass(frozen=True)
+class AimAtTwins(Aim):
+    """… and the cluster that they are in."""
+
+    cluster: Cluster
 
 
 COMMANDS: dict[str, Callable[[Aim], list[str]]] = {
@@ -66,43 +87,43 @@ COMMANDS: dict[str, Callable[[Aim], list[str]]] = {
 """Every command that reads or changes a node's state, by what it is aimed at."""
 
 
-async def _write(aim: Aim) -> None:
+async def _write(aim: AimAtTwins) -> None:
     aim.cluster.pumps[aim.pump].write(aim.number + 1, left_open=False)
 
 
-async def _write_some(aim: Aim) -> None:
+async def _write_some(aim: AimAtTwins) -> None:
     aim.cluster.pumps[aim.pump].write(aim.number + 1, left_open=True)
 
 
-async def _settle(aim: Aim) -> None:
+async def _settle(aim: AimAtTwins) -> None:
     pump = aim.cluster.pumps[aim.pump]
     for start_ts in list(pump.open):
         pump.settle(start_ts, committed=aim.number % 2 == 0)
 
 
-async def _pass_time(aim: Aim) -> None:
+async def _pass_time(aim: AimAtTwins) -> None:
     await aim.cluster.pass_time((1, 5, 15, 80)[aim.number % 4])
 
 
-async def _cut_off(aim: Aim) -> None:
+async def _cut_off(aim: AimAtTwins) -> None:
     pump = aim.cluster.pumps[aim.pump]
     if pump.storage is not None:
         pump.line.is_cut = not pump.line.is_cut
 
 
-async def _start_pump(aim: Aim) -> None:
+async def _start_pump(aim: AimAtTwins) -> None:
     aim.cluster.pumps[aim.pump].start()
 
 
-async def _start_drainer(aim: Aim) -> None:
+async def _start_drainer(aim: AimAtTwins) -> None:
     aim.cluster.drainers[aim.drainer].start()
 
 
-async def _edit_pump(aim: Aim) -> None:
+async def _edit_pump(aim: AimAtTwins) -> None:
     aim.cluster.edit(NodeKind.PUMP, aim.pump, aim.state)
 
 
-ACTS: dict[str, Callable[[Aim], Coroutine[Any, Any, None]]] = {
+ACTS: dict[str, Callable[[AimAtTwins], Coroutine[Any, Any, None]]] = {
     "write": _write,
     "write, one stays open": _write_some,
     "end what is open": _settle,
@@ -119,23 +140,23 @@ ACTS: dict[str, Callable[[Aim], Coroutine[Any, Any, None]]] = {
 """What writers do, and what happens to nodes, none of which anybody need type."""
 
 
-async def _edit_drainer(aim: Aim) -> None:
+async def _edit_drainer(aim: AimAtTwins) -> None:
     aim.cluster.edit(NodeKind.DRAINER, aim.drainer, aim.state)
 
 
-async def _delete_pump(aim: Aim) -> None:
+async def _delete_pump(aim: AimAtTwins) -> None:
     aim.cluster.registry.forget(NodeKind.PUMP, aim.pump)
 
 
-async def _delete_loss(aim: Aim) -> None:
+async def _delete_loss(aim: AimAtTwins) -> None:
     aim.cluster.registry._lost.pop(aim.pump, None)
 
 
-async def _back_up(aim: Aim) -> None:
+async def _back_up(aim: AimAtTwins) -> None:
     aim.cluster.drainers[aim.drainer].back_up()
 
 
-EDITS: dict[str, Callable[[Aim], Coroutine[Any, Any, None]]] = {
+EDITS: dict[str, Callable[[AimAtTwins], Coroutine[Any, Any, None]]] = {
     "write a Drainer's state by hand": _edit_drainer,
     "delete a Pump's entry": _delete_pump,
     "delete the word that a Pump is lost": _delete_loss,
@@ -176,7 +197,14 @@ async def live(sequence: list[Step], folder: Path) -> None:
         try:
             await cluster.begin()
             for name, pump, drainer, state, number in sequence:
-                aim = Aim(cluster, f"pump-{pump + 1}", f"drainer-{drainer + 1}", state, number)
+                aim = AimAtTwins(
+                    pump=f"pump-{pump + 1}",
+                    drainer=f"drainer-{drainer + 1}",
+                    state=state,
+                    number=number,
+                    checkpoints=[d.checkpoint.commit_ts for d in cluster.drainers.values()],
+                    cluster=cluster,
+                )
                 if name in COMMANDS:
                     await cluster.ctl(*COMMANDS[name](aim))
                 else:
@@ -224,3 +252,120 @@ def test_many_commands_that_give_nothing_up_lose_nothing(sequence: list[Step]) -
 @given(ANYTHING)
 def test_many_sequences_of_anything_lose_nothing_without_a_word(sequence: list[Step]) -> None:
     run(sequence)
+
+
+class RealNodes:
+    """Pumps and a Drainer as processes, a writer who never stops, and an operator's commands."""
+
+    def __init__(
+        self, etcd: Any, url: str, pumps: list[PumpProcess], drainer: DrainerProcess, down: Path
+    ) -> None:
+        self.registry = Registry(etcd)
+        self.committed: dict[int, int] = {}
+        self.tried = 0
+        self.typed: list[str] = []
+        self._url, self._pumps, self._drainer, self._down = url, pumps, drainer, down
+        self._stopping = threading.Event()
+        self._writer = threading.Thread(target=self._write)
+
+    def __enter__(self) -> Self:
+        with PumpClient.connect(self._url) as client:
+            client.execute_ddl("CREATE DATABASE op")
+            client.execute_ddl("CREATE TABLE op.t (id INT PRIMARY KEY)")
+        self._writer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopping.set()
+        self._writer.join()
+
+    def _write(self) -> None:
+        with PumpClient.connect(self._url) as client:
+            while not self._stopping.wait(0.01):
+                self.tried += 1
+                try:
+                    with client.begin("op") as txn:
+                        txn.insert("t", [self.tried])
+                except PenstockError:
+                    continue  # No Pump is online just then, or the one that was asked is killed.
+                assert txn.commit_ts is not None
+                self.committed[self.tried] = txn.commit_ts
+
+    def step(self, chance: random.Random, capsys: pytest.CaptureFixture[str]) -> None:
+        """Do one thing, of which none gives anything up."""
+        pump = chance.choice(self._pumps)
+        act = chance.choice(["command", "command", "ddl", "edit", "kill", "stop", "start", "start"])
+        if act == "command":
+            name = chance.choice([name for name in COMMANDS if name not in GIVES_UP])
+            state = chance.choice(list(NodeState))
+            number = chance.randrange(8)
+            aim = Aim(pump.node_id, self._drainer.node_id, state, number, [0])
+            argv = COMMANDS[name](aim)
+            act = f"{' '.join(argv)} -> {binlogctl([*argv, '--etcd-urls', self._url])}"
+        elif act == "ddl":
+            argv = chance.choice([["list"], ["track", "1"], ["undo", "1"], ["skip", "x"]])
+            code = run_command("drainer ddl", lambda: ddl_command.main([*argv, *self._settings()]))
+            act = f"drainer ddl {' '.join(argv)} -> {code}"
+        elif act == "edit":
+            found = self.registry.get(NodeKind.PUMP, pump.node_id)
+            assert found is not None
+            state = chance.choice(list(NodeState))
+            self.registry.put(NodeKind.PUMP, replace(found, state=state))
+            act = f"edit {pump.node_id} {state}"
+        elif act in ("kill", "stop"):
+            getattr(pump, act)()
+        elif not pump.is_running:
+            pump.spawn()
+        self.typed.append(f"{act} {pump.node_id}")
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.out + shown.err, self.typed
+
+    def _settings(self) -> list[str]:
+        return flags(
+            {"data_dir": self._drainer.data_dir, "etcd_urls": self._url, "sink": self._sink}
+        )
+
+    @property
+    def _sink(self) -> str:
+        return f"sqlite:///{self._down}"
+
+    def finish(self) -> None:
+        """Start what does not run; then everything that was acknowledged has to be downstream."""
+        self._stopping.set()
+        self._writer.join()
+        if not self._drainer.is_running:
+            self._drainer.start()
+        for pump in self._pumps:
+            if not pump.is_running:
+                pump.start(timeout_s=60)
+        assert self.committed
+        self._drainer.wait_until(max(self.committed.values()))
+        with closing(sqlite3.connect(self._down)) as connection:
+            there = {row for (row,) in connection.execute('SELECT id FROM "op.t"')}
+        missing = set(self.committed) - there
+        assert not missing, (sorted(missing)[:5], len(missing), self.typed)
+        assert there <= set(range(1, self.tried + 1))
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))],
+)
+def test_an_operator_at_real_nodes_loses_nothing(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Callable[..., PumpProcess],
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    seed: int,
+    steps: int,
+) -> None:
+    down, chance = tmp_path / "down.db", random.Random(seed)
+    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{down}")
+    with RealNodes(etcd, etcd_server.url, pumps, drainer, down) as real:
+        for _ in range(steps):
+            real.step(chance, capsys)
+            time.sleep(chance.random())  # Any moment of what that has begun.
+        real.finish()
