@@ -70,7 +70,7 @@ class LeasedEntry:
 
     def put(self, key: str, value: str) -> None:
         """Write a key under the lease."""
-        with etcd_errors():
+        with etcd_errors(self._etcd):
             self._etcd.put(key, value, lease=self._lease.id)
 
     def is_lost(self) -> bool:

@@ -21,9 +21,10 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     for kind in KINDS:
         _add_kind(commands, shared, kind)
     hand_over = commands.add_parser(
-        "hand-over", parents=[shared], help="drainer: let a standby write in its place"
+        "hand-over", parents=[shared], help="drainer: the active one lets a standby write"
     )
-    hand_over.add_argument("--node-id", required=True, help="of the Drainer that is active now")
+    add_node(hand_over)
+    add_wait(hand_over)
     hand_over.set_defaults(run=_hand_over)
 
 
@@ -82,7 +83,14 @@ def _hand_over(arguments: argparse.Namespace) -> int:
         status = known_node(registry, NodeKind.DRAINER, arguments.node_id)
     request = penstock_pb2.HandOverRequest(node_id=status.node_id)
     reply = call(NodeKind.DRAINER, status.host, "HandOver", request, CALL_S, tls_of(arguments))
-    print(f"{status.node_id}: makes room for {' or '.join(reply.standbys)}, and stands by then")
+    name, takers = status.node_id, list(reply.standbys)
+    text = f"{name}: makes room for {' or '.join(takers)}, and stands by then"
+    facts = {"node_id": name, "state": str(status.state), "standbys": takers}
+    if arguments.wait:
+        wait_for(arguments, NodeKind.DRAINER, name, NodeState.STANDBY)
+        text = f"{name}: {NodeState.STANDBY}; one of {', '.join(takers)} writes in its place"
+        facts["state"] = str(NodeState.STANDBY)
+    show(arguments, facts, text)
     return 0
 
 

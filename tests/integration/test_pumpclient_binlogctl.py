@@ -6,12 +6,16 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.drainer_runs import Standby, key_of, text_of
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.timestamp import OracleClient
 from pumpclient.binlogctl import liveness, main
@@ -281,3 +285,40 @@ def test_waiting_ends_when_the_node_is_there_or_when_time_is_up(
         lambda: registry.get(NodeKind.PUMP, "pump-1").state is NodeState.OFFLINE,  # type: ignore[union-attr]
         30,
     )
+
+
+class Handing(penstock_pb2_grpc.DrainerServicer):
+    """A Drainer that hands over, and stands by a moment later."""
+
+    def __init__(self, etcd: Any) -> None:
+        self.etcd = etcd
+        self.host = ""
+
+    def HandOver(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+        waiting = Standby(
+            node_id=request.node_id, host=self.host, active="d-2", writer="w", checkpoint_ts=7,
+            update_ts=0,
+        )  # fmt: skip
+        put = (key_of(waiting, "w"), text_of(waiting))
+        threading.Timer(1.0, self.etcd.put, put).start()
+        return penstock_pb2.HandOverReply(standbys=["d-2"])
+
+
+def test_a_hand_over_is_named_waited_for_and_told_as_other_commands_are(
+    run: Run, etcd: Any, registry: Registry
+) -> None:
+    handing = Handing(etcd)
+    server = grpc.server(ThreadPoolExecutor(2))
+    penstock_pb2_grpc.add_DrainerServicer_to_server(handing, server)  # type: ignore[no-untyped-call]
+    handing.host = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        active = NodeStatus(node_id="d-1", host=handing.host, state=NodeState.ONLINE)
+        registry.put(NodeKind.DRAINER, active)
+        code, out, err = run("hand-over", "d-1", "--wait", "--timeout", "20s", "-o", "json")
+    finally:
+        server.stop(None).wait()
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"node_id": "d-1", "state": "standby", "standbys": ["d-2"]}
+    (listed,) = json.loads(run("drainers", "-o", "json")[1])
+    assert (listed["state"], listed["max_commit_ts"]) == ("standby", 7)

@@ -61,7 +61,10 @@ def test_a_command_that_makes_no_sense_ends_with_two(
     assert capsys.readouterr().out == ""
 
 
-NAMING = ["pause-pump", "offline-pump", "pause-drainer", "offline-drainer", "status", "trigger-gc"]
+NAMING = [
+    "pause-pump", "offline-pump", "pause-drainer", "offline-drainer", "hand-over", "status",
+    "trigger-gc",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", NAMING)
