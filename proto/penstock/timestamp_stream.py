@@ -163,13 +163,12 @@ class PdLeader:
 
     def __call__(self, left_s: float) -> tuple[str, int]:
         """Return the leader's host:port and the cluster id that PD insists on."""
-        problem = ""
+        problem, refusals = "", list[NeedsOperator | None]()
         for address in self._addresses:
             try:
                 answer = _members(address, self._tls, left_s)
             except grpc.RpcError as error:
-                if refusal := refusal_of(address, self._tls, error):
-                    raise refusal from error
+                refusals.append(refusal_of(address, self._tls, error))
                 problem = f"PD at {address}: {error.code().name}: {error.details()}"
                 continue
             if answer.leader.client_urls:
@@ -180,6 +179,9 @@ class PdLeader:
                     )
                 return _host_port(url), answer.header.cluster_id
             problem = f"PD at {address} knows no leader"
+            refusals.append(None)
+        if refusals and (first := refusals[0]) is not None and None not in refusals:
+            raise first
         raise Retryable(problem)
 
 

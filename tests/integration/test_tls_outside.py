@@ -129,7 +129,7 @@ def test_timestamps_come_from_a_pd_that_wants_certificates(
             assert client.execute_ddl("CREATE DATABASE shop") != []
         bare = open_oracle(etcd, pd.url, pd_tls=Tls(ca=outside.file))
         bare._timeout_s = 2  # type: ignore[attr-defined]
-        with pytest.raises(Retryable):
+        with pytest.raises(NeedsOperator, match="there is none to show"):
             bare.get_ts()
         bare.close()
         assert pump.stop() == 0
