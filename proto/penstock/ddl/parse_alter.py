@@ -56,19 +56,67 @@ def alter_table(cur: Cursor) -> AlterTable:
             start = cur.token.start
             parts.append(Part(partition_by(cur), start, cur.last_end))
             break
-        start = cur.token.start
-        operation = _operation(cur)
-        parts.append(Part(operation, start, cur.last_end))
+        parts += _grouped(cur) or [_part(cur)]
         if not cur.take_sign(","):
             # Table options and what is about partitioning may follow without commas.
             last = cur.is_word("PARTITION", "BY") or cur.is_word("REMOVE", "PARTITIONING")
-            if not last and not isinstance(operation, SetOptions):
+            if not last and not isinstance(parts[-1].operation, SetOptions):
                 break
         elif cur.at_end():
             cur.fail("an operation")
     if len(parts) > 1 and any(isinstance(p.operation, Partitions) for p in parts):
         cur.refuse("partition operations among others", "use two statements, as MySQL wants it")
     return AlterTable(ref=ref, parts=tuple(parts), if_exists=absent)
+
+
+def _part(cur: Cursor) -> Part:
+    start = cur.token.start
+    operation = _operation(cur)
+    return Part(operation, start, cur.last_end)
+
+
+def _grouped(cur: Cursor) -> list[Part]:
+    """Read ADD (column, key, …) as operations of their own, and write it so; else nothing.
+
+    Columns alone stay one operation.
+    """
+    begun, opened = cur.at, cur.token.start
+    _ = cur.take("ADD") and cur.take("COLUMN")
+    if cur.at == begun or not cur.take_sign("(") or not _has_key(cur):
+        cur.at = begun
+        return []
+    cur.edits.append(Edit(opened, cur.last_end, "ADD "))
+    parts: list[Part] = []
+    while not parts or cur.take_sign(","):
+        start = cur.token.start
+        if parts:
+            cur.edits.append(Edit(start, start, "ADD "))
+        operation = _added_key(cur, start) if at_key(cur) else AddColumns((read_column(cur),))
+        parts.append(Part(operation, start if parts else opened, cur.last_end))
+    closed = cur.token.start
+    cur.expect_sign(")")
+    cur.edits.append(Edit(closed, cur.last_end, ""))
+    return parts
+
+
+def _has_key(cur: Cursor) -> bool:
+    """Tell whether a key stands in the parentheses that are open; the cursor stays."""
+    begun, depth, found = cur.at, 0, at_key(cur)
+    while depth >= 0 and not cur.at_end() and not found:
+        depth += cur.is_sign("(") - cur.is_sign(")")
+        is_next = depth == 0 and cur.is_sign(",")
+        cur.next()
+        found = is_next and at_key(cur)
+    cur.at = begun
+    return found
+
+
+def _added_key(cur: Cursor, start: int) -> Operation:
+    key = read_key(cur)
+    if key.is_over_expression or key.is_remark:
+        what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
+        cur.lacks(Flavor.MARIADB, start, what)
+    return Untracked() if key.is_check else AddKey(key)
 
 
 def _operation(cur: Cursor) -> Operation:
@@ -93,11 +141,7 @@ def _operation(cur: Cursor) -> Operation:
 def _add(cur: Cursor) -> Operation:
     start = cur.source.tokens[cur.at - 1].start
     if at_key(cur):
-        key = read_key(cur)
-        if key.is_over_expression or key.is_remark:
-            what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
-            cur.lacks(Flavor.MARIADB, start, what)
-        return Untracked() if key.is_check else AddKey(key)
+        return _added_key(cur, start)
     cur.take("COLUMN")
     absent = cur.if_not_exists()
     if not cur.is_sign("("):
@@ -106,8 +150,6 @@ def _add(cur: Cursor) -> Operation:
     cur.expect_sign("(")
     columns: list[ColumnDef] = []
     while not columns or cur.take_sign(","):
-        if at_key(cur):
-            cur.refuse("keys within ADD (…)", "add the keys as operations of their own")
         columns.append(replace(read_column(cur), if_not_exists=absent))
     cur.expect_sign(")")
     return AddColumns(tuple(columns))

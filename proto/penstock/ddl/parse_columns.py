@@ -93,7 +93,7 @@ def _plain_type(cur: Cursor) -> TypeSpec:
         cur.lacks(Flavor.MYSQL, token.start, f"columns of type {name}", f"CHAR({length}) {_ASCII}")
     if name == "DOUBLE":
         cur.take("PRECISION")
-    if name == "CHAR" and cur.take("VARYING"):
+    if name == "CHAR" and (cur.take("VARYING") or (written == "NCHAR" and cur.take("VARCHAR"))):
         name = "VARCHAR"
     charset = Charset(charset="utf8") if written in _NATIONAL else Charset()
     return TypeSpec(name=name, charset=charset)
@@ -373,6 +373,11 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
         # Paths of one server mean nothing on another.
         cur.take_sign("=")
         cur.string()
+        cur.drop_text(start)
+        return replace(options, end=cur.last_end)
+    if cur.take("STORAGE"):
+        if not cur.take_any("DISK", "MEMORY", "DEFAULT"):
+            cur.fail("DISK, MEMORY or DEFAULT")
         cur.drop_text(start)
         return replace(options, end=cur.last_end)
     if cur.take("UNION"):

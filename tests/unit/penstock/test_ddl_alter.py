@@ -32,6 +32,10 @@ def keys(table: TableInfo) -> dict[str, list[str]]:
         ("ADD z INT AFTER a", "id a z b c"),
         ("ADD z INT AFTER A, ADD y INT AFTER z", "id a z y b c"),
         ("ADD (z INT, y INT)", "id a b c z y"),
+        (
+            "ADD COLUMN (z INT COMMENT 'k, (y', y INT, KEY (z), UNIQUE k (y, z)), DROP c",
+            "id a b z y",
+        ),
         ("ADD z INT FIRST, ADD y INT FIRST", "y z id a b c"),
         ("MODIFY c TEXT FIRST", "c id a b"),
         ("MODIFY a INT AFTER c", "id b c a"),
@@ -60,6 +64,14 @@ def test_indexes_follow_their_columns() -> None:
     assert renamed == {"u": ["z"], "ab": ["z", "b"], "kb": ["b"]}
     assert keys(alter("DROP INDEX u, DROP a").table()) == {"ab": ["b"], "kb": ["b"]}
     assert keys(alter("DROP a").table()) == {"ab": ["b"], "kb": ["b"]}
+
+
+def test_keys_may_stand_among_the_columns_that_are_added() -> None:
+    session = alter("ADD (z INT, KEY kz (z), y INT), ADD UNIQUE (y)")
+    assert keys(session.table()) == {"u": ["a"], "ab": ["a", "b"], "kb": ["b"], "kz": ["z"],
+                                     "y": ["y"]}  # fmt: skip
+    (job,) = session.run("ALTER TABLE t ADD (x INT, KEY (x)), DROP z")
+    assert "ADD x INT, ADD KEY (x), DROP z" in job.query
 
 
 def test_a_prefix_goes_when_the_column_becomes_shorter_or_no_text() -> None:
