@@ -11,22 +11,28 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from tests.integration.test_mysql_source import downstream
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.binlog_server import (
+    MARIADB,
+    AnyBinlogServer,
+    make_server,
+    numbers,
+    on_servers,
+    running,
+)
 from tests.kit.sourcing import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.mariadb
 BIG = 4000
 
 
-def prepare(server: BinlogServer) -> None:
+def prepare(server: AnyBinlogServer) -> None:
     server.run(
         "DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", "USE shop",
         "CREATE TABLE a (id INT PRIMARY KEY, v LONGTEXT)",
         "CREATE TABLE big (id INT PRIMARY KEY, v LONGTEXT)",
         "CREATE TABLE gone (id INT PRIMARY KEY)",
-        "INSERT INTO a SELECT seq, 'a' FROM seq_1_to_50",
-        f"INSERT INTO big SELECT seq, REPEAT('x', 200) FROM seq_1_to_{BIG}",
+        f"INSERT INTO a SELECT seq, 'a' FROM {numbers(50)}",
+        f"INSERT INTO big SELECT seq, REPEAT('x', 200) FROM {numbers(BIG)}",
         "INSERT INTO gone VALUES (1)",
     )  # fmt: skip
 
@@ -34,7 +40,7 @@ def prepare(server: BinlogServer) -> None:
 class Writer(threading.Thread):
     """Changes rows of all tables until told to stop."""
 
-    def __init__(self, server: BinlogServer) -> None:
+    def __init__(self, server: AnyBinlogServer) -> None:
         super().__init__()
         self.server = server
         self.is_over = threading.Event()
@@ -52,12 +58,13 @@ class Writer(threading.Thread):
                 self.is_over.wait(0.01)
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
+    kind: str, etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
 ) -> None:
     pumps = [pump_factory(etcd_server.url)]
     state = tmp_path / "source" / "db-1.load.json"
-    with binlog_server(tmp_path / "server") as server:
+    with running(make_server(tmp_path / "server", kind=kind)) as server:
         prepare(server)
         settings: dict[str, Any] = {"mode": "all", "load_transaction_bytes": 20_000}
         slow: dict[str, Any] = {

@@ -1,0 +1,89 @@
+"""The table of servers and features in `pumpclient/mysql/README.md` claims what tests show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "pumpclient" / "mysql" / "README.md"
+SERVERS = {"mariadb-10.11": "MariaDB 10.11", "mysql-9": "MySQL 9", "mariadb-11.8": "MariaDB 11.8"}
+
+_SOURCE = "test_mysql_source.py::test_"
+_LEFT_OUT = "test_mysql_left_out.py::test_"
+_TRANSLATE = "test_mysql_translate_mariadb.py::test_"
+FEATURES: dict[str, str | dict[str, str]] = {
+    "rows and DDL, exactly once": _SOURCE + "rows_and_ddl_come_out_as_they_are_on_the_server",
+    "starts by GTID, by place and now; filters and routes": _SOURCE
+    + "start_points_filters_and_routes_bring_what_they_should",
+    "a refused statement: skip, replace, a restart between": _SOURCE
+    + "a_statement_that_cannot_be_followed_waits_for_a_decision",
+    "a table left out and counted (MINIMAL row images)": _LEFT_OUT
+    + "a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go_on",
+    "a left-out table through RENAME, DROP and CREATE": _LEFT_OUT
+    + "a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation",
+    "a table loaded anew under load": "test_mysql_reload.py::"
+    "test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load",
+    "a reload that is killed": "test_mysql_reload.py::"
+    "test_a_reload_that_is_killed_at_any_moment_brings_every_row_once",
+    "load and follow, killed between": "test_mysql_load_follow.py::"
+    "test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are",
+    "all column types, at random": {
+        "mariadb-10.11": _TRANSLATE + "what_was_transcoded_is_what_the_server_holds[0-FULL]",
+        "mysql-9": _TRANSLATE
+        + "what_a_mysql_logs_comes_to_what_it_holds_in_every_form_that_it_has[FULL-OFF-]",
+    },
+    "transactions or rows compressed in the binlog": {
+        "mariadb-10.11": _TRANSLATE + "what_was_transcoded_is_what_the_server_holds[1-FULL]",
+        "mysql-9": _TRANSLATE + "what_a_mysql_logs_comes_to_what_it_holds_in_every_form_that_it_has"
+        "[FULL-ON-PARTIAL_JSON]",
+    },
+    "`PARTIAL_JSON`, GTIDs with tags, MINIMAL metadata": {
+        "mysql-9": _TRANSLATE + "what_a_mysql_logs_comes_to_what_it_holds_in_every_form_that_it_has"
+        "[MINIMAL-ON-PARTIAL_JSON]",
+    },
+    "XA, CREATE TABLE … SELECT, temporary tables": {
+        "mariadb-10.11": _TRANSLATE + "the_servers_own_framing_of_xa_selects_and_many_tables",
+        "mysql-9": _TRANSLATE + "a_mysql_frames_xa_selects_and_many_tables_in_its_own_way",
+    },
+}
+
+
+def shown_by(test: str | dict[str, str], server: str) -> str | None:
+    """Return the id of the test that shows a feature on a server, None where none does."""
+    return test.get(server) if isinstance(test, dict) else f"{test}[{server}]"
+
+
+def collected(marks: str) -> set[str]:
+    """Return the ids of all tests that a selection by marks would run, without their folder."""
+    files = sorted({
+        name.split("::")[0]
+        for test in FEATURES.values()
+        for name in (test.values() if isinstance(test, dict) else (test,))
+    })  # fmt: skip
+    folder = "tests/integration"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", marks]
+        + [f"{folder}/{name}" for name in files],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return {line.removeprefix(f"{folder}/") for line in done.stdout.splitlines() if "::" in line}
+
+
+def table(often: set[str], seldom: set[str]) -> str:
+    """Return the table as these tests show it."""
+    lines = ["| | " + " | ".join(SERVERS.values()) + " |", "|---" * (len(SERVERS) + 1) + "|"]
+    for feature, test in FEATURES.items():
+        cells = []
+        for server in SERVERS:
+            name = shown_by(test, server)
+            assert name is None or name in often | seldom, f"no test {name}"
+            cells.append("–" if name is None else "yes" if name in often else "slow")
+        lines.append(f"| {feature} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_table_of_servers_and_features_is_what_the_tests_show() -> None:
+    wanted = table(collected("not slow"), collected("slow"))
+    assert wanted in README.read_text(), f"put this into {README}:\n{wanted}"
