@@ -266,7 +266,9 @@ class Pumps:
             if word is None and name in self._left_ts:
                 return True  # It went with its word, which is withdrawn as it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
-            return may_part(status, word, received_ts, takes_part=name in self._expected)
+            # One that has entered and not left, whatever its state says, holds what nobody knows.
+            takes_part = name in self._expected or name in self._around.entered
+            return may_part(status, word, received_ts, takes_part=takes_part)
         received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
         parts = may_part(status, word, received_ts, takes_part=is_ours)
         if not parts and name not in self._doubted:

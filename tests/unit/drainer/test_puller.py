@@ -410,6 +410,12 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
                     await pumps.refresh()
         cluster.last_words = {}
         async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
+            cluster.entered = {"b": 1}
+            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+            await pumps.refresh()  # It has entered, and not left.
+            assert merger.sources == ["a", "b"]
+            cluster.entered = {}
+        async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
             cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
             await pumps.refresh()  # Gone before this version, or the original's.
             assert merger.sources == ["a"]
