@@ -20,7 +20,12 @@ from penstock.ddl import parse_alter
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Source, read
 from penstock.ddl.operations import AddKey, DropKey, DropPrimary
-from penstock.ddl.parse_columns import read_charset, read_column, read_option
+from penstock.ddl.parse_columns import (
+    read_charset,
+    read_column,
+    read_option,
+    refuse_versioning,
+)
 from penstock.ddl.parse_keys import (
     at_key,
     index_options,
@@ -214,9 +219,12 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
     """Read what stands in the parentheses; keys come in the order in which MySQL names them."""
     columns: list[ColumnDef] = []
     keys: list[KeyDef] = []
+    dated: set[str] = set()
     cur.expect_sign("(")
     while True:
-        if at_key(cur):
+        if cur.is_word("PERIOD", "FOR"):
+            dated |= _period(cur)
+        elif at_key(cur):
             keys += _key_element(cur)
         else:
             columns.append(read_column(cur))
@@ -224,7 +232,22 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
         if not cur.take_sign(","):
             break
     cur.expect_sign(")")
-    return tuple(columns), tuple(keys)
+    solid = [replace(c, not_null=True) if c.name.lower() in dated else c for c in columns]
+    return tuple(solid), tuple(keys)
+
+
+def _period(cur: Cursor) -> set[str]:
+    """Read MariaDB's PERIOD FOR name (a, b); return its columns, which it makes NOT NULL."""
+    before = cur.source.tokens[cur.at - 1]
+    start = before.start if before.text == "," else cur.token.start
+    cur.expect("PERIOD", "FOR")
+    if cur.is_word("SYSTEM_TIME"):
+        refuse_versioning(cur)
+    cur.name()
+    names = cur.names()
+    end = cur.last_end if before.text == "," else cur.token.end
+    cur.foreign.append(ForeignEdit(Flavor.MYSQL, Edit(start, end, ""), "PERIOD FOR"))
+    return {name.lower() for name in names}
 
 
 def _key_element(cur: Cursor) -> list[KeyDef]:

@@ -9,6 +9,7 @@ keys, types without a row encoding, CREATE TABLE AS SELECT).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Kind
@@ -380,6 +381,8 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
             cur.fail("DISK, MEMORY or DEFAULT")
         cur.drop_text(start)
         return replace(options, end=cur.last_end)
+    if cur.is_word("WITH", "SYSTEM", "VERSIONING"):
+        refuse_versioning(cur)
     if cur.take("UNION"):
         cur.take_sign("=")
         cur.parenthesised()
@@ -392,6 +395,14 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
         return None
     _option_value(cur, word, start)
     return replace(options, end=cur.last_end)
+
+
+def refuse_versioning(cur: Cursor) -> NoReturn:
+    """Raise NeedsOperator for a table that keeps its own history: its rows have hidden columns."""
+    cur.refuse(
+        "system-versioned tables",
+        "leave the table out; or keep the history in a table of its own, by triggers",
+    )
 
 
 def _option_value(cur: Cursor, word: str, start: int) -> None:

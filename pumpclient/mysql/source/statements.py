@@ -30,6 +30,7 @@ from pumpclient.mysql.translate.ddl import (
     Translation,
     Translator,
     Verb,
+    is_routine,
     origins_of,
     skip_reason,
 )
@@ -141,7 +142,10 @@ class Statements:
         """Return a statement's text, and in it all that its session did unasked."""
         variables = statement.query.variables()
         mode = variables.sql_mode or 0
-        text = plain_text(statement_text(statement.query), mode, statement.dialect)
+        written = statement_text(statement.query)
+        if is_routine(written):
+            return written  # Left out, whatever sql_mode its body was written for.
+        text = plain_text(written, mode, statement.dialect)
         if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
             return text
         if skip_reason(text) is not None:

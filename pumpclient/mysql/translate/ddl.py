@@ -50,6 +50,11 @@ _MADE_ON_TABLES = re.compile(
     r"|INDEX|ALGORITHM|SQL)\b",
     re.IGNORECASE,
 )
+_ROUTINE = re.compile(
+    r"CREATE\s+(OR\s+REPLACE\s+)?(DEFINER\s*=\s*\S+\s+)?(AGGREGATE\s+)?"
+    r"(FUNCTION|PROCEDURE|PACKAGE|TRIGGER|EVENT)\b",
+    re.IGNORECASE,
+)
 _CHANGES_ROWS = re.compile(
     r"^(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT)\b", re.IGNORECASE
 )
@@ -220,6 +225,11 @@ class Translator:
             return self.target(*real) if (owner, table) == shadow else self.target(owner, table)
 
         return [Piece(rename_tables(sql, schema or None, target), (real,), sql) for sql in steps]
+
+
+def is_routine(text: str) -> bool:
+    """Tell whether a statement as written makes a routine, whatever its body holds."""
+    return _ROUTINE.match(text) is not None
 
 
 def skip_reason(text: str) -> str | None:

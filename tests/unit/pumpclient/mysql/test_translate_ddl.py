@@ -11,7 +11,7 @@ from penstock.errors import NeedsOperator
 from penstock.model import Origin
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.status import StatusVariables, encode_status
-from pumpclient.mysql.translate.ddl import Ruling, Translator, Verb, origins_of
+from pumpclient.mysql.translate.ddl import Ruling, Translator, Verb, is_routine, origins_of
 from pumpclient.mysql.translate.online import Kept, OnlineDdl
 from pumpclient.mysql.translate.sql import (
     ANSI_QUOTES,
@@ -225,3 +225,10 @@ def test_a_type_that_means_another_under_a_sql_mode_is_refused(sql: str, mode: i
     with pytest.raises(NeedsOperator, match="means another type"):
         plain_text(sql, mode, MARIADB)
     assert plain_text(sql, mode, MYSQL) == sql
+
+
+def test_a_routine_is_one_whatever_its_body_holds() -> None:
+    assert is_routine("CREATE DEFINER=`a`@`%` PROCEDURE p() BEGIN SELECT 'a' || 'b'; END")
+    assert is_routine("create or replace aggregate function f(x INT) RETURNS INT # it's open")
+    assert not is_routine("CREATE TABLE t (a INT) COMMENT 'FUNCTION'")
+    assert not is_routine("CREATE DEFINER=a VIEW `FUNCTION` AS SELECT 1")
