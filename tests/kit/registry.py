@@ -46,6 +46,9 @@ class MemoryRegistry:
         with self._lock:
             return [self._nodes[key] for key in sorted(self._nodes) if key[0] is kind]
 
+    def standbys(self) -> Statuses:
+        return []
+
     def put_gap(self, gap: Gap) -> None:
         with self._lock:
             self._gaps[gap.drainer, gap.pump] = gap
