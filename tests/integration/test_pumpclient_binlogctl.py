@@ -80,7 +80,7 @@ def test_where_nobody_tells_the_time_a_heartbeat_is_watched(
     assert run("update-drainer", "--node-id", "d", "--state", "paused")[0] == 0
 
 
-@pytest.mark.parametrize("state", [str(state) for state in NodeState])
+@pytest.mark.parametrize("state", ["online", "pausing", "paused", "closing", "offline"])
 def test_the_state_of_a_living_pump_is_not_changed_by_anybody_else(
     run: Run,
     registry: Registry,
