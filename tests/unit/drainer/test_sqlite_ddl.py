@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -28,6 +29,7 @@ class Replica:
         self.catalog = Catalog()
         self._ids = itertools.count(1)
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        weakref.finalize(self, self.connection.close)  # Python 3.13 warns of one that is left open.
         self.connection.create_function("exact_double", 1, exact_double)
         self.ddl("CREATE DATABASE s")
 
