@@ -73,7 +73,10 @@ class Pumps:
         self._given_up: dict[str, tuple[LostPump, int]] = {}
         stood = standing or {}
         self._expected = {name for name, left_ts in stood.items() if not left_ts}
-        self._left_ts = {name: left_ts for name, left_ts in stood.items() if left_ts}
+        # What was received but not downstream by then was in the memory of an earlier life only.
+        self._left_ts = {
+            name: min(left_ts, merger.emitted_ts) for name, left_ts in stood.items() if left_ts
+        }
         self._heard_s: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._merger = merger

@@ -560,6 +560,21 @@ def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_acce
     run(test)
 
 
+def test_what_a_lost_pump_had_sent_but_was_not_downstream_is_lost_with_the_drainers_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(3)
+        cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
+        cluster.lost = {"b": LostPump(pump="b", after_ts=0, up_to_ts=9, made="today")}
+        async with pumps_of(cluster, merger, standing={"b": 7}) as pumps:
+            await pumps.refresh()
+            assert "(3, 9] is lost to this Drainer" in pumps.describe()["pump b"]
+
+    run(test)
+    assert "what it held of (3, 9] is lost" in caplog.text
+
+
 def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
