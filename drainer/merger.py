@@ -108,9 +108,11 @@ class Merger:
         if commit_ts[0] <= state.received_ts or not _rises(commit_ts):
             raise _disorder(source, state.received_ts, commit_ts)
         if commit_ts[0] <= self.emitted_ts:
-            left_ts, state.received_ts = state.received_ts, commit_ts[-1]
-            commit_ts, payloads = self._on_time(source, left_ts, commit_ts, payloads)
+            last_ts = commit_ts[-1]
+            # What comes too late counts as received only when it was seen to.
+            commit_ts, payloads = self._on_time(source, state.received_ts, commit_ts, payloads)
             if not commit_ts:
+                state.received_ts = last_ts
                 return
         size = sum(map(len, payloads)) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
         state.received_ts = commit_ts[-1]

@@ -221,3 +221,16 @@ def test_a_run_that_is_refused_leaves_nothing_behind() -> None:
     with pytest.raises(NeedsOperator, match="sent commit_ts 6 after 6"):
         push(merger, "a", 5, 6, 6, 7)
     assert (merger.received_ts("a"), merger.bytes) == (0, 0)
+
+
+def test_what_comes_too_late_does_not_count_as_received_and_holds_the_merge() -> None:
+    def committed(ts: int) -> bytes:
+        return encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts))
+
+    merger = Merger(10)
+    merger.add("a")
+    assert merger.add("back", 3) == 3
+    push(merger, "a", 12, 14)
+    with pytest.raises(NeedsOperator, match=r"transaction 5, .* of \(3, 10\] is not downstream"):
+        merger.push("back", [5, 20], [committed(5), committed(20)])
+    assert (merger.received_ts("back"), merger.low_water, merger.take()) == (3, 3, None)
