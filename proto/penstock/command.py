@@ -46,7 +46,6 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "google": (),
     "google_crc32c": (),
     "etcd3": (),
-    "sqlglot": (),
 }
 """The extras of the distribution that bring a package; none: the distribution itself does."""
 
