@@ -28,6 +28,7 @@ from drainer.apply.work import Op, WorkUnit, in_order
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.sinks.mysql import MysqlSink
 from drainer.sinks.mysql_session import ROWS_SQL_MODE
+from penstock.datum import times
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.model import MutationType
@@ -47,6 +48,7 @@ from tests.kit.fix_mariadb import MariadbServer
 
 CLUSTER = 7
 Changes = list[tuple[MutationType, bytes]]
+INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE
 
 
 @contextmanager
@@ -206,6 +208,36 @@ def test_every_value_of_every_type_arrives(
     with closing(server.connect(conv={})) as connection, column_wise_from(rowwise_max):
         plain(connection)
         check()
+
+
+@of_each(0, 1000)
+def test_dates_that_no_calendar_has_arrive_as_they_are(
+    request: pytest.FixtureRequest,
+    server_name: str,
+    rowwise_max: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server: SqlServer = request.getfixturevalue(server_name)
+    sql = "CREATE TABLE t (id INT PRIMARY KEY, d DATE, t DATETIME(3), KEY (d))"
+    table = table_of(sql)
+    codec = Upstream(table).codec
+    create(server, sql, "merged")
+    old, new = (1, "2020-02-31", "2021-04-31 10:00:00.125"), (1, "2021-09-31", None)
+    with monkeypatch.context() as lax:
+        # As a source brings them from a server whose sql_mode has ALLOW_INVALID_DATES.
+        lax.setattr(times, "checked", lambda fields: fields)
+        inserted = [(INSERT, codec.encode_insert(row)) for row in (old, (2, *old[1:]))]
+        updated = [(UPDATE, codec.encode_update(old, new))]
+        gone = [(DELETE, codec.encode_delete((2, *old[1:])))]
+    with closing(server.connect(conv={})) as connection, column_wise_from(rowwise_max):
+        plain(connection)
+        found = []
+        for changes in (inserted, updated, gone):
+            for statement in merged(table, changes):
+                connection.query(statement)
+            found.append([tuple(row.values()) for row in stored_rows(connection, ["d", "t"])])
+    first, second = ("1", *old[1:]), ("2", *old[1:])
+    assert found == [[first, second], [("1", *new[1:]), second], [("1", *new[1:])]]
 
 
 def stored_rows(connection: Any, names: list[str]) -> list[dict[str, Any]]:

@@ -39,6 +39,11 @@ def fresh(server: AnyBinlogServer) -> AnyBinlogServer:
     return server
 
 
+def with_vectors() -> list[Any]:
+    """Return the servers that have the type VECTOR."""
+    return [each for each in on_servers(MYSQL) if each.values[0] != MARIADB]
+
+
 def ask(source: SourceProcess, *words: str) -> str:
     return command.ask([*words, "--status-addr", source.address])
 
@@ -183,3 +188,78 @@ def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_
     assert rig.check(fresh).rows("shop.bad") == [(2, "b")]
     assert left_out(source, "shop.bad") == (1, 0, 0)
     assert rows_of(fresh, "shop.bad") == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("server", with_vectors(), indirect=True)
+def test_a_table_with_a_vector_is_left_out_and_counted_while_others_go_on(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    fresh.insert(3)
+    source.catch_up(fresh)
+    number = "STRING_TO_VECTOR" if fresh.is_mysql else "VEC_FromText"
+    fresh.run(
+        "CREATE TABLE shop.near (id INT PRIMARY KEY, v VECTOR(3))",
+        f"INSERT INTO shop.near VALUES (1, {number}('[1,2,3]')), (2, NULL)",
+        "INSERT INTO shop.t VALUES (10, 'x')",
+    )
+    status = source.fails()
+    assert "VECTOR" in status["problem"]
+    assert "CREATE TABLE shop.near" in status["problem"]
+    assert "mysql-source skip-table shop.near" in source.text()
+    verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
+    assert "skip-table" in verbs
+    ask(source, "skip-table", "shop.near")
+    source.catch_up(fresh)
+    assert left_out(source, "shop.near") == (2, 0, 1)
+    fresh.run(
+        f"UPDATE shop.near SET v = {number}('[4,5,6]')",
+        "DELETE FROM shop.near WHERE id = 2",
+        "INSERT INTO shop.bad VALUES (1, 'a')",
+        "ALTER TABLE shop.bad ADD COLUMN w VECTOR(2)",
+        "INSERT INTO shop.t VALUES (11, 'y')",
+    )
+    status = source.fails()
+    assert "ALTER TABLE shop.bad" in status["problem"]
+    ask(source, "skip-table", "shop.bad")
+    fresh.run(f"INSERT INTO shop.bad VALUES (2, 'b', {number}('[1,2]'))")
+    source.catch_up(fresh)
+    assert left_out(source, "shop.near") == (5, 0, 1)
+    assert left_out(source, "shop.bad") == (1, 0, 1)
+    found = rig.check(fresh)
+    assert ("shop", "near") not in found.tables
+    assert found.rows("shop.bad") == [(1, "a")]
+
+
+def test_dates_that_no_calendar_has_come_out_as_they_are(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    source = rig.begin(fresh)
+    lax = "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'"
+    fresh.run(
+        lax,
+        "CREATE TABLE shop.d (id INT PRIMARY KEY, d DATE, t DATETIME(3))",
+        "INSERT INTO shop.d VALUES (1, '2020-02-31', '2021-04-31 10:00:00.125')",
+        "INSERT INTO shop.d VALUES (2, NULL, '2019-02-29'), (3, '2020-06-31', NULL)",
+        "UPDATE shop.d SET d = '2021-09-31' WHERE id = 1",
+        "DELETE FROM shop.d WHERE id = 3",
+    )
+    source.catch_up(fresh)
+    texts = "SELECT id, CAST(d AS CHAR), CAST(t AS CHAR) FROM shop.d"
+    wanted = [(1, "2021-09-31", "2021-04-31 10:00:00.125"), (2, None, "2019-02-29 00:00:00.000")]
+    assert fresh.query(texts) == wanted
+    assert rig.downstream().rows("shop.d") == wanted
+    # No writer can say such a default: it stops, and has a way out.
+    fresh.run(
+        lax,
+        "ALTER TABLE shop.d ADD COLUMN later DATE NOT NULL DEFAULT '2020-11-31'",
+        "INSERT INTO shop.d (id) VALUES (4)",
+    )
+    status = source.fails()
+    assert "2020-11-31" in status["problem"]
+    assert status["overrides"][0].startswith("mysql-source replace")
+    ask(source, "skip-table", "shop.d")
+    fresh.insert(2)
+    source.catch_up(fresh)
+    assert left_out(source, "shop.d") == (1, 0, 1)
+    rig.check(fresh)

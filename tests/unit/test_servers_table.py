@@ -23,6 +23,15 @@ FEATURES: dict[str, str | dict[str, str]] = {
     + "a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go_on",
     "a left-out table through RENAME, DROP and CREATE": _LEFT_OUT
     + "a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation",
+    "a VECTOR column: the table left out and counted": {
+        server: _LEFT_OUT
+        + f"a_table_with_a_vector_is_left_out_and_counted_while_others_go_on[{server}]"
+        for server in ("mysql-9", "mariadb-11.8")
+    },
+    "dates of ALLOW_INVALID_DATES": _LEFT_OUT
+    + "dates_that_no_calendar_has_come_out_as_they_are",
+    "rows near max_allowed_packet": "test_mysql_packets.py::"
+    "test_events_larger_than_the_packets_of_a_server_come_out",
     "a table loaded anew under load": "test_mysql_reload.py::"
     "test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load",
     "a reload that is killed": "test_mysql_reload.py::"

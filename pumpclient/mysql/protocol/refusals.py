@@ -78,7 +78,8 @@ REFUSALS = (
     _row(1236, "bogus data in log event|log event entry exceeded max_allowed_packet"
          "|larger than max_allowed_packet|net_store_length|corrupted|truncated",
          "either the position is not the beginning of an event, or an event is larger than the"
-         " server's max_allowed_packet (set it to 1G), or its file is damaged"
+         " server's max_allowed_packet (set it to 1G; if it is, no replica can have that event:"
+         " begin again with an initial load), or its file is damaged"
          " (mariadb-binlog --verify-binlog-checksum tells)"),
     _row(1236, "binary log is not open|binlog is not open|logging not enabled",
          "start the server with log_bin, binlog_format=ROW"),

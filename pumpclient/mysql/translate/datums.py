@@ -29,6 +29,7 @@ _QUICK = 1 << 27
 _SHORT = 256
 _DAY_S = 86400
 _DAYS_KEPT = 1 << 16
+_MONTHS, _YEAR_MAX = 12, 9999
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _DATETIME_BIAS, _TIME_BIAS = 0x8000000000, 0x800000
 _MICROS = 1_000_000
@@ -70,6 +71,8 @@ def _short_way(pair: Pair, reading: Reading) -> Reading | None:
         return None
     if real in _TEXTS:
         return _text(pair, reading)
+    if real in (WireType.DATE, WireType.NEWDATE):
+        return _date(pair, reading) if here is MysqlType.DATE else None
     maker = _TIMES.get(real)
     if maker is not None and pair.wire.metadata == fraction_digits(pair.column):
         name = f"time{pair.index}"
@@ -185,6 +188,21 @@ def _fraction(fsp: int) -> tuple[int, int, int]:
     """Return the bits of a fraction, their mask, and what makes them microseconds."""
     size = (fsp + 1) // 2
     return 8 * size, (1 << 8 * size) - 1, 10 ** (6 - 2 * size)
+
+
+def _date(pair: Pair, reading: Reading) -> Reading:
+    """Return what takes a DATE as it is: with ALLOW_INVALID_DATES servers hold 31 February too."""
+    begin, datum = pair.stored.header + bytes([values.UVARINT_FLAG]), values.encode_uvarint
+
+    @lru_cache(maxsize=_DAYS_KEPT)
+    def make(packed: int) -> bytes:
+        year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+        if month > _MONTHS or year > _YEAR_MAX:
+            raise ValueError(f"{packed:#x} is no DATE")
+        return begin + datum(((year * 13 + month) << 5 | day) << 41)
+
+    name = f"date{pair.index}"
+    return replace(reading, expression=f"{name}({{0}} | {{1}} << 16)", names={name: make})
 
 
 def _datetime2(head: bytes, fsp: int) -> Callable[[Any], bytes]:

@@ -124,7 +124,7 @@ def test_semi_sync_asks_for_an_acknowledgement_and_numbers_packets_anew() -> Non
         (1236, "bogus data in log event; the first event 'mysql-bin.000001' at 4",
          NeedsOperator, "max_allowed_packet"),
         (1236, "log event entry exceeded max_allowed_packet; Increase max_allowed_packet on"
-         " master", NeedsOperator, "1G"),
+         " master", NeedsOperator, "1G; if it is, no replica can have that event: begin again"),
         (1236, "Binary log is not open", NeedsOperator, "log_bin"),
         (1236, "Misconfigured master - server id was not set", NeedsOperator, "server_id"),
         (1236, "The replication sender thread cannot start in AUTO_POSITION mode: this server has"

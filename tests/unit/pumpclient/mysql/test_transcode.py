@@ -153,6 +153,16 @@ def test_images_become_what_a_writer_encodes(data: st.DataObject) -> None:
 INT = Column(WireType.LONG, is_unsigned=False)
 
 
+@pytest.mark.parametrize("text", ["2020-02-31", "2019-02-29", "2021-00-31", "9999-11-31"])
+def test_a_date_that_no_calendar_has_stays_what_the_server_holds(text: str) -> None:
+    table = made(["a INT PRIMARY KEY", "b DATE"])
+    columns = INT, Column(WireType.DATE)
+    transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
+    image = make_image([reading_of(column) for column in columns], (1, text))
+    found = transcoder.changes(WRITE, event(WRITE, 2, image))[1]
+    assert RowCodec(table).decode_insert(found[0]) == (1, text)
+
+
 def test_columns_meet_by_name_when_the_server_tells_names() -> None:
     table = made(["a INT PRIMARY KEY", "b INT", "c VARCHAR(9)"])
     text = Column(WireType.VARCHAR, 36, name="C", collation=UTF8)

@@ -1,0 +1,47 @@
+"""Rows near a server's `max_allowed_packet`: what it holds comes out, though events are larger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit.binlog_server import (
+    MARIADB,
+    MYSQL,
+    AnyBinlogServer,
+    make_server,
+    on_servers,
+    running,
+)
+from tests.kit.source_rig import SourceRig, cleared
+
+PACKET_BYTES_MAX = 1 << 20
+ROW_BYTES = PACKET_BYTES_MAX - 1024
+
+
+@pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AnyBinlogServer]:
+    home = tmp_path_factory.mktemp("small-packets-server")
+    options = ("--binlog-row-metadata=FULL", f"--max-allowed-packet={PACKET_BYTES_MAX}")
+    with running(make_server(home, 1, *options, kind=request.param)) as server:
+        yield server
+
+
+def test_events_larger_than_the_packets_of_a_server_come_out(
+    rig: SourceRig, server: AnyBinlogServer
+) -> None:
+    source = rig.begin(cleared(server))
+    assert server.query("SELECT @@global.max_allowed_packet") == [(PACKET_BYTES_MAX,)]
+    server.run(
+        f"INSERT INTO shop.t VALUES (1, REPEAT('x', {ROW_BYTES})), (2, REPEAT('y', {ROW_BYTES}))",
+        f"INSERT INTO shop.t VALUES (3, REPEAT('é', {ROW_BYTES // 2}))",
+        "UPDATE shop.t SET v = CONCAT(SUBSTR(v, 2), 'z')",
+        "DELETE FROM shop.t WHERE id = 2",
+    )
+    # What says how much is left needs packets as large as the events.
+    server.run(f"SET GLOBAL max_allowed_packet = {64 << 20}")
+    source.catch_up(server)
+    rig.check(server)
