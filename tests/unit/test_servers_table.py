@@ -28,8 +28,7 @@ FEATURES: dict[str, str | dict[str, str]] = {
         + f"a_table_with_a_vector_is_left_out_and_counted_while_others_go_on[{server}]"
         for server in ("mysql-9", "mariadb-11.8")
     },
-    "dates of ALLOW_INVALID_DATES": _LEFT_OUT
-    + "dates_that_no_calendar_has_come_out_as_they_are",
+    "dates of ALLOW_INVALID_DATES": _LEFT_OUT + "dates_that_no_calendar_has_come_out_as_they_are",
     "rows near max_allowed_packet": "test_mysql_packets.py::"
     "test_events_larger_than_the_packets_of_a_server_come_out",
     "a table loaded anew under load": "test_mysql_reload.py::"
