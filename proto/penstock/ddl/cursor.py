@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from penstock.ddl.encodings import charset_named, literal_in
 from penstock.ddl.lexer import Kind, Source, Token
 from penstock.ddl.syntax import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
 from penstock.ddl.words import RESERVED
 from penstock.errors import NeedsOperator
 
 NAME_CHARS_MAX = 64
+_RAW = {Kind.HEX: ValueKind.HEX, Kind.BITS: ValueKind.BITS}
 _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
 _BARE_CALLS = (
     "CURRENT_USER", "CURRENT_ROLE", "CURRENT_DATE", "CURRENT_TIME", "UTC_DATE", "UTC_TIME",
@@ -348,19 +350,45 @@ class Cursor:
         if token.kind is Kind.NUMBER:
             self.at += 1
             return Value(ValueKind.NUMBER, minus + token.text)
-        if token.kind is Kind.WORD and self.peek().kind is Kind.STRING:
+        if token.kind is Kind.WORD and self.peek().kind in (Kind.STRING, *_RAW):
             return self._introduced(token)
         if token.kind is Kind.STRING:
             return Value(ValueKind.TEXT, self.string())
-        if token.kind in (Kind.HEX, Kind.BITS):
-            self.at += 1
-            return Value(ValueKind.HEX if token.kind is Kind.HEX else ValueKind.BITS, token.text)
-        return None
+        return self.raw()
+
+    def raw(self) -> Value | None:
+        """Read a literal in hexadecimal or bits if one stands here."""
+        kind = _RAW.get(self.token.kind)
+        return None if kind is None else Value(kind, self.next().text)
 
     def _introduced(self, token: Token) -> Value | None:
-        """Read `_utf8'x'`, `N'x'` or `DATE'2020-01-01'`: the string is what counts."""
+        """Read `_utf8'x'`, `N'x'` or `DATE'2020-01-01'`: the string is what counts.
+
+        `_koi8r 0xFF` is the text that these bytes are in that character set.
+        """
         known = ("_UTF8", "_UTF8MB4", "_UTF8MB3", "_ASCII", "N", "DATE", "TIME", "TIMESTAMP")
-        if token.upper not in known:
+        is_string = self.peek().kind is Kind.STRING
+        if is_string and token.upper in known:
+            self.at += 1
+            return Value(ValueKind.TEXT, self.string())
+        if not token.text.startswith("_"):
             return None
+        charset = charset_named(token.text[1:].lower())
         self.at += 1
-        return Value(ValueKind.TEXT, self.string())
+        # The server takes a string's bytes as they are, which only of ASCII are known here.
+        value = self.raw() or Value(ValueKind.HEX, _ascii_digits(self))
+        if charset.is_binary:
+            return value
+        return Value(ValueKind.TEXT, literal_in(charset, value))
+
+
+def _ascii_digits(cur: Cursor) -> str:
+    start = cur.token.start
+    text = cur.string()
+    if not text.isascii():
+        written = cur.source.text[start : cur.last_end]
+        raise NeedsOperator(
+            f"the bytes of {written} are not known, which a character set before it gives a meaning",
+            hint="write it without the character set, or in hexadecimal",
+        )
+    return text.encode().hex()

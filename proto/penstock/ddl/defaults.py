@@ -24,6 +24,7 @@ from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from penstock.ddl.default_times import date_text, duration_text
+from penstock.ddl.encodings import charset_named, literal_in
 from penstock.ddl.syntax import Value, ValueKind
 from penstock.ddl.zero import zero_text
 from penstock.errors import NeedsOperator
@@ -182,26 +183,21 @@ def _float(column: ColumnInfo, value: Value) -> str:
 def _text(column: ColumnInfo, value: Value) -> str:
     if column.tp in _LARGE and value.kind is not ValueKind.TEXT:
         raise ValueError(value.text)
-    text = _bytes_text(value)
+    text = _own_text(column, value)
     if len(text.encode() if column.is_binary else text) > column.flen:
         raise ValueError(text)
     return text
 
 
-def _bytes_text(value: Value) -> str:
-    """Return a literal as text; hexadecimal and bit literals are bytes."""
-    if value.kind is ValueKind.HEX:
-        return bytes.fromhex(value.text.zfill(len(value.text) + len(value.text) % 2)).decode()
-    if value.kind is ValueKind.BITS:
-        size = (len(value.text) + 7) // 8
-        return int(value.text or "0", 2).to_bytes(size, "big").decode()
-    return value.text
+def _own_text(column: ColumnInfo, value: Value) -> str:
+    """Return a literal as text; hexadecimal and bit literals are bytes of the column's charset."""
+    return literal_in(charset_named(column.charset), value)
 
 
 def _enum(column: ColumnInfo, value: Value) -> str:
     if value.kind is ValueKind.NUMBER:
         raise ValueError(value.text)
-    return _elem(column, _bytes_text(value))
+    return _elem(column, _own_text(column, value))
 
 
 def _elem(column: ColumnInfo, text: str) -> str:
@@ -217,7 +213,7 @@ def _elem(column: ColumnInfo, text: str) -> str:
 def _set(column: ColumnInfo, value: Value) -> str:
     if value.kind is ValueKind.NUMBER:
         raise ValueError(value.text)
-    text = _bytes_text(value)
+    text = _own_text(column, value)
     chosen = {_elem(column, part) for part in text.split(",")} if text else set()
     return ",".join(e for e in column.elems if e in chosen)
 

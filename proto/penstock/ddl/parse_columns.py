@@ -103,9 +103,9 @@ def _plain_type(cur: Cursor) -> TypeSpec:
 def _parenthesis(cur: Cursor, spec: TypeSpec) -> TypeSpec:
     cur.expect_sign("(")
     if spec.name in ("ENUM", "SET"):
-        elems = [cur.string()]
+        elems = [_label(cur)]
         while cur.take_sign(","):
-            elems.append(cur.string())
+            elems.append(_label(cur))
         spec = replace(spec, elems=tuple(elems))
     else:
         numbers = [_size(cur)]
@@ -114,6 +114,10 @@ def _parenthesis(cur: Cursor, spec: TypeSpec) -> TypeSpec:
         spec = replace(spec, numbers=tuple(numbers))
     cur.expect_sign(")")
     return spec
+
+
+def _label(cur: Cursor) -> Value:
+    return cur.raw() or Value(ValueKind.TEXT, cur.string())
 
 
 def _size(cur: Cursor) -> int:

@@ -27,6 +27,7 @@ is that of geometries.
 from __future__ import annotations
 
 from penstock.ddl.charsets import char_bytes_max
+from penstock.ddl.encodings import charset_named, literal_in
 from penstock.ddl.syntax import ColumnDef
 from penstock.errors import NeedsOperator
 from penstock.schema import MysqlType
@@ -104,7 +105,7 @@ def shape_of(column: ColumnDef, charset: str) -> Shape:
     if name.endswith(("TEXT", "BLOB")):
         return _large_shape(column, charset)
     if name in ("ENUM", "SET"):
-        return _names_shape(column)
+        return _names_shape(column, charset)
     return _number_shape(column)
 
 
@@ -220,8 +221,8 @@ def large_type(size_bytes: int) -> tuple[MysqlType, int]:
     raise NeedsOperator("a TEXT or BLOB above 4 GiB", hint="choose a smaller length")
 
 
-def _names_shape(column: ColumnDef) -> Shape:
-    names = elems_of(column)
+def _names_shape(column: ColumnDef, charset: str) -> Shape:
+    names = elems_of(column, charset)
     if not names:
         raise refuse(column, f"{column.type.name} without names", "list its names")
     if len(set(names)) < len(names):  # Whether letter case counts is up to the collation.
@@ -233,6 +234,7 @@ def _names_shape(column: ColumnDef) -> Shape:
     return MysqlType.SET, sum(map(len, names)) + len(names) - 1, 0
 
 
-def elems_of(column: ColumnDef) -> tuple[str, ...]:
+def elems_of(column: ColumnDef, charset: str) -> tuple[str, ...]:
     """Return the names of an ENUM or SET as MySQL keeps them: without spaces at the end."""
-    return tuple(e.rstrip(" ") for e in column.type.elems)
+    encoding = charset_named(charset)
+    return tuple(literal_in(encoding, each).rstrip(" ") for each in column.type.elems)

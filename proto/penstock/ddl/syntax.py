@@ -97,7 +97,8 @@ class TypeSpec:
 
     name: str
     numbers: tuple[int, ...] = ()
-    elems: tuple[str, ...] = ()
+    elems: tuple[Value, ...] = ()
+    """The labels of ENUM and SET; those in hexadecimal are bytes of the column's charset."""
     unsigned: bool = False
     zerofill: bool = False
     binary: bool = False

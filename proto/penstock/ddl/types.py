@@ -44,7 +44,7 @@ def build_column(column: ColumnDef, column_id: int, inherited: tuple[str, str]) 
         decimal=decimal,
         charset=charset,
         collate=collate,
-        elems=elems_of(column),
+        elems=elems_of(column, charset),
         generated_expr=column.generated,
         generated_stored=column.stored,
         comment=column.comment,

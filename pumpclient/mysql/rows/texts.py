@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.errors import Malformed
-from pumpclient.mysql.rows.charsets import Charset
+from penstock.ddl.encodings import Charset
 from pumpclient.mysql.rows.numbers import shortest_float
 from pumpclient.mysql.rows.reading import Reading, prefixed, unsigned
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import numbers, texts, times
-from pumpclient.mysql.rows.charsets import Charset, charset_of
+from penstock.ddl.encodings import Charset
+from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.json_binary import json_text
 from pumpclient.mysql.rows.json_encode import write_json

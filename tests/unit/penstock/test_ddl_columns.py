@@ -129,6 +129,45 @@ def test_character_sets_come_from_the_column_then_the_table(
 
 
 @pytest.mark.parametrize(
+    ("definition", "options", "names"),
+    [
+        ("ENUM(0x9353, x'9373') CHARSET sjis", "", ("鉄", "都")),
+        ("ENUM(0xE4, '1')", "CHARSET latin1", ("ä", "1")),
+        ("SET('a', b'01000010', 0xF020)", "CHARSET cp1251", ("a", "B", "р")),
+        ("ENUM(0x41, 0x4142)", "CHARSET ucs2", ("A", "䅂")),
+        ("ENUM(0xC3A4) CHARSET binary", "", ("ä",)),
+    ],
+)
+def test_labels_in_hexadecimal_are_bytes_of_the_column_s_character_set(
+    definition: str, options: str, names: tuple[str, ...]
+) -> None:
+    assert column(definition, options).elems == names
+
+
+def test_a_statement_with_bytes_stays_as_written() -> None:
+    written = "ENUM(0xE4,'1') CHARACTER SET latin1 COLLATE latin1_bin DEFAULT _koi8r 0x31"
+    session = DdlSession(f"CREATE TABLE t (a {written})")
+    assert written in session.history[-1].query
+
+
+@pytest.mark.parametrize(
+    ("definition", "problem"),
+    [
+        ("ENUM(0xE4, '1')", "0xe4 is no text in character set utf8mb4"),
+        ("CHAR DEFAULT 0xFF", "0xff is no text in character set utf8mb4"),
+        ("CHAR CHARSET sjis DEFAULT 0x81", "0x81 is no text in character set sjis"),
+        ("CHAR DEFAULT _utf8mb4 0xFF", "0xff is no text in character set utf8mb4"),
+        ("CHAR DEFAULT _latin1'ä'", "bytes of 'ä' are not known"),
+        ("CHAR DEFAULT _klingon 0x41", "'klingon' is unknown"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_with_a_hint(definition: str, problem: str) -> None:
+    with pytest.raises(NeedsOperator, match=problem) as refused:
+        column(definition)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
     ("definition", "default"),
     [
         ("INT", None),
@@ -154,6 +193,15 @@ def test_character_sets_come_from_the_column_then_the_table(
         ("VARCHAR(9) DEFAULT 5", "5"),
         ("VARCHAR(9) DEFAULT _utf8mb4'x'", "x"),
         ("VARCHAR(9) DEFAULT x'4142'", "AB"),
+        ("VARCHAR(9) CHARSET latin1 DEFAULT 0xE4", "ä"),
+        ("VARCHAR(9) CHARSET latin1 DEFAULT x'C3A4'", "Ã¤"),
+        ("VARCHAR(9) CHARSET ucs2 DEFAULT 0x4E2D41", "N\u2d41"),
+        ("CHAR CHARSET cp1251 DEFAULT _koi8r 0xFF", "Ъ"),
+        ("CHAR DEFAULT _latin1 b'11100100'", "ä"),
+        ("CHAR(3) DEFAULT _latin1'abc'", "abc"),
+        ("VARCHAR(3) DEFAULT _ucs2'ab'", "慢"),
+        ("VARBINARY(3) DEFAULT _binary 0x4142", "AB"),
+        ("ENUM(0xE4, 'b') CHARSET latin1 DEFAULT 0xE4", "ä"),
         ("ENUM('a','B') DEFAULT 'B '", "B"),
         ("ENUM('a','B') COLLATE utf8mb4_general_ci DEFAULT 'b'", "B"),
         ("SET('a','b','c') DEFAULT 'c,a'", "a,c"),

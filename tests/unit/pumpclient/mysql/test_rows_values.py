@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import Column, TableMap, WireType, decoder_for
-from pumpclient.mysql.rows.charsets import charset_name, charset_named, charset_of
+from penstock.ddl.encodings import charset_named
+from pumpclient.mysql.rows.charsets import charset_name, charset_of
 from pumpclient.mysql.rows.columns import string_metadata
 from pumpclient.mysql.rows.images import make_image, value_reader
 from pumpclient.mysql.rows.json_binary import Opaque, json_text, read_json, text_of
