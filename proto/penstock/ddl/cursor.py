@@ -388,7 +388,7 @@ def _ascii_digits(cur: Cursor) -> str:
     if not text.isascii():
         written = cur.source.text[start : cur.last_end]
         raise NeedsOperator(
-            f"the bytes of {written} are not known, which a character set before it gives a meaning",
+            f"the bytes of {written}, which its character set gives a meaning, are not known",
             hint="write it without the character set, or in hexadecimal",
         )
     return text.encode().hex()

@@ -21,8 +21,8 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from uuid import UUID
 
-from penstock.errors import Malformed
 from penstock.ddl.encodings import Charset
+from penstock.errors import Malformed
 from pumpclient.mysql.rows.numbers import shortest_float
 from pumpclient.mysql.rows.reading import Reading, prefixed, unsigned
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.ddl.encodings import Charset
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import numbers, texts, times
-from penstock.ddl.encodings import Charset
 from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.json_binary import json_text

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.ddl.encodings import charset_named
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import Column, TableMap, WireType, decoder_for
-from penstock.ddl.encodings import charset_named
 from pumpclient.mysql.rows.charsets import charset_name, charset_of
 from pumpclient.mysql.rows.columns import string_metadata
 from pumpclient.mysql.rows.images import make_image, value_reader
