@@ -144,6 +144,8 @@ class TableInfo:
     `constants` are columns that no row bytes have and every row gets: name and text.
     `expression_indexes` are names of indexes over expressions, of which nothing else is known.
     `lacks_key`: rows are written where the table has no primary key, though it has one here.
+    `period`: names of the start and end of a row's time where the table is system-versioned; it
+    has no such columns here.
     """
 
     id: int
@@ -163,6 +165,7 @@ class TableInfo:
     partitions: tuple[str, ...] | None = None
     expression_indexes: tuple[str, ...] = ()
     lacks_key: bool = False
+    period: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

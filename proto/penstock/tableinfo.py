@@ -75,6 +75,8 @@ def table_to_json(table: TableInfo) -> Json:
         written["expression_indexes"] = list(table.expression_indexes)
     if table.lacks_key:
         written["lacks_key"] = True
+    if table.period:
+        written["period"] = list(table.period)
     return written | ({"constants": table.constants} if table.constants else {})
 
 
@@ -252,6 +254,7 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
         expression_indexes=tuple(map(str, fields.get("expression_indexes") or ())),
         lacks_key=flag(fields, "lacks_key"),
+        period=tuple(map(str, fields.get("period") or ())),
     )
 
 

@@ -107,3 +107,76 @@ def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
     assert table is not None
     assert [c.name for c in table.columns] == ["id", "v", "x"]
     assert not table.indexes
+
+
+NAMED = (
+    "(id INT, u INT UNIQUE, s TIMESTAMP(6) GENERATED ALWAYS AS ROW START,"
+    " e TIMESTAMP(6) GENERATED ALWAYS AS ROW END, w INT, PRIMARY KEY (id, e),"
+    " PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING"
+)
+CHANGES = (
+    "UPDATE {} SET v = v + 10 WHERE id = 1",
+    "DELETE FROM {} WHERE id = 2",
+    "UPDATE {} SET id = id + 100 WHERE id = 3",
+    "UPDATE {} SET v = v",
+    "REPLACE INTO {} VALUES (1, 4), (9, 5), (9, 6)",
+    "DELETE HISTORY FROM {}",
+    "DELETE FROM {} WHERE id = 9",
+)
+NAMED_CHANGES = (
+    "UPDATE {} SET w = w + 1 WHERE id < 3",
+    "REPLACE INTO {} (id, u, w) VALUES (1, 2, 9), (6, 5, 9), (4, 3, 9)",
+    "DELETE FROM {} WHERE id = 6",
+)
+
+
+def test_the_current_rows_of_versioned_tables_arrive_and_their_history_does_not(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    cleared(server)
+    rows = "SELECT seq, seq, seq FROM shop.seq_1_to_5"
+    server.run(
+        "CREATE TABLE shop.before (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING",
+        f"CREATE TABLE shop.named {NAMED}",
+        "INSERT INTO shop.before SELECT seq, seq FROM shop.seq_1_to_5",
+        f"INSERT INTO shop.named (id, u, w) {rows}",
+        "UPDATE shop.before SET v = 7 WHERE id < 3",
+    )
+    rig.begin(server, mode="all")
+    rig.source.catch_up(server)  # These two are loaded, the others are in the binlog.
+    server.run(
+        "CREATE TABLE shop.made (id INT PRIMARY KEY, v INT WITHOUT SYSTEM VERSIONING) WITH SYSTEM"
+        " VERSIONING PARTITION BY SYSTEM_TIME (PARTITION h HISTORY, PARTITION c CURRENT)",
+        f"CREATE TABLE shop.late {NAMED}",
+        "CREATE TABLE shop.bare (v INT) WITH SYSTEM VERSIONING",
+        "ALTER TABLE shop.t ADD SYSTEM VERSIONING",
+        "INSERT INTO shop.made VALUES (1, 1), (2, 2), (3, 3)",
+        "INSERT INTO shop.t VALUES (1, '1'), (2, '2'), (3, '3')",
+        f"INSERT INTO shop.late (id, u, w) {rows}",
+        "INSERT INTO shop.bare VALUES (1), (2), (2)",
+        "DELETE FROM shop.bare WHERE v = 1",
+        *(sql.format(f"shop.{name}") for name in ("before", "made", "t") for sql in CHANGES),
+        *(sql.format(f"shop.{name}") for name in ("named", "late") for sql in NAMED_CHANGES),
+    )
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION system_versioning_alter_history = KEEP")
+        cursor.execute("ALTER TABLE shop.before ADD COLUMN x INT")
+        cursor.execute("ALTER TABLE shop.named RENAME COLUMN e TO f, ADD COLUMN z INT FIRST")
+        cursor.execute("ALTER TABLE shop.t DROP SYSTEM VERSIONING")
+    server.run(
+        "UPDATE shop.before SET x = 4 WHERE id = 4",
+        "UPDATE shop.named SET z = 4 WHERE w < 9",
+        "DELETE FROM shop.t WHERE id = 103",
+        "INSERT INTO shop.t VALUES (7, 'd')",
+    )
+    rig.source.catch_up(server)
+    assert rig.source.status()["history_rows"] > 0
+    assert rig.source.stop() == 0
+    found = rig.check(server, "shop.before", "shop.made", "shop.bare", "shop.t")
+    for table, columns in (("shop.named", "z, id, u, w"), ("shop.late", "id, u, w")):
+        assert found.rows(table) == sorted(server.query(f"SELECT {columns} FROM {table}"), key=repr)
+    catalog, queries = history(rig)
+    assert not [query for query in queries if "VERSIONING" in query or "SYSTEM_TIME" in query]
+    named = catalog.table("shop", "named")
+    assert named is not None
+    assert [c.name for c in named.columns] == ["z", "id", "u", "w"]

@@ -228,3 +228,30 @@ def test_keys_that_the_sides_order_otherwise_are_no_difference(
     mariadb.run("UPDATE shop.t SET v = 0 WHERE k = 'K000100'")
     assert verify(source, mariadb) == 1
     assert "K000100" in capsys.readouterr().out
+
+
+def test_the_current_rows_of_versioned_tables_are_compared_with_plain_ones(
+    source: MariadbServer, mariadb: MariadbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING",
+        "CREATE TABLE shop.b (id INT PRIMARY KEY, s TIMESTAMP(6) AS ROW START,"
+        " e TIMESTAMP(6) AS ROW END, v INT, PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING",
+    )
+    mariadb.run(
+        "CREATE DATABASE shop",
+        *(f"CREATE TABLE shop.{name} (id INT PRIMARY KEY, v INT)" for name in "ab"),
+    )
+    for name in "ab":
+        insert = f"INSERT INTO shop.{name} (id, v) SELECT seq, 1 FROM shop.seq_1_to_3000"
+        source.run(insert, f"UPDATE shop.{name} SET v = 2", f"DELETE FROM shop.{name} WHERE id > 9")
+        mariadb.run(f"INSERT INTO shop.{name} SELECT seq, 2 FROM shop.seq_1_to_9")
+    assert verify(source, mariadb) == 0
+    assert capsys.readouterr().out.startswith("2 tables, ")
+    mariadb.run("UPDATE shop.a SET v = 1 WHERE id = 2", "DELETE FROM shop.b WHERE id = 4")
+    assert verify(source, mariadb) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:-1] == ["shop.a (2): changed in v", "shop.b (4): missing"]
+    assert verify(source, mariadb, "--repair", "--yes") == 0
+    assert verify(source, mariadb) == 0

@@ -12,20 +12,20 @@ Followed, in MySQL's grammar with MariaDB's IF [NOT] EXISTS, several statements 
     ALTER TABLE  ADD, DROP, MODIFY, CHANGE, RENAME COLUMN; FIRST, AFTER; ADD (a, b)
                  ADD, DROP, RENAME INDEX; UNIQUE, PRIMARY KEY, FULLTEXT, SPATIAL; DROP CONSTRAINT
                  SET | DROP DEFAULT, COMMENT, CHARSET, CONVERT TO, RENAME TO
-                 ADD, DROP, TRUNCATE, EXCHANGE, REORGANIZE, COALESCE PARTITION
+                 ADD, DROP, TRUNCATE, EXCHANGE, CONVERT, REORGANIZE, COALESCE PARTITION
 
 Passed on downstream untracked, because no row image depends on it: CHECK, foreign keys (their
 index is tracked and written out), storage and engine options, partitions, ORDER BY, FORCE. What a
 DROP, TRUNCATE or EXCHANGE PARTITION does to rows has no binlog; it happens downstream because the
 statement runs there, at its place in the order. Left out downstream for the same reason: ALGORITHM
 and LOCK, visibility of indexes, parsers of FULLTEXT, inline REFERENCES, COLUMN_FORMAT, NOT NULL on
-generated columns, SRID of a column (values have theirs), TiDB's own options.
+generated columns, SRID of a column (values have theirs), TiDB's own options, and all of MariaDB's
+system versioning (`versioning`): such a table is a plain one here, with its current rows.
 
-Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, CONVERT PARTITION,
-tablespaces, ALTER IGNORE, triggers, events), a new column whose older values
-cannot be known (AUTO_INCREMENT, an expression as default), types without a row encoding (VECTOR,
-UUID, INET), unique keys over geometries, keys over expressions, NOT ENFORCED, routines, accounts,
-temporary tables.
+Refused: what makes or loses rows without a binlog (CREATE TABLE … SELECT, MERGE, tablespaces, ALTER
+IGNORE, triggers, events), a new column whose older values cannot be known (AUTO_INCREMENT, an
+expression as default), types without a row encoding (VECTOR, XMLTYPE), unique keys over geometries,
+system versioning by numbers of transactions, routines, accounts, temporary tables.
 
 Where servers differ: a character set without a collation means the one in `charsets`, written into
 the statement; a TIMESTAMP needs no default; "…" is a string; literals of TIMESTAMP are in UTC. A

@@ -34,6 +34,8 @@ class Cursor:
         self.foreign: list[ForeignEdit] = []
         self.refs: list[TableRef] = []
         self.statement_start = 0
+        self.period: tuple[str, ...] = ()
+        """The columns of SYSTEM_TIME that the statement names, start and end, in lower case."""
 
     @property
     def token(self) -> Token:

@@ -135,6 +135,16 @@ class PartitionBy:
     names: tuple[str, ...] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Versioning:
+    """System versioning comes or goes; `names` are those of its columns, which ADD PERIOD gives.
+
+    () is DROP; None is ADD SYSTEM VERSIONING, by which a table without such columns gets them.
+    """
+
+    names: tuple[str, ...] | None
+
+
 Operation: TypeAlias = (
     AddColumns
     | DropColumn
@@ -151,6 +161,7 @@ Operation: TypeAlias = (
     | Untracked
     | Partitions
     | PartitionBy
+    | Versioning
 )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.ddl import parse_alter
+from penstock.ddl import parse_alter, versioning
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Source, read
 from penstock.ddl.operations import AddKey, DropKey, DropPrimary
@@ -24,7 +24,6 @@ from penstock.ddl.parse_columns import (
     read_charset,
     read_column,
     read_option,
-    refuse_versioning,
 )
 from penstock.ddl.parse_keys import (
     at_key,
@@ -58,6 +57,7 @@ from penstock.ddl.syntax import (
     KeyDef,
     TableOptions,
     TableRef,
+    left_out,
 )
 from penstock.errors import NeedsOperator
 
@@ -92,7 +92,7 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
 
 def _statement(cur: Cursor) -> Statement:
     start, cur.edits, cur.foreign, cur.refs = cur.token.start, [], [], []
-    cur.statement_start = start
+    cur.statement_start, cur.period = start, ()
     verb = cur.next().upper
     reader = _READERS.get(verb)
     if reader is None:
@@ -196,12 +196,14 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
         cur.refuse(
             "CREATE TABLE … SELECT", "create the table with its columns, then insert the rows"
         )
+    cur.period = versioning.named_period(cur)
     columns, keys = _table_elements(cur)
-    options = TableOptions(end=cur.last_end)
-    while (more := read_option(cur, options)) is not None:
-        options = more
-        cur.take_sign(",")
-    partitions = partition_by(cur).names if cur.is_word("PARTITION", "BY") else ()
+    options, is_versioned = _table_options(cur)
+    is_versioned |= any(column.is_versioned for column in columns)
+    if versioning.take_partitions(cur):
+        partitions: tuple[str, ...] | None = ()
+    else:
+        partitions = partition_by(cur).names if cur.is_word("PARTITION", "BY") else ()
     if cur.token.upper in ("AS", "SELECT", "IGNORE", "REPLACE"):
         cur.refuse("CREATE TABLE … SELECT", "create the table first, then insert the rows")
     return CreateTable(
@@ -212,7 +214,21 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
         keys=keys,
         options=options,
         partitions=partitions,
+        period=cur.period or (versioning.IMPLICIT if is_versioned else ()),
     )
+
+
+def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
+    """Return what stands behind the parentheses, and whether the table is to be versioned."""
+    options, is_versioned = TableOptions(end=cur.last_end), False
+    while True:
+        if versioning.take_clause(cur):
+            is_versioned = True
+        elif (more := read_option(cur, options)) is not None:
+            options = more
+        else:
+            return options, is_versioned
+        cur.take_sign(",")
 
 
 def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...]]:
@@ -220,18 +236,36 @@ def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, .
     columns: list[ColumnDef] = []
     keys: list[KeyDef] = []
     dated: set[str] = set()
+    places: list[tuple[int, int, bool]] = []
     cur.expect_sign("(")
     while True:
-        if cur.is_word("PERIOD", "FOR"):
+        first, edits, foreign = cur.at, len(cur.edits), len(cur.foreign)
+        stays = True
+        if cur.is_word("PERIOD", "FOR", "SYSTEM_TIME"):
+            stays = versioning.take_period(cur) is None
+        elif cur.is_word("PERIOD", "FOR"):
             dated |= _period(cur)
         elif at_key(cur):
-            keys += _key_element(cur)
+            found = _key_element(cur)
+            stays = not versioning.is_over_period(cur, found)
+            keys += found if stays else []
+            if not found:
+                versioning.check_expressions(cur, first)
         else:
-            columns.append(read_column(cur))
-            keys += columns[-1].keys
+            column = read_column(cur)
+            stays = not column.is_bound
+            columns += [column] if stays else []
+            keys += column.keys if stays else ()
+            versioning.check_expressions(cur, first)
+        if not stays:
+            del cur.edits[edits:], cur.foreign[foreign:]
+        places.append((cur.source.tokens[first].start, cur.last_end, stays))
         if not cur.take_sign(","):
             break
     cur.expect_sign(")")
+    if not columns:
+        cur.fail("a column")
+    cur.edits += left_out(places)
     solid = [replace(c, not_null=True) if c.name.lower() in dated else c for c in columns]
     return tuple(solid), tuple(keys)
 
@@ -241,8 +275,6 @@ def _period(cur: Cursor) -> set[str]:
     before = cur.source.tokens[cur.at - 1]
     start = before.start if before.text == "," else cur.token.start
     cur.expect("PERIOD", "FOR")
-    if cur.is_word("SYSTEM_TIME"):
-        refuse_versioning(cur)
     cur.name()
     names = cur.names()
     end = cur.last_end if before.text == "," else cur.token.end

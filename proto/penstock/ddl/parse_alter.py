@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.ddl import versioning
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.operations import (
     AddColumns,
@@ -21,6 +22,7 @@ from penstock.ddl.operations import (
     DropPrimary,
     Operation,
     Part,
+    PartitionBy,
     Partitions,
     RenameColumn,
     RenameKey,
@@ -28,6 +30,7 @@ from penstock.ddl.operations import (
     SetDefault,
     SetOptions,
     Untracked,
+    Versioning,
 )
 from penstock.ddl.parse_columns import (
     read_column,
@@ -50,11 +53,14 @@ def alter_table(cur: Cursor) -> AlterTable:
     absent = cur.if_exists()
     ref = cur.table_ref()
     cur.waits()
+    cur.period = versioning.named_period(cur)
     parts: list[Part] = []
     while not cur.at_end():
         if cur.is_word("PARTITION", "BY"):
             start = cur.token.start
-            parts.append(Part(partition_by(cur), start, cur.last_end))
+            is_by_time = versioning.take_partitions(cur, "REMOVE PARTITIONING")
+            operation = PartitionBy(()) if is_by_time else partition_by(cur)
+            parts.append(Part(operation, start, cur.last_end))
             break
         parts += _grouped(cur) or [_part(cur)]
         if not cur.take_sign(","):
@@ -70,8 +76,14 @@ def alter_table(cur: Cursor) -> AlterTable:
 
 
 def _part(cur: Cursor) -> Part:
-    start = cur.token.start
-    operation = _operation(cur)
+    start, edits, foreign = cur.token.start, len(cur.edits), len(cur.foreign)
+    operation = versioning.take_operation(cur) or _operation(cur)
+    is_dropped = isinstance(operation, Versioning)
+    if versioning.is_of_period(cur, operation):
+        operation, is_dropped = Untracked(tuning=True), True
+    if is_dropped:
+        del cur.edits[edits:], cur.foreign[foreign:]
+        cur.drop_text(start)
     return Part(operation, start, cur.last_end)
 
 
@@ -92,6 +104,8 @@ def _grouped(cur: Cursor) -> list[Part]:
         if parts:
             cur.edits.append(Edit(start, start, "ADD "))
         operation = _added_key(cur, start) if at_key(cur) else AddColumns((read_column(cur),))
+        if versioning.is_of_period(cur, operation):
+            cur.refuse("ADD (…) with ROW START or ROW END and keys", "add them one by one")
         parts.append(Part(operation, start if parts else opened, cur.last_end))
     closed = cur.token.start
     cur.expect_sign(")")

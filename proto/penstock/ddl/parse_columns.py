@@ -2,15 +2,15 @@
 
 Read and passed on downstream, but not tracked, because no row image depends on them: CHECK and
 the action clauses of FOREIGN KEY, index types and comments, COLUMN_FORMAT, STORAGE, engine and
-storage options, PARTITION BY. Refused: what makes rows or keys Penstock cannot know (expression
-keys, types without a row encoding, CREATE TABLE AS SELECT).
+storage options, PARTITION BY. Refused: what makes rows Penstock cannot know (types without a row
+encoding, MERGE tables, CREATE TABLE AS SELECT).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NoReturn
 
+from penstock.ddl import versioning
 from penstock.ddl.cursor import Cursor
 from penstock.ddl.lexer import Kind
 from penstock.ddl.parse_keys import enforcement, reference
@@ -257,7 +257,11 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
             return column
         charset = replace(column.type.charset, collate=_charset_name(cur))
         return replace(column, type=replace(column.type, charset=charset))
-    return _key_attribute(cur, column) or _quiet_attribute(cur, column)
+    return (
+        versioning.column_attribute(cur, column)
+        or _key_attribute(cur, column)
+        or _quiet_attribute(cur, column)
+    )
 
 
 _TIMES = ("DATETIME", "TIMESTAMP")
@@ -385,8 +389,6 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
             cur.fail("DISK, MEMORY or DEFAULT")
         cur.drop_text(start)
         return replace(options, end=cur.last_end)
-    if cur.is_word("WITH", "SYSTEM", "VERSIONING"):
-        refuse_versioning(cur)
     if cur.take("UNION"):
         cur.take_sign("=")
         cur.parenthesised()
@@ -399,14 +401,6 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
         return None
     _option_value(cur, word, start)
     return replace(options, end=cur.last_end)
-
-
-def refuse_versioning(cur: Cursor) -> NoReturn:
-    """Raise NeedsOperator for a table that keeps its own history: its rows have hidden columns."""
-    cur.refuse(
-        "system-versioned tables",
-        "leave the table out; or keep the history in a table of its own, by triggers",
-    )
 
 
 def _option_value(cur: Cursor, word: str, start: int) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.ddl import versioning
 from penstock.ddl.cursor import Cursor
-from penstock.ddl.syntax import Edit, Flavor, ForeignEdit, KeyDef, KeyPart
+from penstock.ddl.syntax import Edit, Flavor, ForeignEdit, KeyDef, KeyPart, left_out
 
 _ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
 
@@ -93,7 +94,10 @@ def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
 
 def _key_body(cur: Cursor, key: KeyDef) -> KeyDef:
     index_options(cur)
+    first = cur.at
     parts = key_parts(cur)
+    if (key.unique or key.primary) and cur.period:
+        versioning.check_unique(cur, first)
     index_options(cur)
     return replace(key, parts=parts)
 
@@ -101,11 +105,17 @@ def _key_body(cur: Cursor, key: KeyDef) -> KeyDef:
 def key_parts(cur: Cursor) -> tuple[KeyPart, ...]:
     """Read the columns of a key."""
     cur.expect_sign("(")
-    parts = [_key_part(cur)]
-    while cur.take_sign(","):
+    parts: list[KeyPart] = []
+    places: list[tuple[int, int, bool]] = []
+    while not parts or cur.take_sign(","):
+        start = cur.token.start
         parts.append(_key_part(cur))
+        places.append((start, cur.last_end, parts[-1].name.lower() not in cur.period))
     cur.expect_sign(")")
-    return tuple(parts)
+    kept = tuple(part for part, (*_, stays) in zip(parts, places, strict=True) if stays)
+    if kept:
+        cur.edits += left_out(places)
+    return kept or tuple(parts)
 
 
 def _key_part(cur: Cursor) -> KeyPart:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.ddl.alter import altered
+from penstock.ddl.lexer import quote_text
 from penstock.ddl.operations import (
     AddColumns,
     AddKey,
@@ -27,6 +28,7 @@ from penstock.ddl.operations import (
 from penstock.ddl.partitioning import partitioned
 from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits, implied_edits
 from penstock.ddl.syntax import Edit, TableRef, edited
+from penstock.ddl.versioning import versioned
 from penstock.ddl.wishes import skipped
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType, SchemaInfo, TableInfo
@@ -63,14 +65,16 @@ class AlterPlan:
             if piece:
                 partition = piece.upper().startswith(("PARTITION", "REMOVE"))
                 text += (" " if partition else ", ") * bool(text) + piece
-        return text
+        # A server has to run something: this changes nothing there.
+        return text or f"COMMENT = {quote_text(self.table.comment)}"
 
 
 def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> AlterPlan | None:
     """Return what the operations come to, None if that is nothing."""
     live = tuple(p for p in parts if not skipped(before, p.operation))
+    period, live = versioned(before, live)
     operations = [_tracked(before, p.operation) for p in live]
-    if all(isinstance(o, Untracked) and o.tuning for o in operations):
+    if period == before.period and all(isinstance(o, Untracked) and o.tuning for o in operations):
         return None
     renames = [o.ref for o in operations if isinstance(o, RenameTo)]
     if len(renames) > 1:
@@ -80,7 +84,7 @@ def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> 
     edits += implied_edits(implied, "ADD ")
     return AlterPlan(
         type=_job_type(operations),
-        table=partitioned(table, operations),
+        table=replace(partitioned(table, operations), period=period),
         rename=renames[0] if renames else None,
         parts=live,
         edits=tuple(edits),

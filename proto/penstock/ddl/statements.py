@@ -69,6 +69,8 @@ class CreateTable(Statement):
     or_replace: bool = False
     partitions: tuple[str, ...] | None = ()
     """Names, None where they are not known."""
+    period: tuple[str, ...] = ()
+    """As `TableInfo` has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

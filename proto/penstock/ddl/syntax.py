@@ -7,7 +7,7 @@ downstream as written, but for its edits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -47,6 +47,19 @@ def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
             out += [text[at : edit.start], edit.text]
             at = edit.end
     return "".join([*out, text[at:end]]).strip()
+
+
+def left_out(items: Sequence[tuple[int, int, bool]]) -> list[Edit]:
+    """Return what leaves items out of a list with commas, each with its start, end and whether it
+    stays; at least one does.
+    """
+    edits: list[Edit] = []
+    before = -1
+    for n, (start, end, stays) in enumerate(items):
+        if not stays:
+            edits.append(Edit(start, items[n + 1][0], "") if before < 0 else Edit(before, end, ""))
+        before = end if stays or before >= 0 else -1
+    return edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +180,10 @@ class ColumnDef:
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()
     """What an inline REFERENCES asks for, which is left out downstream."""
+    is_bound: bool = False
+    """ROW START or ROW END of a system-versioned table."""
+    is_versioned: bool = False
+    """WITH SYSTEM VERSIONING is written in it, which makes the table versioned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

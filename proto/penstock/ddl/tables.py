@@ -25,6 +25,7 @@ def create_table(
         charset=charset,
         collate=collate,
         comment=statement.options.comment or "",
+        period=statement.period,
     )
     draft = Draft(table=table)
     nullable = set()

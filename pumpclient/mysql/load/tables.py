@@ -20,6 +20,10 @@ from pumpclient.mysql.load.chunks import (
 from pumpclient.mysql.load.state import Name
 
 SYSTEM_SCHEMAS = ("mysql", "information_schema", "performance_schema", "sys", "tidb_binlog")
+TABLE_TYPES = ("BASE TABLE", "SYSTEM VERSIONED")
+"""What `information_schema.tables` calls a table with rows; the latter is MariaDB's."""
+IS_BOUND = "COALESCE(generation_expression, '') IN ('ROW START', 'ROW END')"
+"""Whether a column is of a system-versioned table's history, and so is no column here."""
 _OF_SNAPSHOTS = ("InnoDB", "ROCKSDB", "TokuDB")
 
 
@@ -62,8 +66,8 @@ def base_tables(session: Fetch) -> list[SourceTable]:
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
     found = session.fetch(
         "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"  # noqa: S608
-        f" WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
-        SYSTEM_SCHEMAS,
+        f" WHERE table_type IN (%s, %s) AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
+        (*TABLE_TYPES, *SYSTEM_SCHEMAS),
     )
     keys = _keys(session)
     return [
@@ -95,7 +99,7 @@ def _keys(session: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]
         " FROM information_schema.statistics s JOIN information_schema.columns c"
         " ON c.table_schema = s.table_schema AND c.table_name = s.table_name"
         " AND c.column_name = s.column_name"
-        f" WHERE s.index_name = 'PRIMARY' AND s.table_schema NOT IN ({marks})"
+        f" WHERE s.index_name = 'PRIMARY' AND s.table_schema NOT IN ({marks}) AND NOT {IS_BOUND}"
         " ORDER BY s.table_schema, s.table_name, s.seq_in_index",
         SYSTEM_SCHEMAS,
     )

@@ -127,6 +127,12 @@ def metrics_text(unit: SourceUnit, source_id: str) -> str:
         ("groups_total", "counter", told["groups"], "groups of them"),
         ("ddl_total", "counter", told["ddl"], "statements executed"),
         ("lives_total", "counter", told["lives"], "beginnings from the checkpoint"),
+        (
+            "history_rows_total",
+            "counter",
+            told["history_rows"],
+            "rows of history of system-versioned tables, left out",
+        ),
         ("read_bytes_total", "counter", progress.read_bytes, "read from the relay log"),
         ("relay_bytes_total", "counter", told["relay"]["bytes"], "written to the relay log"),
         ("relay_reconnects_total", "counter", told["relay"]["reconnects"], "to the server"),

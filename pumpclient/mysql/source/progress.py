@@ -37,6 +37,8 @@ class Progress:
     groups: int = 0
     ddl: int = 0
     lives: int = 0
+    history_rows: int = 0
+    """Rows of system-versioned tables that are left out, being current no more."""
     _rate_from: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
     rate: float = 0.0
     """Transactions per second, as of the last whole second."""
@@ -45,6 +47,10 @@ class Progress:
         """Note how far the relay log was read."""
         self.read_location = location
         self.read_bytes += size
+
+    def history(self, count: int) -> None:
+        """Note rows of history that were left out."""
+        self.history_rows += count
 
     def seen(self, end: Location, timestamp_s: int) -> None:
         """Note the end of a transaction that was read, and when the server made it."""

@@ -18,13 +18,14 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.rules import RowPolicy
 from pumpclient.client import PumpClient
+from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.collations import built_into
 from pumpclient.mysql.translate.online import OnlineDdl
 from pumpclient.mysql.translate.sequences import SequenceRows, Sequences
 from pumpclient.mysql.translate.sql import dialect_of
-from pumpclient.mysql.translate.transcode import Transcoder
+from pumpclient.mysql.translate.transcode import Transcoder, ignored
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
 
@@ -37,10 +38,16 @@ class Routed(Transcoder):
     """Reads the rows of one table of the server, and knows where they go, and which of them."""
 
     def __init__(
-        self, table_map: TableMap, here: Table, policy: RowPolicy, *, is_merged: bool
+        self,
+        table_map: TableMap,
+        here: Table,
+        policy: RowPolicy,
+        *,
+        is_merged: bool,
+        on_history: Callable[[int], None],
     ) -> None:
         """Compile for the table `here`."""
-        super().__init__(table_map, here.info, may_lack=is_merged)
+        super().__init__(table_map, here.info, may_lack=is_merged, on_history=on_history)
         self.here = here
         self.policy = policy
 
@@ -69,6 +76,9 @@ class Tables:
         self._online = online
         self._merges = merges
         self.sequences = Sequences()
+        self.on_history: Callable[[int], None] = ignored
+        """Gets numbers of rows that were left out, see `Transcoder`."""
+        self._said_versioned: set[tuple[str, str]] = set()
 
     def reserve_numbers(self) -> None:
         """Let the cluster's sequences go on behind the numbers that were given away."""
@@ -95,7 +105,14 @@ class Tables:
         if policy.takes_nothing:
             return None
         is_merged = self._merges and self._rules.router.is_routed(schema, name)
-        return Routed(table_map, table, policy, is_merged=is_merged)
+        made = Routed(table_map, table, policy, is_merged=is_merged, on_history=self.on_history)
+        if made.is_versioned and (schema, name) not in self._said_versioned:
+            self._said_versioned.add((schema, name))
+            log.warning(
+                "%s.%s is system-versioned: its current rows are followed, its history is left out",
+                schema, name,
+            )  # fmt: skip
+        return made
 
     def define(self, schema: str, name: str) -> None:
         """Create a table here as the server has it now, under its target's name."""
@@ -132,7 +149,7 @@ class Tables:
 
 def server_tables(connection: Connection) -> list[tuple[str, str]]:
     """Return schema and name of every table of a server, views and sequences aside."""
-    return _server_names(connection, "BASE TABLE")
+    return _server_names(connection, *TABLE_TYPES)
 
 
 def server_sequences(connection: Connection) -> list[tuple[str, str]]:
@@ -140,12 +157,13 @@ def server_sequences(connection: Connection) -> list[tuple[str, str]]:
     return _server_names(connection, "SEQUENCE")
 
 
-def _server_names(connection: Connection, kind: str) -> list[tuple[str, str]]:
+def _server_names(connection: Connection, *kinds: str) -> list[tuple[str, str]]:
+    marks = ", ".join(["%s"] * len(kinds))
     found = rows(
         connection,
-        "SELECT table_schema AS s, table_name AS t FROM information_schema.tables"
-        " WHERE table_type = %s ORDER BY 1, 2",
-        kind,
+        "SELECT table_schema AS s, table_name AS t FROM information_schema.tables"  # noqa: S608
+        f" WHERE table_type IN ({marks}) ORDER BY 1, 2",
+        *kinds,
     )
     return [(str(row["s"]), str(row["t"])) for row in found]
 

@@ -40,6 +40,7 @@ def described(unit: SourceUnit) -> dict[str, Any]:
         "groups": progress.groups,
         "ddl": progress.ddl,
         "lives": progress.lives,
+        "history_rows": progress.history_rows,
         "rulings": progress.rulings,
         "left_out": {
             each.label: {

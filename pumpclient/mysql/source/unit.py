@@ -223,6 +223,7 @@ class SourceUnit:
         tables = Tables(
             client, client.session.schemas, self._rules, self._address, self._online, merges=merges
         )
+        tables.on_history = self.progress.history
         checkpoint = self._checkpoint(store, tables, client, cascades)
         parts = Parts(
             client=client,

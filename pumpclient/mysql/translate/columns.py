@@ -23,6 +23,7 @@ from typing import Any
 from penstock.datum.defaults import missing_datum
 from penstock.datum.fields import STRING_TYPES
 from penstock.datum.layout import Stored, stored_columns
+from penstock.ddl.versioning import IMPLICIT
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.rows.charsets import charset_name
@@ -98,6 +99,8 @@ class Pairing:
     table_map: TableMap
     pairs: tuple[Pair, ...]
     missing: tuple[tuple[Stored, bytes], ...] = ()
+    row_end: int | None = None
+    """Where a system-versioned table's images have the end of the row's time."""
 
 
 def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> Pairing:
@@ -106,7 +109,8 @@ def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> 
     With `may_lack`, for several tables merged into one, the image may lack columns that have
     something to stand in. Raises `NeedsOperator` naming table and columns for what else differs.
     """
-    positions = _positions(table_map, table)
+    period = period_of(table_map, table)
+    positions = _positions(table_map, table, period)
     found = {position: index for index, position in positions.items()}
     stored = stored_columns(table)
     lacking = [(each, stand_in(each.column)) for each in stored if each.position not in found]
@@ -133,7 +137,7 @@ def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> 
     )
     for pair in pairs:
         _check(whole, pair)
-    return Pairing(whole, pairs, missing)
+    return Pairing(whole, pairs, missing, period[1] if period else None)
 
 
 def stand_in(column: ColumnInfo) -> bytes | None:
@@ -149,10 +153,43 @@ def stand_in(column: ColumnInfo) -> bytes | None:
     return None if column.is_not_null and not column.is_generated else NULL
 
 
-def _positions(table_map: TableMap, table: TableInfo) -> dict[int, int]:
-    """Return, for each column of the image, its position in the table."""
+def period_of(table_map: TableMap, table: TableInfo) -> tuple[int, int] | None:
+    """Return where images of a system-versioned table have start and end of the row's time.
+
+    None for a table that is not, or was not yet when the rows were written. Raises `NeedsOperator`
+    where columns have no names and an operator named these two.
+    """
+    if not table.period:
+        return None
+    names = [column.name and column.name.lower() for column in table_map.columns]
+    start, end = (name.lower() for name in table.period)
+    if None in names:
+        if len(names) != len(table.columns) + 2:
+            return None
+        if (start, end) != IMPLICIT:
+            raise _mismatch(
+                table_map,
+                f"which columns are {start!r} and {end!r} of its system versioning is not logged",
+                "SET GLOBAL binlog_row_metadata = 'FULL'; rows logged before can only be left out",
+            )
+        places = len(names) - 2, len(names) - 1
+    elif start in names and end in names and not (table.column(start) or table.column(end)):
+        places = names.index(start), names.index(end)
+    else:
+        return None
+    if any(table_map.columns[n].real_type is not WireType.TIMESTAMP2 for n in places):
+        raise _mismatch(table_map, f"{start!r} and {end!r} are no TIMESTAMP(6) in the rows")
+    return places
+
+
+def _positions(
+    table_map: TableMap, table: TableInfo, period: tuple[int, int] | None
+) -> dict[int, int]:
+    """Return, for each column of the image but those of versioning, its position in the table."""
     names = [column.name for column in table_map.columns]
     if None in names:
+        if period is not None:
+            names = names[:-2]
         if len(names) != len(table.columns):
             raise _mismatch(
                 table_map,
@@ -161,10 +198,13 @@ def _positions(table_map: TableMap, table: TableInfo) -> dict[int, int]:
             )
         return {index: index for index in range(len(names))}
     here = {column.name.lower(): position for position, column in enumerate(table.columns)}
-    unknown = [name for name in names if name is not None and name.lower() not in here]
+    found = {
+        n: name for n, name in enumerate(names) if name is not None and n not in (period or ())
+    }
+    unknown = [name for name in found.values() if name.lower() not in here]
     if unknown:
         raise _mismatch(table_map, f"the table has no column {_listed(unknown)}")
-    return {n: here[name.lower()] for n, name in enumerate(names) if name is not None}
+    return {n: here[name.lower()] for n, name in found.items()}
 
 
 def _declared(wire: Column, column: ColumnInfo) -> Mapping[str, Any]:

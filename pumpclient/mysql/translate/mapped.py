@@ -94,7 +94,7 @@ class MappedTables:
 
     def rows(
         self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
-    ) -> TableChanges | RowsLeftOut | None:
+    ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
         """Return what a rows event does, None when no one wants it.
 
         Raises `KeyError` when no TABLE_MAP named its table. What its transcoder raises is raised
@@ -107,12 +107,16 @@ class MappedTables:
         if transcoder is None:
             return None
         if isinstance(transcoder, LeftOutRows):
-            return RowsLeftOut(transcoder.name, transcoder.count(type_, body))
+            return (RowsLeftOut(transcoder.name, transcoder.count(type_, body)),)
         try:
             if isinstance(transcoder, SequenceRows):
                 transcoder.take(type_, body)
                 return None
-            return TableChanges(transcoder, transcoder.changes(type_, body))
+            if transcoder.is_versioned:
+                return tuple(
+                    TableChanges(transcoder, each) for each in transcoder.steps(type_, body)
+                )
+            return (TableChanges(transcoder, transcoder.changes(type_, body)),)
         except NeedsOperator as error:
             found = transcoder.table_map
             name = found.schema, found.table
@@ -121,4 +125,4 @@ class MappedTables:
             counter = LeftOutRows(
                 name, found.encode(id_size=self._id_size), found.flavor, self._id_size
             )
-            return RowsLeftOut(name, counter.count(type_, body))
+            return (RowsLeftOut(name, counter.count(type_, body)),)

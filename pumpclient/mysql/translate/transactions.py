@@ -153,7 +153,7 @@ class Assembler:
             elif type_ in LAYOUTS:
                 made = self._rows(type_, event, begin, here, end)
                 if made is not None:
-                    yield made
+                    yield from made
             elif type_ == _XID and len(event) == self._xid_size:
                 timestamp_s = int.from_bytes(event[:_TYPE_AT], "little")
                 yield from self._ended(begin.at(here), end or begin.at(at), timestamp_s)
@@ -230,7 +230,7 @@ class Assembler:
 
     def _rows(
         self, type_: int, event: bytes, begin: Location, at: int, end: Location | None
-    ) -> TableChanges | RowsLeftOut | None:
+    ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
         """Return an event's rows, None when no one wants them, or none before XA COMMIT."""
         if self._open is None:
             self._open = _Open(begin.at(at), has_begun=True)
@@ -249,11 +249,11 @@ class Assembler:
         if made is None:
             return None
         self._open.has_rows = True
-        self._open.has_followed_rows |= isinstance(made, TableChanges)
-        if self._open.prepared is None:
-            return made
-        self._prepared.add(self._open.prepared, made)
-        return None
+        for each in made:
+            self._open.has_followed_rows |= isinstance(each, TableChanges)
+            if self._open.prepared is not None:
+                self._prepared.add(self._open.prepared, each)
+        return made if self._open.prepared is None else None
 
     def _is_done(self) -> bool:
         """Tell whether the open transaction was brought in before; XA's wait all the same."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from penstock.datum import values
 from penstock.datum.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
@@ -29,12 +30,18 @@ from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 from pumpclient.mysql.rows.types import reading_of
 from pumpclient.mysql.translate.columns import NULL, Pairing, paired
 from pumpclient.mysql.translate.datums import datum_reading
+from pumpclient.mysql.translate.versions import current_steps
 
 Changes = tuple[MutationType, list[bytes]]
 """What a rows event does to its rows, and the bytes of each, as a binlog carries them."""
 
 _Pieces = tuple[bytes | None, ...]
+_Read = TypeVar("_Read")
 _HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
+
+
+def ignored(count: int) -> None:
+    """Take a number and do nothing."""
 
 
 class Transcoder:
@@ -48,8 +55,12 @@ class Transcoder:
         may_lack: bool = False,
         id_size: int = TABLE_ID_SIZE,
         rowid: Callable[[], int] = next_row_id,
+        on_history: Callable[[int], None] = ignored,
     ) -> None:
-        """Compile; raise `NeedsOperator` naming table and columns when they do not fit."""
+        """Compile; raise `NeedsOperator` naming table and columns when they do not fit.
+
+        `on_history` gets the number of rows of a system-versioned table that were current once.
+        """
         pairing = paired(table_map, table, may_lack=may_lack)
         self.table = table
         self.table_map = pairing.table_map
@@ -77,6 +88,17 @@ class Transcoder:
         made = _made(names, self._end, "whole", self._whole)
         self._read_whole = read_rows(readings, wanted, table_map.name, made)
         self._heads = _usual_heads(self._width, id_size + 2)
+        self.is_versioned = pairing.row_end is not None
+        self._on_history = on_history
+        if pairing.row_end is not None:
+            self._read_ends = read_rows(readings, [pairing.row_end], table_map.name)
+
+    def steps(self, type_: int, body: bytes) -> list[Changes]:
+        """Return the current rows of a system-versioned table's event, in the event's order.
+
+        None of its steps may be there. Raises as `changes` does.
+        """
+        return self._guarded(self._steps, type_, body)
 
     def changes(self, type_: int, body: bytes) -> Changes:
         """Return the rows of a whole rows event.
@@ -84,13 +106,11 @@ class Transcoder:
         Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when an
         image lacks columns (`binlog_row_image`), or a value does not fit its column here.
         """
+        return self._guarded(self._changes, type_, body)
+
+    def _guarded(self, read: Callable[[int, bytes], _Read], type_: int, body: bytes) -> _Read:
         try:
-            known = self._heads.get(type_)
-            if known is not None:
-                kind, head, at, images_at = known
-                if body.startswith(head, at):
-                    return self._rows(kind, body, images_at)
-            return self._unusual(type_, body)
+            return read(type_, body)
         except Malformed as error:
             raise NeedsOperator(
                 f"rows of {self.table_map.name}: {error.problem}",
@@ -100,6 +120,38 @@ class Transcoder:
             raise Malformed(
                 f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
             ) from error
+
+    def _changes(self, type_: int, body: bytes) -> Changes:
+        known = self._heads.get(type_)
+        if known is not None:
+            kind, head, at, images_at = known
+            if body.startswith(head, at):
+                return self._rows(kind, body, images_at)
+        return self._unusual(type_, body)
+
+    def _steps(self, type_: int, body: bytes) -> list[Changes]:
+        event = self._decoded(type_, body)
+        if not self._is_whole(event):
+            raise Malformed(
+                "its images lack columns", hint="SET GLOBAL binlog_row_image = 'FULL' there"
+            )
+        kind = event.layout.kind
+        read = self._read_new if kind is Kind.INSERT else self._read_whole
+        ends = [end for (end,) in self._read_ends(event.images, 0)]
+        steps, history = current_steps(kind, ends, read(event.images, 0))
+        self._on_history(history)
+        return steps
+
+    def _decoded(self, type_: int, body: bytes) -> RowsEvent:
+        event = RowsEvent.decode(EventType(type_), body, id_size=self._id_size)
+        if event.width != self._width:
+            raise ValueError(f"{event.width} columns where the map has {self._width}")
+        return event
+
+    def _is_whole(self, event: RowsEvent) -> bool:
+        full = (1 << self._width) - 1
+        is_whole = all(bits in (None, full) for bits in (event.before, event.after))
+        return is_whole and not event.layout.is_partial
 
     def _rows(self, kind: Kind, images: bytes, at: int) -> Changes:
         if kind is Kind.INSERT:
@@ -118,12 +170,8 @@ class Transcoder:
 
     def _unusual(self, type_: int, body: bytes) -> Changes:
         """Read what is compressed, partial, has extra data, or is not there in full."""
-        event = RowsEvent.decode(EventType(type_), body, id_size=self._id_size)
-        if event.width != self._width:
-            raise ValueError(f"{event.width} columns where the map has {self._width}")
-        full = (1 << self._width) - 1
-        is_whole = all(bits in (None, full) for bits in (event.before, event.after))
-        if is_whole and not event.layout.is_partial:
+        event = self._decoded(type_, body)
+        if self._is_whole(event):
             return self._rows(event.layout.kind, event.images, 0)
         if self._decoder is None:
             self._decoder = decoder_for(self.table_map, id_size=self._id_size)

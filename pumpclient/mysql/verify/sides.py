@@ -15,6 +15,7 @@ from pumpclient.mysql.load.chunks import Range
 from pumpclient.mysql.load.sessions import Session
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import (
+    IS_BOUND,
     SYSTEM_SCHEMAS,
     SourceTable,
     base_tables,
@@ -138,9 +139,9 @@ class MysqlSide:
     def columns(self, table: SourceTable) -> tuple[Column, ...]:
         """Return a table's columns, none when it is not there."""
         found = self.session.fetch(
-            "SELECT column_name, data_type, COALESCE(generation_expression, '')"
+            "SELECT column_name, data_type, COALESCE(generation_expression, '')"  # noqa: S608
             " FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
-            " ORDER BY ordinal_position",
+            f" AND NOT {IS_BOUND} ORDER BY ordinal_position",
             table.full_name,
         )
         return tuple(

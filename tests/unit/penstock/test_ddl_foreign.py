@@ -185,18 +185,6 @@ def test_the_columns_of_a_period_have_no_nulls() -> None:
     assert "PERIOD" not in spelled(Flavor.MYSQL, sql)[0]
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "CREATE TABLE t (a INT) WITH SYSTEM VERSIONING",
-        "CREATE TABLE t (a INT, s TIMESTAMP(6), PERIOD FOR SYSTEM_TIME (s, e))",
-    ],
-)
-def test_a_table_that_keeps_its_own_history_is_refused_by_name(sql: str) -> None:
-    with pytest.raises(NeedsOperator, match="system-versioned"):
-        queries(sql)
-
-
 def test_a_unique_key_may_be_longer_than_any_index() -> None:
     session = DdlSession("CREATE TABLE t (a TEXT UNIQUE, b VARCHAR(4000), UNIQUE (b, a))")
     assert [i.name for i in session.table().indexes] == ["a", "b"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -279,3 +281,64 @@ def test_decimals_of_the_same_size_are_copied() -> None:
         WRITE, event(WRITE, 2, image)
     )
     assert RowCodec(table).decode_insert(found[1][0]) == (1, Decimal("-7.25"))
+
+
+CURRENT, NEW_CURRENT, PAST = (
+    "2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999", "2026-01-02 03:04:05.000006",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [CURRENT, NEW_CURRENT])
+def test_of_a_versioned_table_current_rows_alone_become_changes(end: str) -> None:
+    times = [Column(WireType.TIMESTAMP2, 6, name=name) for name in ("row_start", "row_end")]
+    columns = (replace(INT, name="id"), replace(INT, name="v"), *times)
+    readings = [reading_of(column) for column in columns]
+    table = replace(made(["id INT PRIMARY KEY", "v INT"]), period=("row_start", "row_end"))
+    counts: list[int] = []
+    transcoder = Transcoder(TableMap(7, "db", "t", columns), table, on_history=counts.append)
+    assert transcoder.is_versioned
+
+    def steps(type_: EventType, *rows: tuple[int, int | None, str]) -> list[Any]:
+        images = [make_image(readings, (k, v, PAST, until)) for k, v, until in rows]
+        return transcoder.steps(type_, event(type_, 4, b"".join(images)))
+
+    codec = RowCodec(table)
+    assert steps(WRITE, (1, 1, end), (1, 2, PAST), (2, None, end)) == [
+        (MutationType.INSERT, [codec.encode_insert((1, 1)), codec.encode_insert((2, None))])
+    ]
+    assert steps(WRITE, (1, 2, PAST)) == []
+    assert steps(DELETE, (1, 1, PAST), (2, 2, end)) == [
+        (MutationType.DELETE, [codec.encode_delete((2, 2))])
+    ]
+    pairs = [
+        (1, 1, end), (1, 1, PAST),  # Goes.
+        (2, 2, end), (2, 3, end),
+        (3, 3, end), (3, 3, end),  # Nothing but the start of its time changes.
+        (5, 1, PAST), (5, 1, PAST),
+        (4, 2, end), (5, 2, end),
+        (2, 3, end), (2, 3, PAST),
+    ]  # fmt: skip
+    assert steps(UPDATE, *pairs) == [
+        (MutationType.DELETE, [codec.encode_delete((1, 1))]),
+        (MutationType.UPDATE,
+         [codec.encode_update((2, 2), (2, 3)), codec.encode_update((4, 2), (5, 2))]),
+        (MutationType.DELETE, [codec.encode_delete((2, 3))]),
+    ]  # fmt: skip
+    assert counts == [1, 1, 1, 1]
+    with pytest.raises(NeedsOperator, match="history becomes current"):
+        steps(UPDATE, (1, 1, PAST), (1, 1, end))
+
+
+def test_without_names_the_last_two_columns_of_a_versioned_table_are_its_period() -> None:
+    times = [Column(WireType.TIMESTAMP2, 6)] * 2
+    table_map = TableMap(7, "db", "t", (INT, INT, *times))
+    table = replace(made(["id INT PRIMARY KEY", "v INT"]), period=("row_start", "row_end"))
+    assert Transcoder(table_map, table).is_versioned
+    plain = TableMap(7, "db", "t", (INT, INT))
+    assert not Transcoder(plain, table).is_versioned
+    with pytest.raises(NeedsOperator, match="binlog_row_metadata"):
+        Transcoder(table_map, replace(table, period=("s", "e")))
+    with pytest.raises(NeedsOperator, match="no TIMESTAMP"):
+        Transcoder(TableMap(7, "db", "t", (INT,) * 4), table)
+    with pytest.raises(NeedsOperator, match="4 columns"):
+        Transcoder(table_map, replace(table, period=()))
