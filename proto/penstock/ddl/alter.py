@@ -188,6 +188,7 @@ def _insert(
         wanted = definition.after.lower()
         before = [i for i, c in enumerate(columns) if c.name.lower() == wanted]
         if not before:
+            draft.check_bounds("AFTER", {definition.after})
             raise draft.refuse(f"AFTER {definition.after!r} names no column", "check the name")
         at = before[0] + 1
     columns.insert(at, column)
@@ -195,6 +196,9 @@ def _insert(
 
 def _check_generated(draft: Draft, wishes: Wishes) -> None:
     """Refuse to drop or rename what a generated column that stays is computed from."""
+    for definition in (*wishes.changed.values(), *(each for _, each in wishes.placed)):
+        names = names_in(definition.generated) if definition.generated else set()
+        draft.check_bounds(f"column {definition.name!r}", names)
     leaving = set(wishes.dropped) | set(wishes.renamed)
     leaving |= {old for old, d in wishes.changed.items() if d.name.lower() != old}
     for column in draft.columns:

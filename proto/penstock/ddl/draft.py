@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.ddl.draft_keys import KEY_BYTES_MAX, DraftKey, geometry_prefix, part_bytes
@@ -152,6 +152,15 @@ class Draft:
             for key in self.keys
         )
 
+    def check_bounds(self, what: str, names: Collection[str]) -> None:
+        """Refuse something that names a column of SYSTEM_TIME, which is left out here."""
+        bounds = {name.lower() for name in self.table.period} & {name.lower() for name in names}
+        if bounds:
+            raise self.refuse(
+                f"{what} names {min(bounds)!r}, a column of SYSTEM_TIME, which is left out here",
+                "replace the statement by one without it",
+            )
+
     def refuse(self, problem: str, hint: str) -> NeedsOperator:
         """Return the error for something this table cannot have."""
         return NeedsOperator(f"table {self.table.name!r}: {problem}", hint=hint)
@@ -221,6 +230,7 @@ class Draft:
     def _index_column(self, key: DraftKey, part: KeyPart) -> IndexColumn:
         column = self.column(part.name)
         if column is None:
+            self.check_bounds(f"index {key.name!r}", {part.name})
             raise self.refuse(
                 f"index {key.name!r} names column {part.name!r}, which does not exist",
                 "add the column first",

@@ -162,3 +162,13 @@ def test_what_may_touch_current_rows_of_a_partition_by_time_is_refused(sql: str)
 def test_a_table_like_a_versioned_one_is_versioned() -> None:
     session = DdlSession(IMPLICIT, "CREATE TABLE u LIKE t")
     assert session.table("u").period == BOTH
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["ADD KEY (u, e)", "ADD COLUMN n INT AFTER e", "ADD COLUMN g TIMESTAMP(6) AS (E)"],
+)
+def test_a_later_operation_over_a_column_of_system_time_is_refused_with_a_hint(sql: str) -> None:
+    with pytest.raises(NeedsOperator, match="names 'e', a column of SYSTEM_TIME") as caught:
+        altered(NAMED, f"ALTER TABLE t {sql}")
+    assert "without it" in str(caught.value.hint)
