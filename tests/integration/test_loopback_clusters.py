@@ -127,7 +127,9 @@ def test_what_a_drainer_brought_does_not_come_back_and_what_is_new_does(
         pump_factory(server.url)
     url = mariadb.url
     there = drainer_factory(etcd_server.url, url, config=tmp_path / "1.toml", started=False)
-    back = drainer_factory(fresh_etcd.url, url, config=tmp_path / "2.toml", started=False)
+    # A table holds the checkpoint of one cluster: the other one has its own.
+    own = f"{url}?checkpoint-table=checkpoint_2"
+    back = drainer_factory(fresh_etcd.url, own, config=tmp_path / "2.toml", started=False)
     for drainer in (there, back):
         drainer.start()
     with (
