@@ -285,7 +285,7 @@ def test_a_pump_that_is_not_online_yet_is_not_serving(
 
 
 def test_a_hangup_lets_a_pump_go_on_with_a_new_log(
-    etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
 ) -> None:
     path = tmp_path / "pump-1.log"
     pump = pump_factory(etcd_server.url, log_file=str(path))
@@ -299,7 +299,7 @@ def test_a_hangup_lets_a_pump_go_on_with_a_new_log(
 
 
 def test_json_lines_are_all_that_a_pump_writes(
-    etcd_server: EtcdServer, pump_factory: Factory
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
     pump = pump_factory(etcd_server.url, waiting=False, log_format="json")
     pump.wait_for("is online at")
