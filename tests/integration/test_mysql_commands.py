@@ -14,6 +14,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
+from deploy.local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from tests.integration.test_mysql_source import downstream
 from tests.kit.fix_mariadb import MariadbServer
@@ -99,12 +100,10 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
-    mariadb_binlog: MariadbServer,
+    followed: SqlServer,
     tmp_path: Path,
 ) -> None:
-    server = mariadb_binlog
-    server.drop_user_databases()
-    server.run("RESET MASTER")
+    server = followed
     pumps = [pump_factory(etcd_server.url)]
     source = SourceProcess(tmp_path / "source", etcd_server.url, server)
     here = "--status-addr", source.address

@@ -1,4 +1,4 @@
-"""Tables of two MariaDBs replicated into one of a third, whose DDL comes in different orders."""
+"""Tables of two servers replicated into one of a third, whose DDL comes in different orders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from pumpclient.mysql.source import command
 from tests.kit.binlog_server import BinlogServer
 from tests.kit.fix_mariadb import MariadbServer
@@ -26,15 +27,13 @@ Rows = list[tuple[Any, ...]]
 class Shard:
     """One server with one of the tables, and its source."""
 
-    def __init__(self, server: MariadbServer, number: int, folder: Path, etcd_url: str) -> None:
-        server.drop_user_databases()
-        server.run("RESET MASTER")
+    def __init__(self, server: SqlServer, number: int, folder: Path, etcd_url: str) -> None:
         name = f"db-{number}"
         self.server = server
         self.table = f"shop_{number}.orders_{number}"
         self.source = SourceProcess(folder / name, etcd_url, server, CONFIG, source_id=name)
         server.run(
-            f"CREATE DATABASE shop_{number}",
+            f"CREATE DATABASE shop_{number} CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
             f"CREATE TABLE {self.table} (id BIGINT PRIMARY KEY, item INT, note VARCHAR(20))",
         )
 
@@ -60,14 +59,16 @@ def test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
-    mariadb_binlog: MariadbServer,
+    followed: SqlServer,
     second: BinlogServer,
     mariadb: MariadbServer,
     tmp_path: Path,
 ) -> None:
+    second.drop_user_databases()
+    second.reset_binlog()
     pumps = [pump_factory(etcd_server.url)]
     url = etcd_server.url
-    a, b = (Shard(s, n, tmp_path, url) for n, s in enumerate((mariadb_binlog, second)))
+    a, b = (Shard(s, n, tmp_path, url) for n, s in enumerate((followed, second)))
     replica = Replica(etcd, url, pumps, mariadb, tmp_path / "drainer")
 
     def orders(columns: str = "*") -> Rows:

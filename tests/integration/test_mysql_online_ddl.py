@@ -1,4 +1,4 @@
-"""gh-ost and pt-osc alter tables of a MariaDB while rows change: downstream follows the result."""
+"""gh-ost and pt-osc alter tables of a server while rows change: downstream follows the result."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
+from tests.kit.binlog_server import numbers
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.replica import Replica
 from tests.kit.sourcing import LONG_S, SourceProcess
@@ -16,14 +18,15 @@ from tests.kit.wait import eventually
 
 Act = Callable[[], None]
 BEGIN = (
-    "CREATE DATABASE shop",
+    # A MySQL's own default is no collation of the MariaDB downstream.
+    "CREATE DATABASE shop CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     "CREATE TABLE shop.item (id BIGINT PRIMARY KEY, name VARCHAR(20), price INT)",
-    "INSERT INTO shop.item SELECT seq, CONCAT('n', seq), seq FROM shop.seq_1_to_40",
+    "INSERT INTO shop.item SELECT seq, CONCAT('n', seq), seq FROM " + numbers(40),
 )
 ALTERED = "ADD COLUMN stars INT NOT NULL DEFAULT 3, MODIFY name VARCHAR(40), DROP COLUMN price"
 
 
-def changed(server: MariadbServer, first: int) -> None:
+def changed(server: SqlServer, first: int) -> None:
     """Change rows of the table, in all ways, in the midst of what a tool does."""
     server.run(
         f"INSERT INTO shop.item (id, name) VALUES ({first}, 'new'), ({first + 1}, 'newer')",
@@ -32,7 +35,7 @@ def changed(server: MariadbServer, first: int) -> None:
     )
 
 
-def gh_ost(server: MariadbServer, between: Act) -> None:
+def gh_ost(server: SqlServer, between: Act) -> None:
     """Do what gh-ost does: it applies the binlog's rows to the copy, and renames under a lock."""
     server.run(
         "drop /* gh-ost */ table if exists `shop`.`_item_gho`",
@@ -81,7 +84,7 @@ TRIGGERS = {
 }
 
 
-def pt_osc(server: MariadbServer, between: Act) -> None:
+def pt_osc(server: SqlServer, between: Act) -> None:
     """Do what pt-online-schema-change does: triggers bring rows to the copy as they change."""
     server.run(
         "USE `shop`",
@@ -108,17 +111,16 @@ def pt_osc(server: MariadbServer, between: Act) -> None:
 
 @pytest.mark.parametrize("tool", [gh_ost, pytest.param(pt_osc, marks=pytest.mark.slow)])
 def test_an_online_ddl_is_followed_without_its_copy_also_by_a_source_that_dies_in_it(
-    tool: Callable[[MariadbServer, Act], None],
+    tool: Callable[[SqlServer, Act], None],
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
-    mariadb_binlog: MariadbServer,
+    followed: SqlServer,
     mariadb: MariadbServer,
     tmp_path: Path,
 ) -> None:
-    server = mariadb_binlog
-    server.drop_user_databases()
-    server.run("RESET MASTER", *BEGIN)
+    server = followed
+    server.run(*BEGIN)
     pumps = [pump_factory(etcd_server.url)]
     source = SourceProcess(tmp_path / "source", etcd_server.url, server)
     replica = Replica(etcd, etcd_server.url, pumps, mariadb, tmp_path / "drainer")

@@ -3,7 +3,8 @@
 `mysql_server` and `mariadb_new_server` are one server each for the whole session, with the defaults
 of their releases (charset and collation too) and with a binlog; `mysql` and `mariadb_new` are the
 same with every user database dropped, and running again if the test before left them dead.
-`deploy/servers.sh` unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
+`followed` is one of them or `mariadb_binlog`, as the test's parameter says. `deploy/servers.sh`
+unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from deploy.local import mariadb as local_mariadb
 from deploy.local import mysql as local_mysql
 from deploy.local.mysql import MysqlServer
 from deploy.local.sql_server import SqlServer, Unpacked
+from tests.kit.binlog_server import MARIADB, MARIADB_NEW, MYSQL, on_servers
 from tests.kit.fix_mariadb import MariadbServer, drop_user_databases
 
 
@@ -73,3 +75,25 @@ def mysql(mysql_server: SqlServer) -> SqlServer:
 def mariadb_new(mariadb_new_server: SqlServer) -> SqlServer:
     """The session's newer MariaDB, without any user database."""
     return _clean(mariadb_new_server)
+
+
+_FOLLOWED = {
+    MARIADB: "mariadb_binlog",
+    MYSQL: "mysql_server",
+    MARIADB_NEW: "mariadb_new_server",
+}
+
+
+@pytest.fixture(params=on_servers(MARIADB))
+def followed(request: pytest.FixtureRequest) -> Iterator[SqlServer]:
+    """A server of each kind for a source to follow: no user database, and its binlog begins.
+
+    It logs the names of columns with their rows.
+    """
+    server: SqlServer = request.getfixturevalue(_FOLLOWED[request.param])
+    _clean(server)
+    reset = "RESET BINARY LOGS AND GTIDS" if request.param == MYSQL else "RESET MASTER"
+    server.run(reset, "SET GLOBAL binlog_row_metadata = FULL")
+    yield server
+    if request.param == MYSQL:
+        server.run("SET GLOBAL binlog_row_metadata = DEFAULT")

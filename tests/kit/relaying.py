@@ -16,7 +16,7 @@ from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
 from pumpclient.mysql.relay.origin import Start
 from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit
-from tests.kit.binlog_server import BinlogServer, as_sent
+from tests.kit.binlog_server import AnyBinlogServer, as_sent
 from tests.kit.wait import eventually
 
 LONG_S = 120
@@ -47,12 +47,12 @@ class Relay:
         self._thread.join(LONG_S)
         assert not self._thread.is_alive()
 
-    def has(self, server: BinlogServer) -> bool:
+    def has(self, server: AnyBinlogServer) -> bool:
         assert self.failed is None, self.failed
         end = self.unit.status().end
         return end is not None and (str(end.file), end.position) == server.end()
 
-    def catch_up(self, server: BinlogServer) -> None:
+    def catch_up(self, server: AnyBinlogServer) -> None:
         eventually(lambda: self.has(server), LONG_S)
 
     def fails(self) -> BaseException:
@@ -64,7 +64,7 @@ class Relay:
 @contextmanager
 def relaying(
     root: Path,
-    server: BinlogServer,
+    server: AnyBinlogServer,
     start: Start | None = None,
     address: ServerAddress | None = None,
     **changes: object,
@@ -81,7 +81,7 @@ def relaying(
         relay.stop()
 
 
-def assert_same(server: BinlogServer, folder: Path, names: list[str] | None = None) -> None:
+def assert_same(server: AnyBinlogServer, folder: Path, names: list[str] | None = None) -> None:
     for name in names or server.logs:
         wanted, found = as_sent(server.file(name).read_bytes()), (folder / name).read_bytes()
         # A server notes some time after it began a file that recovery needs no earlier one.

@@ -12,6 +12,11 @@ SERVERS = {"mariadb-10.11": "MariaDB 10.11", "mysql-9": "MySQL 9", "mariadb-11.8
 
 _SOURCE = "test_mysql_source.py::test_"
 _LEFT_OUT = "test_mysql_left_out.py::test_"
+_ONLINE = (
+    "test_mysql_online_ddl.py::test_an_online_ddl_is_followed_without_its_copy_also_by_a_source_"
+    "that_dies_in_it"
+)
+_RELAY = "test_mysql_relay.py::test_"
 _TRANSLATE = "test_mysql_translate_mariadb.py::test_"
 FEATURES: dict[str, str | dict[str, str]] = {
     "rows and DDL, exactly once": _SOURCE + "rows_and_ddl_come_out_as_they_are_on_the_server",
@@ -31,6 +36,27 @@ FEATURES: dict[str, str | dict[str, str]] = {
     "dates of ALLOW_INVALID_DATES": _LEFT_OUT + "dates_that_no_calendar_has_come_out_as_they_are",
     "rows near max_allowed_packet": "test_mysql_packets.py::"
     "test_events_larger_than_the_packets_of_a_server_come_out",
+    "gh-ost followed without its copy, killed at the rename": {
+        server: _ONLINE + f"[{server}-gh_ost]" for server in SERVERS
+    },
+    "pt-online-schema-change, the same": {
+        server: _ONLINE + f"[{server}-pt_osc]" for server in SERVERS
+    },
+    "tables of two servers in one": "test_mysql_merged.py::"
+    "test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops",
+    "`inject`, `skip` and `replace` as commands": "test_mysql_commands.py::"
+    "test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place",
+    "the relay log, byte for byte": {
+        server: _RELAY + f"files_are_those_of_the_server_and_of_its_own_tool[{server}-OFF-CRC32]"
+        for server in SERVERS
+    },
+    "the same, compressed": {
+        server: _RELAY + f"files_are_those_of_the_server_and_of_its_own_tool[{server}-ON-CRC32]"
+        for server in SERVERS
+    },
+    "a relay log through killed dumps": _RELAY
+    + "a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate",
+    "a relay log through RESET": _RELAY + "a_reset_server_begins_a_sub_directory",
     "a table loaded anew under load": "test_mysql_reload.py::"
     "test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load",
     "a reload that is killed": "test_mysql_reload.py::"
