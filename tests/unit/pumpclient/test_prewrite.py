@@ -145,7 +145,7 @@ def test_the_only_pump_is_asked_again_until_it_is_back(cluster_of: ClusterOf) ->
 
 
 def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable(cluster_of: ClusterOf) -> None:
-    cluster = cluster_of(probe_interval_s=60)
+    cluster = cluster_of(probe_interval_s=60, attempt_timeout_s=5)
     a, _ = cluster.start("a", "b")
     (pump_a,) = [p for p in cluster.pumps.all if p.node_id == "a"]
     a.verdict = lambda payload: (
