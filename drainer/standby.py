@@ -43,7 +43,6 @@ _LOOK_S = 0.5
 _ANSWER_S = 1.0
 _HANDED_OVER_S = 30.0
 """How long one that handed over waits for somebody to take it, before it goes on itself."""
-_TOLD_EVERY_S = 600.0
 
 
 _NOBODY_YET = DrainerRun(node_id="", host="")
