@@ -36,12 +36,12 @@ def test_a_source_checks_the_authority_where_the_name_cannot_be_checked(
 
 
 def test_a_drainer_refuses_a_wrong_certificate_at_once_and_takes_one_without_a_name_when_asked(
-    mysql_server: SqlServer,
+    mysql: SqlServer,
 ) -> None:
-    ca = mysql_server.home / "data" / "ca.pem"
+    ca = mysql.home / "data" / "ca.pem"
 
     def load(options: str) -> None:
-        url = f"{mysql_server.url}?{options}"
+        url = f"{mysql.url}?{options}"
         with closing(open_sink(url, cluster_id=1, retry_s_max=60)) as sink:
             assert sink.load_checkpoint() is None
 
@@ -50,6 +50,6 @@ def test_a_drainer_refuses_a_wrong_certificate_at_once_and_takes_one_without_a_n
     assert "ssl-verify" in refused.value.hint
     load(f"ssl-ca={ca}&ssl-verify=ca")
     with pytest.raises(NeedsOperator, match="certificate"):
-        load(f"ssl-ca={Authority(mysql_server.home, 'other').file}&ssl-verify=ca")
+        load(f"ssl-ca={Authority(mysql.home, 'other').file}&ssl-verify=ca")
     with pytest.raises(NeedsOperator, match="ssl-verify"):
         load(f"ssl-ca={ca}&ssl-verify=none")

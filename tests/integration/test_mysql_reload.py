@@ -17,6 +17,7 @@ from tests.kit.binlog_server import (
     make_server,
     numbers,
     on_servers,
+    run_until_done,
     running,
 )
 from tests.kit.source_rig import SourceRig, bulk, cleared
@@ -62,7 +63,8 @@ def writing(server: AnyBinlogServer) -> Iterator[None]:
         draw = random.Random(7)
         while not stopped.wait(0.005):
             key = draw.randrange(3000)
-            server.run(
+            run_until_done(
+                server,
                 "BEGIN",
                 f"REPLACE INTO shop.t VALUES ({key}, 'of both {key}')",
                 f"REPLACE INTO shop.bad (id, v) VALUES ({key}, 'of both {key}')",
@@ -85,13 +87,13 @@ def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
     source = rig.begin(fresh)
     fresh.run(f"INSERT INTO shop.bad SELECT seq, CONCAT('row ', seq) FROM {numbers(2000)}")
     with writing(fresh):
-        fresh.run(MINIMAL, "UPDATE shop.bad SET v = 'by one session' WHERE id % 3 = 0")
+        run_until_done(fresh, MINIMAL, "UPDATE shop.bad SET v = 'by one session' WHERE id % 3 = 0")
         status = source.fails()
         assert status["overrides"][0].startswith("mysql-source reload shop.bad:")
         assert "loaded anew" in ask(source, "reload", "shop.bad")
         fresh.run("ALTER TABLE shop.bad ADD COLUMN n INT DEFAULT 4")
         eventually(lambda: is_whole(source), LONG_S)
-        fresh.run("UPDATE shop.bad SET n = 5 WHERE id % 7 = 0")
+        run_until_done(fresh, "UPDATE shop.bad SET n = 5 WHERE id % 7 = 0")
     source.catch_up(fresh)
     found = rig.check(fresh, "shop.t", "shop.bad")
     assert found.reloaded

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from deploy.local import mariadb as local_mariadb
@@ -22,6 +23,7 @@ from tests.kit.wait import eventually
 FLAGS_AT = 4 + 17
 PURGE_S_MAX = 90
 MARIADB, MYSQL, MARIADB_NEW = "mariadb-10.11", "mysql-9", "mariadb-11.8"
+_LOST_LOCKS = (1205, 1213)
 
 
 def on_servers(*fast: str) -> list[Any]:
@@ -44,6 +46,16 @@ def numbers(count: int) -> str:
         "(WITH RECURSIVE counted (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM counted"
         f" WHERE seq < {count}) SELECT seq FROM counted) AS numbers"
     )
+
+
+def run_until_done(server: SqlServer, *statements: str) -> None:
+    """Run one transaction on a busy server: all of it again when a deadlock took its locks away."""
+    while True:
+        try:
+            return server.run(*statements)
+        except pymysql.err.OperationalError as error:
+            if error.args[0] not in _LOST_LOCKS:
+                raise
 
 
 class _Binlogs(SqlServer):
