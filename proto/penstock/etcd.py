@@ -30,6 +30,7 @@ import grpc
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
 from penstock.security import Tls
+from penstock.tls_refusal import etcd_refusal
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +93,9 @@ def connect(
 
     Connects lazily and reconnects by itself; each call takes at most `timeout_s` seconds. With
     several endpoints calls go round those that answer. Those at https:// are asked with `tls` (read
-    now, not again; default: the system's CAs), and must all prove to be the first one's host.
-    Raises NeedsOperator for a malformed endpoint, Retryable for a host that cannot be resolved.
+    now, not again; default: the system's CAs), and must all prove to be the first one's host. As
+    long as none has answered, certificates that cannot do are NeedsOperator. Raises NeedsOperator
+    for a malformed endpoint, Retryable for a host that cannot be resolved.
     """
     endpoints, with_tls = _endpoints(urls)
     target = "{}:{}".format(*endpoints[0]) if len(endpoints) == 1 else _addresses(endpoints)
@@ -102,10 +104,15 @@ def connect(
     if with_tls:
         # Several addresses are one target, so there is one name to be checked.
         name = ("grpc.ssl_target_name_override", endpoints[0][0])
-        client = _TlsClient(tls or Tls(), **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
+        tls = tls or Tls()
+        client = _TlsClient(tls, **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
     else:
+        tls = None
         client = _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
-    client.endpoints = ",".join(f"{host}:{port}" for host, port in endpoints)
+    addresses = [f"{host}:{port}" for host, port in endpoints]
+    client.endpoints = ",".join(addresses)
+    client.refusal = lambda: etcd_refusal(addresses, tls) if tls is not None else None
+    client.has_answered = False
     return client
 
 
@@ -147,13 +154,15 @@ def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
 def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     """Turn whatever goes wrong with etcd inside the block into Retryable.
 
-    A refused login is NeedsOperator, since it does not pass by waiting. The client's endpoints are
-    named.
+    A refused login is NeedsOperator, since it does not pass by waiting, and so are certificates at
+    a start; a node that has had an answer goes on trying. The client's endpoints are named.
     """
     endpoints = getattr(etcd, "endpoints", "")
     where = f"etcd at {endpoints}" if endpoints else "etcd"
     try:
         yield
+        if etcd is not None:
+            etcd.has_answered = True
     except PenstockError:
         raise
     except grpc.RpcError as error:
@@ -163,13 +172,23 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
             raise NeedsOperator(
                 f"{where} refused: {error.details()}", hint="check etcd's users and roles"
             ) from error
-        raise Retryable(f"{where} failed: {code.name}: {error.details()}") from error
+        raise _failed(etcd, f"{where} failed: {code.name}: {error.details()}") from error
     except _etcd3.Etcd3Exception as error:
-        raise Retryable(f"{where} failed: {error or type(error).__name__}") from error
+        raise _failed(etcd, f"{where} failed: {error or type(error).__name__}") from error
     except ValueError as error:
         if "closed channel" not in str(error):
             raise
         raise EtcdClosed("this etcd client is closed") from error
+
+
+def _failed(etcd: EtcdClient, problem: str) -> PenstockError:
+    """Return the error of a call that failed, for the certificates' sake or for another."""
+    refusal = None if etcd is None else etcd.refusal()
+    if refusal is None:
+        return Retryable(problem)
+    if not etcd.has_answered:
+        return NeedsOperator(f"etcd: {refusal.problem}", hint=refusal.hint)
+    return Retryable(f"{problem}; {refusal}")
 
 
 def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:

@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -28,6 +29,13 @@ _LOOKS = 2
 _READ_BYTES = 1 << 16
 _HANDSHAKE_RECORD = 22
 _CERTIFICATE_REQUEST, _HELLO_DONE = 13, 14
+
+_ALERTS = frozenset({
+    "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_EXPIRED", "TLSV1_ALERT_UNKNOWN_CA",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED",
+})  # fmt: skip
+"""What a server that is not gRPC's says of our certificate before it hangs up."""
 
 _found: dict[tuple[str, object], tuple[float, NeedsOperator | None]] = {}
 _lock = threading.Lock()
@@ -48,12 +56,26 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
         return None
     if "onnection refused" in (error.details() or ""):
         return None
+    return _once_in_a_while(address, tls)
+
+
+def etcd_refusal(addresses: Sequence[str], tls: Tls) -> NeedsOperator | None:
+    """Return what an operator has to mend for an etcd that does not answer; None if it may pass.
+
+    All members must be unusable for it, and prove to be the first one's host, as gRPC has it.
+    """
+    name = addresses[0].rpartition(":")[0]
+    found = [_once_in_a_while(each, tls, whose="etcd-", name=name) for each in addresses]
+    return found[0] if all(found) else None
+
+
+def _once_in_a_while(address: str, tls: Tls, **options: str) -> NeedsOperator | None:
     key, now_s = (address, tls.version()), time.monotonic()
     with _lock:
         known = _found.get(key)
         if known is not None and now_s - known[0] < _AGAIN_S:
             return known[1]
-    found = certificate_refusal(address, tls)
+    found = certificate_refusal(address, tls, **options)
     with _lock:
         if len(_found) >= _KEPT_MAX:
             _found.clear()
@@ -61,27 +83,38 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
     return found
 
 
-def certificate_refusal(address: str, tls: Tls) -> NeedsOperator | None:
-    """Connect to a node by TLS and return what is wrong with either side's certificate, if any."""
+def certificate_refusal(
+    address: str, tls: Tls, *, whose: str = "", name: str = ""
+) -> NeedsOperator | None:
+    """Connect by TLS and return what is wrong with either side's certificate, if anything is.
+
+    `whose` begins the names of the settings where the node is not one of ours, as "etcd-". The
+    certificate must be `name`'s if that is not the address's host.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     ca, cert, _ = tls.files
+    settings = {each: _spelled(each, whose) for each in ("ssl-ca", "ssl-cert", "ssl-key")}
     try:
         for _ in range(_LOOKS):
             with socket.create_connection((host, int(port)), timeout=_WITHIN_S) as connection:
-                if not _hangs_up_on_our_certificate(connection, tls.client_context(), host):
+                context = tls.client_context()
+                if not _hangs_up_on_our_certificate(connection, context, name or host):
                     return None
     except ssl.SSLCertVerificationError as error:
         return NeedsOperator(
             f"the certificate of {address} is not trusted: {error.verify_message}",
-            hint=f"it must be valid, for this host, and signed by the CA in {ca or 'the system'}",
+            hint=f"it must be valid, for {name or 'this host'}, and signed by the CA in"
+            f" {ca or 'the system'} ({settings['ssl-ca']})",
         )
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
+            without = "write http:// in its address" if whose else "leave out ssl-ca"
             return NeedsOperator(
-                f"{address} does not speak TLS", hint="leave out ssl-ca, or switch TLS on there"
+                f"{address} does not speak TLS", hint=f"{without}, or switch TLS on there"
             )
-        return None
+        if error.reason not in _ALERTS:
+            return None
     except (OSError, ValueError):
         return None
     if cert is None:
@@ -90,8 +123,13 @@ def certificate_refusal(address: str, tls: Tls) -> NeedsOperator | None:
         problem = f"{address} refuses the certificate in {cert}"
     return NeedsOperator(
         problem,
-        hint="give ssl-cert and ssl-key of one that is valid and signed by the CA that it trusts",
+        hint=f"give {settings['ssl-cert']} and {settings['ssl-key']} of one that is valid and"
+        " signed by the CA that it trusts",
     )
+
+
+def _spelled(setting: str, whose: str) -> str:
+    return f"{whose}{setting}, or {setting} where that is not set" if whose else setting
 
 
 def _hangs_up_on_our_certificate(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer, EtcdTls
 from deploy.local.process import free_port
+from drainer.__main__ import main as drainer_main
 from penstock.errors import NeedsOperator, Retryable
-from penstock.etcd import connect, read
+from penstock.etcd import EtcdClient, connect, read
 from penstock.model import Binlog, BinlogType
 from penstock.registry import NodeKind, Registry
 from penstock.security import Tls
@@ -83,25 +86,79 @@ def test_one_set_of_certificates_serves_for_nodes_and_etcd(
     assert main(["status", pump.node_id, "--etcd-urls", tls_etcd.url, *pair.flags]) == 0
 
 
-@pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
-def test_who_has_no_certificate_of_its_authority_gets_nothing_from_etcd(
+@pytest.mark.parametrize("shown", ["nothing", "a stranger's", "an expired one"])
+def test_whose_certificate_etcd_refuses_hears_so_at_once(
     tls_etcd: EtcdServer, outside: Authority, tmp_path: Path, shown: str
 ) -> None:
-    stranger = Authority(tmp_path, "other").issue("stranger")
-    cert, key = (stranger.cert, stranger.key) if shown != "nothing" else (None, None)
-    client = connect(tls_etcd.url, tls=Tls(ca=outside.file, cert=cert, key=key), timeout_s=3)
-    with pytest.raises(Retryable):
-        read(client, "/a")
-    client.close()
+    files: dict[str, Path | None] = {"cert": None, "key": None}
+    told = "asks for a certificate, and there is none to show"
+    if shown != "nothing":
+        issuer = outside if shown == "an expired one" else Authority(tmp_path, "other")
+        pair = issuer.issue("stranger", days=-1 if shown == "an expired one" else 30)
+        files, told = (
+            {"cert": pair.cert, "key": pair.key},
+            f"refuses the certificate in {pair.cert}",
+        )
+    with closing(connect(tls_etcd.url, tls=Tls(ca=outside.file, **files))) as client:
+        began_s = time.monotonic()
+        with pytest.raises(NeedsOperator) as caught:
+            read(client, "/a")
+        assert told in caught.value.problem
+        assert "etcd-ssl-cert" in str(caught.value.hint)
+        with pytest.raises(NeedsOperator):
+            Registry(client).list(NodeKind.PUMP)
+    assert time.monotonic() - began_s < 30, "it tried as long as for an etcd that restarts"
 
 
-def test_an_etcd_whose_certificate_is_not_trusted_gets_nothing(
-    tls_etcd: EtcdServer, pump_factory: Factory, tmp_path: Path
+def test_programs_that_do_not_trust_etcd_s_certificate_end_at_once_and_name_the_file(
+    tls_etcd: EtcdServer,
+    pump_factory: Factory,
+    outside: Authority,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stranger = Authority(tmp_path, "other").issue("stranger")
-    pump = pump_factory(tls_etcd.url, waiting=False, **settings("etcd", stranger))
-    pump.wait_for("ERROR .* does not answer, trying again .*certificate verify failed|handshake")
-    assert pump.stop() == 0
+    pair = outside.issue("penstock")
+    foreign = Pair(Authority(tmp_path, "other").file, pair.cert, pair.key)
+    told = f"the CA in {foreign.ca} (etcd-ssl-ca, or ssl-ca where that is not set)"
+    pump = pump_factory(tls_etcd.url, waiting=False, **settings("etcd", foreign))
+    assert pump.wait(60) == 2
+    assert told in pump.log_text()
+    assert "trying again" not in pump.log_text()
+    with pytest.raises(NeedsOperator) as caught:
+        PumpClient.connect(tls_etcd.url, options=Options(etcd_tls=foreign.tls))
+    assert told in str(caught.value.hint)
+    pem = [f"--etcd-{flag[2:]}" if flag.startswith("--") else flag for flag in foreign.flags]
+    etcd = ["--etcd-urls", tls_etcd.url]
+    assert main(["pumps", *etcd, *pem]) == 2
+    assert told in capsys.readouterr().err
+    pem = [f"--security-{flag[2:]}" if flag.startswith("--") else flag for flag in pem]
+    sink = ["--sink", f"sqlite:///{tmp_path / 'd.db'}", "--data-dir", str(tmp_path / "d")]
+    assert drainer_main(["ddl", "list", *etcd, *sink, *pem]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_node_that_has_had_an_answer_goes_on_trying_and_says_what_is_wrong(
+    tls_etcd: EtcdServer, outside: Authority
+) -> None:
+    with closing(connect(tls_etcd.url, tls=outside.issue("penstock").tls)) as client:
+        assert read(client, "/a") is None
+        tls_etcd.stop()
+        with pytest.raises(Retryable):
+            read(client, "/a")
+        outside.issue("etcd", days=-1)
+        tls_etcd.start()
+        with pytest.raises(Retryable) as caught:
+            eventually(lambda: _finds_a_certificate(client), 60)
+    assert "has expired" in str(caught.value)
+
+
+def _finds_a_certificate(client: EtcdClient) -> bool:
+    try:
+        read(client, "/a")
+    except Retryable as error:
+        if "certificate" in str(error):
+            raise
+    return False
 
 
 def test_another_endpoint_serves_over_tls_when_one_is_dead(
