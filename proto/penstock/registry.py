@@ -62,7 +62,8 @@ class NodeStatus:
 
     `max_commit_ts` is how far a Pump has sorted, or a Drainer's checkpoint. `update_ts` is the time
     of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label` (labels.py);
-    `is_alive` is kept for the original's tools only.
+    `is_alive` is what a reader makes of `update_ts` (`is_live`); it is stored as false, as
+    TiDB-Binlog does, because a node that is killed could not take a true one back.
     """
 
     node_id: str

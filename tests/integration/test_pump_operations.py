@@ -186,6 +186,9 @@ def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
     assert page["status"][pump.node_id]["state"] == "online"
     assert page["CommitTS"] > compose(1, 0)
     assert page["status"][pump.node_id]["isAlive"] is True
+    stored = Registry(etcd).get(NodeKind.PUMP, pump.node_id)
+    assert stored is not None
+    assert not stored.is_alive, "a Pump that is killed could not take it back"
     about = page["self"]
     assert (about["status_pages"], about["node_id"], about["leads_oracle"]) == (url, "pump-1", True)
     assert type(about["uptime_s"]) is int
