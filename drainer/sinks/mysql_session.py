@@ -29,11 +29,11 @@ import pymysql
 from pymysql.constants import CLIENT, ER
 
 from drainer.loopback import MARK_SCHEMA, MARK_TABLE
-from drainer.sinks import mysql_enums
 from drainer.sinks.mysql_ddl import ALREADY_CODES
 from drainer.sinks.mysql_strangers import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql_url import Target
 from drainer.sinks.refusal import Refused, row_of
+from penstock import enum_errors
 from penstock.errors import Retryable
 from penstock.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
@@ -280,8 +280,8 @@ def query(connection: Connection, statement: str | bytes) -> int:
     try:
         return int(connection.query(statement))
     except pymysql.err.MySQLError as error:
-        is_enum = code_of(error) == mysql_enums.CODE
-        changed = mysql_enums.written(connection, statement) if is_enum else None
+        is_enum = code_of(error) == enum_errors.CODE
+        changed = enum_errors.written(connection, statement) if is_enum else None
         if changed is None:
             raise
         return changed

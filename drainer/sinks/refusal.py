@@ -1,23 +1,20 @@
 """What a downstream will not take, and which row of a statement it was.
 
 A statement of many rows is refused as a whole, with a message that counts: `Data too long for
-column 'v' at row 3`. The row is in the statement, in the form of `drainer.apply.sql`: text in
-single quotes, which are doubled within it, and nothing else is special.
+column 'v' at row 3`. The row is in the statement (`penstock.inserts`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from penstock.errors import NeedsOperator
+from penstock.inserts import inserted
 
-_HEAD = re.compile(r"(?:INSERT|REPLACE) INTO (\S.*?) \((.*?)\) VALUES ")
 _DELETE = re.compile(r"DELETE FROM (\S.*?) WHERE ")
 _AT_ROW = re.compile(r" at row (\d+)")
-_NAME = re.compile(r"`(?:[^`]|``)+`")
-_TOKEN = re.compile(r"'(?:[^']|'')*'|[(),]|[^'(),]+")
 _VALUE_SHOWN = 40
 _COLUMNS_SHOWN = 6
 
@@ -41,42 +38,11 @@ def row_of(statement: str | bytes, message: str) -> str:
     return f"{table} {pairs(names, row)}"
 
 
-def inserted(statement: str) -> tuple[str, list[str], Iterator[list[str]]] | None:
-    """Return table, columns and rows of an INSERT or REPLACE, all as they are written there."""
-    head = _HEAD.match(statement)
-    if head is None:
-        return None
-    return head[1], names_in(head[2]), _rows(statement, head.end())
-
-
-def names_in(text: str) -> list[str]:
-    """Return the quoted names in a piece of a statement."""
-    return _NAME.findall(text)
-
-
 def pairs(names: Sequence[str], values: Sequence[str]) -> str:
     """Return columns with their values, neither too many nor too long for a line."""
     told = [f"{name} = {_shown(value)}" for name, value in zip(names, values, strict=False)]
     more = ", …" if len(told) > _COLUMNS_SHOWN else ""
     return ", ".join(told[:_COLUMNS_SHOWN]) + more
-
-
-def _rows(text: str, start: int) -> Iterator[list[str]]:
-    """Yield the values of each row in parentheses."""
-    depth, row, value = 0, [], ""
-    for token in _TOKEN.finditer(text, start):
-        part = token[0]
-        if depth == 1 and part in (",", ")"):
-            row.append(value)
-            value = ""
-        elif depth and not (depth == 1 and part == "("):
-            value += part
-        depth += (part == "(") - (part == ")")
-        if depth == 0 and part == ")":
-            yield row
-            row = []
-        elif depth == 0 and part != ",":
-            return
 
 
 def _shown(value: str) -> str:

@@ -1,4 +1,5 @@
-"""An ENUM's error value ('' with index 0) arrives as it is; what does not fit is still refused."""
+"""An ENUM's error value ('' with index 0) arrives as it is, from a load straight into the sink too;
+what does not fit is still refused."""
 
 from __future__ import annotations
 
@@ -11,6 +12,10 @@ from deploy.local.sql_server import SqlServer
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.sinks.split import RowStatement, Split
 from penstock.errors import NeedsOperator
+from pumpclient.mysql.load.sink import SinkOptions, SinkSession
+from pumpclient.mysql.load.sql_rows import SqlRows
+from pumpclient.mysql.load.text_rows import TextRows
+from pumpclient.mysql.protocol.address import address_in
 
 START = Checkpoint(9, 1)
 UPSERT = "ON DUPLICATE KEY UPDATE e=VALUES(e),n=VALUES(n),s=VALUES(s)"
@@ -79,3 +84,18 @@ def test_the_session_is_as_strict_as_before_once_an_error_value_is_written(
     with pytest.raises(NeedsOperator, match="Out of range"):
         sink.apply([upsert("(2,1,1,99999999999)")], Checkpoint(11, 1))
     assert rows(server) == [(1, 0, 0, 0)]
+
+
+def test_a_load_straight_into_the_sink_writes_error_values_and_nothing_that_does_not_fit(
+    server: SqlServer,
+) -> None:
+    options = SinkOptions(address_in(server.url, "sink"))
+    reader = TextRows((), lambda data, at, out: (at, True), bytes)
+    way = SqlRows(reader, b"INSERT INTO `shop`.`t` (`id`,`e`,`n`,`s`) VALUES ", True)
+    with closing(SinkSession(options, ["test"], lambda: True)) as session:
+        session.insert(way, [b"(1,0,NULL,1)", b"(2,2,0,-5)"])
+        for wrong in (b"(4,3,1,1)", b"(4,0,1,'7x')"):
+            with pytest.raises(NeedsOperator, match="the sink refuses rows"):
+                session.insert(way, [b"(3,0,0,0)", wrong])
+        session.insert(way, [b"(5,1,1,1)"])
+    assert rows(server) == [(1, 0, None, 1), (2, 2, 0, -5), (5, 1, 1, 1)]

@@ -2,7 +2,7 @@
 
 The tables there are the Drainer's work: the load's DDL goes through the Pumps, and rows follow once
 the downstream's checkpoint has passed it. So there is one who creates tables, and nothing that is
-"there already".
+"there already". An ENUM's error value goes there as it is (`penstock.enum_errors`).
 
     lock 0 … 31   "penstock load <digest of the source> <n>", one for each session
 
@@ -24,6 +24,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pymysql
+
+from penstock import enum_errors
 from penstock.ddl.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.sql_rows import SqlRows
@@ -145,7 +148,12 @@ class SinkSession:
             self._open()
             connection = self._connection
         with server_errors(self._address):
-            connection.query(statement)
+            try:
+                connection.query(statement)
+            except pymysql.err.MySQLError as error:
+                is_enum = error.args[:1] == (enum_errors.CODE,)
+                if not (is_enum and enum_errors.written_alone(connection, statement)):
+                    raise
 
     def interrupt(self) -> None:
         """Make whoever waits for the server come back with an error."""

@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from pymysql.constants import ER
-
-from drainer.sinks.refusal import inserted
 from penstock.ddl.lexer import quote_name
+from penstock.inserts import inserted
 
-CODE = ER.WARN_DATA_TRUNCATED
+CODE = 1265
+"""What a server says of one: data truncated."""
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 _UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
 _SET = re.compile(r"(`(?:[^`]|``)+`)=0(?=,|$)")
@@ -51,7 +50,17 @@ def written(connection: Any, statement: str | bytes) -> int | None:
         warnings = [(code, text) for _, code, text in cursor.fetchall() if code != _DEPRECATED]
     _set(connection, *before)
     is_ours = all(code == CODE and _warned(text) in enums for code, text in warnings)
-    return changed if is_ours and len(warnings) <= count else None
+    return changed if is_ours and len(warnings) <= min(count, _WARNINGS_MAX - 1) else None
+
+
+def written_alone(connection: Any, statement: str | bytes) -> bool:
+    """Run and commit a refused statement as `written` does; False when nothing was changed."""
+    connection.begin()
+    if written(connection, statement) is None:
+        connection.rollback()
+        return False
+    connection.commit()
+    return True
 
 
 def _zeros(text: str) -> tuple[str, Iterable[str]] | None:
