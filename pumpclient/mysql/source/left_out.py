@@ -2,7 +2,8 @@
 
     skip-table t     nothing of t is followed from the next transaction on: its rows and statements
                      are counted. What is downstream of it stays as it is.
-    RENAME t TO u    u is left out from there on, t is free again; downstream t becomes u
+    RENAME t TO u    u is left out from there on, t is free again; downstream t becomes u. Figures
+                     of single events that were skipped go along, too
     a RENAME of a table that is followed to a name that is left out: the name is followed again
     DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out
     other statements on t are left out; CREATE TABLE u LIKE t is refused once there were any
@@ -145,7 +146,7 @@ class Verdict:
     counted: tuple[Name, ...] = ()
     """A table for each piece that is left out."""
     renamed: tuple[tuple[Name, Name], ...] = ()
-    """In their order; also of tables that are followed, when one of the names is left out."""
+    """In their order; also of tables that are followed, when anything is known of a name."""
     moved: tuple[Name, ...] = ()
     """Tables that this renames or drops: a reload of one of them must begin again."""
 
@@ -173,6 +174,9 @@ def judged(translation: Translation, left_out: LeftOut, exists: Callable[[Name],
         _check_likened(piece, statement, marks)
         if not any(marks.has(*name) for name in names):
             pieces.append(piece)
+            if len(names) == 2 and any(marks.of(name) is not None for name in names):
+                renamed.append((names[0], names[1]))  # What is missing of a table goes with it.
+                marks.rename(*names)
         elif len(names) == 2 and isinstance(statement, (RenameTables, AlterTable)):
             counted += [names[0]] * (isinstance(statement, AlterTable) and marks.has(*names[0]))
             pieces.append(_renaming(piece, statement, marks.has(*names[0]), here))

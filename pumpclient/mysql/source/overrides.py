@@ -12,7 +12,7 @@ committed, so a table is left out from the beginning of a transaction on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from penstock.errors import Malformed, NeedsOperator
@@ -141,11 +141,16 @@ def table_name(text: str) -> Name:
     return split_name(text, None)
 
 
-def choices(error: Refused) -> tuple[str, ...]:
-    """Return what an operator may do about what is refused, the safe one first."""
+def choices(error: Refused, decided: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what an operator may do about what is refused, the safe one first.
+
+    `decided` are the places with a decision: one that does not help can be taken back.
+    """
     place = place_text(error.place) if error.place is not None else ""
     label = ", ".join(".".join(name) for name in error.tables)
     found = []
+    if place in decided:
+        found.append(f"mysql-source revoke {place}: take back what was decided about this place")
     if error.is_statement:
         found += [
             f"mysql-source replace --at {place} 'SQL': run other statements instead, which make"

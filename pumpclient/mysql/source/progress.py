@@ -33,6 +33,9 @@ class Progress:
     seen_s: int = 0
     idle: bool = False
     checkpoint: Checkpoint | None = None
+    """All up to it is committed; the one that is stored may be older."""
+    stored: Checkpoint | None = None
+    """Where another process would go on: what is behind it in the relay log must stay."""
     transactions: int = 0
     groups: int = 0
     ddl: int = 0

@@ -171,7 +171,8 @@ class Reload:
         if found is not None:
             return found.place
         state = StateFile(self._load_file).read()
-        place = None if state is None else state.loaded.get(self.name)
+        # While it is loaded, its snapshot is no older than the first attempt's.
+        place = None if state is None else state.loaded.get(self.name, state.start)
         return None if place is None else self._location(place)
 
     def stop(self) -> None:

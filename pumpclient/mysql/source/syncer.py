@@ -155,7 +155,7 @@ class Syncer:
                 if self._until is not None and self._end >= self._until:
                     self._stopped.set()
                     break
-        self._parts.progress.read(begin.at(begin.position + size), size)
+        self._parts.progress.read(self._reader.location, size)
         self._save_when_due()
 
     def _is_plain(self, events: Sequence[bytes]) -> bool:
@@ -390,7 +390,7 @@ class Syncer:
             _before_checkpoint()
             rulings = self._parts.progress.rulings
             self._parts.store.save(replace(checkpoint, rulings=rulings))
-            self._saved = checkpoint
+            self._saved = self._parts.progress.stored = checkpoint
 
     def _switched(self, begin: Location) -> None:
         """Go on with another sub-directory: another server, or the same one after RESET MASTER."""

@@ -360,12 +360,12 @@ class SourceUnit:
     def _take(self, checkpoint: Checkpoint) -> None:
         """Let others see a checkpoint that is not the syncer's."""
         progress = self.progress
-        progress.checkpoint = checkpoint
+        progress.checkpoint = progress.stored = checkpoint
         progress.rulings, progress.left_out = checkpoint.rulings, checkpoint.left_out
 
     def _needed(self) -> Location | None:
         """Return the earliest place that is still to be read, for whoever purges."""
-        checkpoint = self.progress.checkpoint
+        checkpoint = self.progress.stored
         if checkpoint is None:
             return None
         needed = None if self.reloads is None else self.reloads.needed
@@ -416,7 +416,7 @@ class SourceUnit:
         progress.hint = getattr(error, "hint", "")
         progress.overrides = ()
         if isinstance(error, Refused):
-            progress.overrides = choices(error)
+            progress.overrides = choices(error, progress.rulings)
             progress.statement_place = place_text(error.place) if error.place else ""
         if isinstance(error, Corrupt) and Path(error.path).is_relative_to(self._relay_log.dir):
             progress.hint = _DAMAGED_HINT

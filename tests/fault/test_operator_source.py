@@ -1,0 +1,356 @@
+"""An operator at a source: whatever is typed, what is missing is exactly what is counted.
+
+Random sequences of `mysql-source`'s commands, of kills and restarts, while a server does what can
+be followed and what cannot. At each checkpoint the figures of what was left out are those of the
+rows that did not come, and in the end no row differs that was not among them.
+
+A command is added by one line in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pumpclient.mysql.translate.refused import place_text
+from tests.kit.memory_server import SCHEMA, Change, Logged, MemoryTable
+from tests.kit.operated_source import World
+from tests.kit.source_twins import twins
+
+pytestmark = pytest.mark.fault
+
+TABLES = ("a", "b", "c")
+HARMLESS = "ALTER TABLE {}.{} COMMENT 'x'"
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a step is aimed at; not all of it matters to every step."""
+
+    world: World
+    table: str
+    number: int
+    keys: itertools.count[int]
+
+    @property
+    def label(self) -> str:
+        """The table, as an operator writes it."""
+        return f"{SCHEMA}.{self.table}"
+
+    @property
+    def other(self) -> str:
+        """Another table."""
+        return TABLES[(TABLES.index(self.table) + 1 + self.number % 2) % 3]
+
+    @property
+    def logged(self) -> Logged:
+        """One of the last things in the server's log; no RENAME, which nobody should leave out."""
+        found = [each for each in self.world.server.log if not each.renames]
+        return found[-1 - self.number % min(6, len(found))]
+
+    @property
+    def failed(self) -> Logged | None:
+        """The statement that the source has failed at."""
+        unit = self.world.unit
+        place = "" if unit is None else unit.progress.statement_place
+        found = [each for each in self.world.server.log if place_text(each.end) == place]
+        return found[0] if found else None
+
+    def instead(self, logged: Logged | None, *, inject: bool) -> str:
+        """Return what makes of a table what a statement does; harmless where nobody can tell."""
+        words = [] if logged is None else logged.sql.split()
+        if words[3:5] != ["MODIFY", "COLUMN"] or logged is None:
+            is_alter = words[:2] == ["ALTER", "TABLE"] and logged is not None and not inject
+            return logged.sql if is_alter and logged else HARMLESS.format(SCHEMA, self.table)
+        name, column = words[2], words[5]
+        unit = self.world.unit
+        client = None if unit is None or unit.reloads is None else unit.reloads.here.client
+        known = None if client is None else client.session.schemas.catalog().table(*name.split("."))
+        if known is None or column in [each.name for each in known.columns]:
+            return HARMLESS.format(*name.split(".")) if inject else logged.sql
+        return f"ALTER TABLE {name} ADD COLUMN {column} {'INT' if inject else 'BIGINT'}"
+
+
+def _at(aim: Aim) -> list[str]:
+    return ["--at", place_text(aim.logged.end)]
+
+
+COMMANDS: dict[str, Callable[[Aim], list[str]]] = {
+    "status": lambda _: ["status"],
+    "pause": lambda _: ["pause"],
+    "resume": lambda _: ["resume"],
+    "skip": lambda _: ["skip"],
+    "skip --at": lambda aim: ["skip", *_at(aim)],
+    "replace": lambda aim: ["replace", aim.instead(aim.failed, inject=False)],
+    "replace --at": lambda aim: ["replace", aim.instead(aim.logged, inject=False), *_at(aim)],
+    "inject": lambda aim: ["inject", aim.instead(aim.failed, inject=True)],
+    "inject --at": lambda aim: ["inject", aim.instead(aim.logged, inject=True), *_at(aim)],
+    "skip-table": lambda aim: ["skip-table", aim.label],
+    "reload": lambda aim: ["reload", aim.label],
+    "revoke": lambda aim: ["revoke", aim.label],
+    "revoke a place": lambda aim: ["revoke", place_text(aim.logged.end)],
+    "revoke --accept-gap": lambda aim: ["revoke", aim.label, "--accept-gap"],
+    "purge inactive": lambda _: ["purge", "inactive"],
+    "purge filename": lambda aim: ["purge", "filename", f"mysql-bin.{aim.number + 1:06d}"],
+    "purge time": lambda _: ["purge", "time", "0"],
+}
+"""Every command but `check`, which only looks, by what it is aimed at."""
+
+
+def _insert(aim: Aim) -> None:
+    _inserted(aim, aim.table)
+
+
+def _insert_two(aim: Aim) -> None:
+    _inserted(aim, aim.table, aim.other)
+
+
+def _inserted(aim: Aim, *names: str) -> None:
+    changes = []
+    for name in names:
+        table = aim.world.server.tables[name]
+        row: dict[str, int | None] = dict.fromkeys(table.columns, aim.number)
+        changes.append(Change(name, None, {**row, "id": next(aim.keys)}))
+    aim.world.server.commit(*changes)
+
+
+def _changed(aim: Aim, *, gone: bool = False, minimal: bool = False) -> None:
+    rows = aim.world.server.tables[aim.table].rows
+    if not rows:
+        return
+    before = list(rows.values())[aim.number % len(rows)]
+    after = None if gone else {**before, "v": (before["v"] or 0) + 10}
+    aim.world.server.commit(Change(aim.table, before, after, is_minimal=minimal))
+
+
+def _add_column(aim: Aim, *, logged: bool = True) -> None:
+    table = aim.world.server.tables[aim.table]
+    name = f"c{len(table.columns)}"
+    if name in table.columns:
+        return
+    table.columns[name] = "INT"
+    for row in table.rows.values():
+        row[name] = None
+    if logged:
+        aim.world.server.statement(f"ALTER TABLE {aim.label} ADD COLUMN {name} INT")
+
+
+def _modify(aim: Aim) -> None:
+    table = aim.world.server.tables[aim.table]
+    name = list(table.columns)[-1]
+    table.columns[name] = "BIGINT"
+    aim.world.server.statement(f"ALTER TABLE {aim.label} MODIFY COLUMN {name} BIGINT")
+
+
+def _truncate(aim: Aim) -> None:
+    aim.world.server.tables[aim.table].rows.clear()
+    aim.world.server.statement(f"TRUNCATE TABLE {aim.label}")
+
+
+def _swap(aim: Aim) -> None:
+    tables, one, two = aim.world.server.tables, aim.table, aim.other
+    tables[one], tables[two] = tables[two], tables[one]
+    renames = (one, "tmp"), (two, one), ("tmp", two)
+    text = ", ".join(f"{SCHEMA}.{old} TO {SCHEMA}.{new}" for old, new in renames)
+    aim.world.server.statement(f"RENAME TABLE {text}", *renames)
+
+
+def _create_again(aim: Aim) -> None:
+    server = aim.world.server
+    server.statement(f"DROP TABLE {aim.label}")
+    server.tables[aim.table] = MemoryTable()
+    server.statement(server.tables[aim.table].definition(aim.table))
+
+
+def _log_as_statement(aim: Aim) -> None:
+    rows = aim.world.server.tables[aim.table].rows
+    if rows:
+        key = list(rows)[aim.number % len(rows)]
+        lost = Change(aim.table, rows.pop(key), None)
+        aim.world.server.statement(f"DELETE FROM {aim.label} WHERE id = {key}", lost=lost)
+
+
+LOAD: dict[str, Callable[[Aim], None]] = {
+    "insert": _insert,
+    "insert into two": _insert_two,
+    "update": _changed,
+    "delete": lambda aim: _changed(aim, gone=True),
+    "add a column": _add_column,
+    "modify a column": _modify,
+    "truncate": _truncate,
+    "swap two tables": _swap,
+    "drop and create": _create_again,
+    "rotate": lambda aim: aim.world.server.rotate(),
+}
+"""What a server does and a source follows."""
+
+TROUBLE: dict[str, Callable[[Aim], None]] = {
+    "update with a minimal image": lambda aim: _changed(aim, minimal=True),
+    "add a column without the log": lambda aim: _add_column(aim, logged=False),
+    "log a change as a statement": _log_as_statement,
+}
+"""What no source can follow."""
+
+
+def _die_soon(aim: Aim) -> None:
+    aim.world.life.calls_left = aim.number * 3
+
+
+def _start(aim: Aim) -> None:
+    if aim.world.life.is_dead:
+        aim.world.stop()
+    aim.world.start()
+
+
+ACTS: dict[str, Callable[[Aim], None]] = {
+    "kill": lambda aim: aim.world.kill(),
+    "kill at a later call": _die_soon,
+    "stop": lambda aim: aim.world.stop(),
+    "start": _start,
+}
+
+Step = tuple[str, int, int, bool]
+SEQUENCES = st.lists(
+    st.tuples(
+        st.sampled_from([*LOAD, *LOAD, *TROUBLE, *TROUBLE, *COMMANDS, *ACTS, "start", "start"]),
+        st.integers(0, 2),
+        st.integers(0, 7),
+        st.booleans(),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@contextmanager
+def following(folder: Path) -> Iterator[World]:
+    """Run a source of a server with three tables."""
+    world = World(folder)
+    with twins(world):
+        try:
+            for name in TABLES:
+                table = world.server.tables[name] = MemoryTable()
+                world.server.statement(table.definition(name))
+            world.start()
+            world.settle()
+            yield world
+        finally:
+            world.kill()
+
+
+def live(sequence: list[Step], folder: Path) -> None:
+    keys = itertools.count(1)
+    with following(folder) as world:
+        for step, table, number, waits in sequence:
+            aim = Aim(world, TABLES[table], number, keys)
+            if step in COMMANDS:
+                world.ask(*COMMANDS[step](aim))
+            else:
+                world.typed.append(f"{step}: {aim.table} {number}")
+                {**LOAD, **TROUBLE, **ACTS}[step](aim)
+            if waits:
+                world.settle()
+        world.finish()
+        world.judge()
+
+
+def run(sequence: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        live(sequence, Path(folder))
+
+
+def sequences(count: int) -> settings:
+    return settings(
+        max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+
+
+@sequences(10)
+@given(SEQUENCES)
+def test_whatever_is_typed_at_a_source_what_is_missing_is_what_is_counted(
+    sequence: list[Step],
+) -> None:
+    run(sequence)
+
+
+@pytest.mark.slow
+@sequences(250)
+@given(SEQUENCES)
+def test_many_sequences_at_a_source_leave_out_what_is_counted(sequence: list[Step]) -> None:
+    run(sequence)
+
+
+def test_a_purge_leaves_what_the_next_process_would_still_read(tmp_path: Path) -> None:
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 1, itertools.count(1))
+        world.server.rotate()
+        _insert(aim)
+        world.settle()
+        world.ask("purge", "inactive")  # What was read last may not be in the checkpoint yet.
+        world.kill()
+        world.start()
+        world.finish()
+        world.judge()
+
+
+def test_a_purge_leaves_what_a_reload_has_still_to_read(tmp_path: Path) -> None:
+    taken, going = Event(), Event()
+
+    def wait() -> None:
+        taken.set()
+        assert going.wait(60)
+
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 1, itertools.count(1))
+        world.while_loading = wait
+        world.ask("reload", aim.label)
+        assert taken.wait(60)
+        _insert(aim)
+        world.server.rotate()
+        _insert_two(aim)
+        world.until(lambda: world.saved[-1].place == world.server.end)
+        world.ask("purge", "inactive")
+        going.set()
+        world.finish()
+        world.judge()
+        assert not world.saved[-1].left_out
+
+
+def test_what_is_missing_of_a_table_goes_along_with_its_name(tmp_path: Path) -> None:
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 0, itertools.count(1))
+        _insert(aim)
+        _changed(aim, minimal=True)
+        world.settle()
+        world.ask("skip")
+        _swap(aim)
+        world.finish()
+        world.judge()
+        (found,) = world.saved[-1].left_out
+        assert (found.table, found.rows, found.is_whole) == (aim.other, 1, False)
+
+
+def test_a_decision_that_does_not_help_is_offered_to_be_taken_back(tmp_path: Path) -> None:
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 0, itertools.count(1))
+        world.ask("pause")
+        _modify(aim)
+        place = place_text(aim.logged.end)
+        world.ask("replace", "DROP TABLE shop.nothing", "--at", place)
+        world.ask("resume")
+        world.settle()
+        assert world.unit is not None
+        assert world.unit.progress.overrides[0].startswith(f"mysql-source revoke {place}:")
+        world.ask("revoke", place)
+        world.finish()
+        world.judge()
+        assert not world.saved[-1].left_out

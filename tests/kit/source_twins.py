@@ -1,0 +1,458 @@
+"""Twins of what is around a source: its server's snapshots, the cluster, etcd, and its commands.
+
+What decides is the real thing: `SourceUnit` with its syncer, journal, recovery, reloads and
+overrides, the commands of `mysql-source`, the reader and the purger of a relay log on the disk.
+A process is killed before any of its calls to the world: from then on all of them fail, and nothing
+of its memory is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.codec import decode_binlog
+from penstock.ddl import plan_ddl
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.files import replace_file
+from penstock.http_status import HttpStatus
+from penstock.model import Binlog, BinlogType, MutationType, Origin
+from penstock.schema import DdlJob
+from pumpclient.changes import Changes, ChangeSet
+from pumpclient.failures import Failure, Reason
+from pumpclient.groups import Pending
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.load import state as load_state
+from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.reader import RelayReader
+from pumpclient.mysql.source import command, reload, tables
+from pumpclient.mysql.source import unit as source_unit
+from pumpclient.mysql.source.cascades import Cascades
+from pumpclient.mysql.source.checkpoint import Checkpoint, SourceTaken
+from pumpclient.mysql.source.config import RelayConfig, SourceConfig
+from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.pages import Pages
+from pumpclient.mysql.source.recovery import settle
+from pumpclient.mysql.source.unit import SourceUnit
+from pumpclient.options import Options
+from pumpclient.pipelined import GroupWriter
+from pumpclient.schema import Schemas
+from tests.kit.history import MemoryHistory
+from tests.kit.memory_server import SCHEMA, UUID, MemoryServer
+
+SOURCE = "db-1"
+TURN_S = 0.002
+WITHIN_S = 60.0
+_LOADED_AT_ONCE = 3
+
+
+class Life:
+    """One process; from its death on nothing that it asks of the world happens."""
+
+    def __init__(self) -> None:
+        self.is_dead = False
+        self.calls_left: int | None = None
+        """The process is killed before the call after so many."""
+        self._lock = threading.Lock()
+
+    def touch(self) -> None:
+        """Count a call; raise `Retryable` when the process is dead."""
+        with self._lock:
+            if self.calls_left is not None and not self.is_dead:
+                self.calls_left -= 1
+                self.is_dead = self.calls_left < 0
+            if self.is_dead:
+                raise Retryable("killed")
+
+
+class Outside:
+    """The server, the cluster, etcd, and the source that may run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = MemoryServer(folder / "relay")
+        self.history = MemoryHistory()
+        self.committed: list[tuple[int, Binlog | DdlJob]] = []
+        """With their commit_ts."""
+        self.saved: list[Checkpoint] = []
+        self.ts = 0
+        self.pump = _Pump(self)
+        self.fence = _Fence()
+        self.lock = threading.RLock()
+        self.owner: Life | None = None
+        self.life = Life()
+        self.config = SourceConfig(
+            source_id=SOURCE,
+            data_dir=folder / "data",
+            relay=RelayConfig(dir=folder / "relay"),
+        )
+        self.unit: SourceUnit | None = None
+        self.ended: PenstockError | None = None
+        """Why the process ended by itself."""
+        self.while_loading: Callable[[], None] = lambda: None
+        """Called by each load of a table, once its snapshot is taken."""
+
+    def next_ts(self, count: int = 1) -> range:
+        """Return timestamps that nobody else gets."""
+        with self.lock:
+            self.ts += count
+            return range(self.ts - count + 1, self.ts + 1)
+
+    def commit(self, commit_ts: int, what: Binlog | DdlJob) -> None:
+        """Take what is committed."""
+        with self.lock:
+            self.committed.append((commit_ts, what))
+
+
+class _Pump:
+    """Takes what a source writes; a Pump as `pumpclient.pipelined` sees one."""
+
+    node_id = "pump-1"
+
+    def __init__(self, world: Outside) -> None:
+        self._world = world
+        self._prewrites: dict[int, Any] = {}
+        self._ended: dict[int, int] = {}
+        """commit_ts by start_ts, 0 for what was rolled back."""
+
+    def submit(self, pending: Any, timeout_s: float) -> None:
+        try:
+            self._world.life.touch()
+        except Retryable:
+            pending.finish(Failure(Reason.INVALID, "killed", maybe_stored=False))
+            return
+        pending.finish(self._taken(decode_binlog(pending.payload)))
+
+    def submit_all(self, pendings: Any, timeout_s: float) -> None:
+        for pending in pendings:
+            self.submit(pending, timeout_s)
+
+    def _taken(self, binlog: Any) -> Failure | None:
+        start_ts = binlog.start_ts
+        with self._world.lock:
+            ended = self._ended.get(start_ts)
+            if binlog.tp is BinlogType.PREWRITE:
+                self._prewrites[start_ts] = binlog
+            elif binlog.tp is BinlogType.ROLLBACK:
+                if ended:
+                    return Failure(Reason.INVALID, "is committed", maybe_stored=False)
+                self._ended[start_ts] = 0
+            elif ended == 0 or start_ts not in self._prewrites:
+                return Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
+            elif ended is None:
+                self._ended[start_ts] = binlog.commit_ts
+                self._world.commit(binlog.commit_ts, self._prewrites[start_ts])
+        return None
+
+    def roll_back(self, start_ts: int) -> None:
+        self._ended.setdefault(start_ts, 0)
+
+
+class _Fence:
+    """Keeps DDL and transactions apart."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._pins = 0
+
+    @contextmanager
+    def pin(self) -> Iterator[int]:
+        with self._news:
+            self._pins += 1
+        try:
+            yield 0
+        finally:
+            with self._news:
+                self._pins -= 1
+                self._news.notify_all()
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        with self._news:
+            assert self._news.wait_for(lambda: not self._pins, WITHIN_S)
+            yield
+
+
+class _Client:
+    """A `PumpClient` of one life."""
+
+    def __init__(self, world: Outside) -> None:
+        self._world, self._life = world, world.life
+        schemas = Schemas(world.history)
+        self.session: Any = SimpleNamespace(
+            oracle=SimpleNamespace(get_many=world.next_ts),
+            schemas=schemas,
+            fence=SimpleNamespace(pin=self._pin),
+            pumps=SimpleNamespace(
+                all=[world.pump],
+                pick=lambda start_ts, retry: world.pump,
+                report=lambda pump, failure: None,
+                report_prewrite=lambda pump, failure: None,
+            ),
+            deliveries=SimpleNamespace(add=lambda delivery: True),
+            options=Options(commit_retry_s=0.001),
+            roll_back=self._roll_back,
+        )
+
+    def _pin(self) -> Any:
+        self.session.schemas.catch_up()
+        return self._world.fence.pin()
+
+    def _roll_back(self, pump: _Pump, start_ts: int) -> None:
+        with suppress(Retryable):
+            self._life.touch()
+            pump.roll_back(start_ts)
+
+    def execute_ddl(
+        self, sql: str, schema: str | None = None, *, origin: Origin | None = None
+    ) -> list[int]:
+        world, history = self._world, self._world.history
+        with history.lock("twin"):
+            self._life.touch()
+            last = None if origin is None else history.last_origin(origin.source)
+            if origin is not None and last is not None and origin.place <= last.place:
+                return []
+            catalog = self.session.schemas.catalog()
+            found = []
+            for job in plan_ddl(sql, schema, catalog, lambda: history.next_ids(1)):
+                with world.fence.raised(), world.lock:
+                    done = replace(job, finished_ts=world.next_ts()[0], origin=origin)
+                    history.append(done)
+                    world.commit(done.finished_ts, done)
+                found.append(done.finished_ts)
+        self._life.touch()  # It is done, and nobody heard of it.
+        self.session.schemas.catch_up()
+        return found
+
+    def last_ddl_origin(self, source: str) -> Origin | None:
+        self._life.touch()
+        return self._world.history.last_origin(source)
+
+    def close(self) -> None:
+        """Keep nothing open."""
+
+
+class _Store:
+    """The checkpoint in etcd, as one life sees it."""
+
+    def __init__(self, world: Outside) -> None:
+        self._world, self._life = world, world.life
+
+    def own(self, holder: str) -> None:
+        if self._world.owner is not None:
+            raise SourceTaken("another process runs this source")
+        self._world.owner = self._life
+
+    def own_again(self) -> None:
+        raise SourceTaken("killed")
+
+    def is_ours(self) -> bool:
+        return self._world.owner is self._life and not self._life.is_dead
+
+    def is_lost(self) -> bool:
+        return not self.is_ours()
+
+    def load(self) -> Checkpoint | None:
+        self._life.touch()
+        saved = self._world.saved
+        return Checkpoint.parse(json.dumps(asdict(saved[-1])).encode(), "twin") if saved else None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        self._life.touch()
+        self._world.saved.append(checkpoint)
+
+    def close(self) -> None:
+        if self._world.owner is self._life:
+            self._world.owner = None
+
+
+class _Relay:
+    """The relay log's end, which the server writes itself."""
+
+    def __init__(self, world: Outside, needed: Any) -> None:
+        self.failure: PenstockError | None = None
+        self.dir = world.config.relay.dir
+        self.growth = world.server.growth
+        self.unit = self
+        self.purger = Purger(self.dir, needed)
+
+    def begin(self, place: Location) -> _Relay:
+        return self
+
+    def status(self) -> Any:
+        told = {"relayed_bytes": 0, "bytes_per_s": 0, "reconnects": 0, "problem": "", "gtids": ""}
+        here = {"connected": True, "end": self.growth.end, "behind_s": 0.0, "server": None}
+        return SimpleNamespace(**told, **here)
+
+    def close(self) -> None:
+        """Keep nothing open."""
+
+
+class _Cascades(Cascades):
+    def look_at_server(self, address: Any, left_out: Any = ()) -> None:
+        """Find none: the tables have no foreign keys."""
+
+
+class _Load:
+    """Loads one table from a copy of it, with the origins and the state of a real load."""
+
+    def __init__(
+        self, address: Any, client: _Client, path: Path, options: Any, *, is_stopped: Any
+    ) -> None:
+        self._world = client._world
+        self._client, self._file, self._options = client, StateFile(path), options
+        self._journal, self._is_stopped = path.with_suffix(".journal"), is_stopped
+
+    def run(self, source: str, epoch: int) -> LoadState:
+        server, ((schema, name),) = self._world.server, self._options.only
+        with server.lock:
+            found, end = server.tables.get(name), server.end
+            rows = [] if found is None else [dict(row) for row in found.rows.values()]
+            columns = [] if found is None else list(found.columns)
+            sql = "" if found is None else found.definition(name)
+        place = BinlogPlace(str(end.file), end.position)
+        self._options.before_changes(place)
+        state = self._file.read()
+        assert state is not None
+        state = state.next_attempt(place)
+        self._file.write(state)
+        self._world.while_loading()
+        numbers = iter(range(1, 1 << 20))
+        for each in (f"DROP TABLE IF EXISTS {schema}.{name}", *filter(None, [sql])):
+            self._client.execute_ddl(each, origin=state.origin(next(numbers)))
+        session = self._client.session
+        journal = Journal(self._journal)
+        settle(session, journal)
+        writer = GroupWriter(session, journal, may_commit=self._options.may_commit)
+        try:
+            for begin in range(0, len(rows), _LOADED_AT_ONCE):
+                if self._is_stopped():
+                    raise Retryable("stopped")
+                table = session.schemas.table(schema, name)
+                changes = ChangeSet(1 << 20, None)
+                noted = changes.tables[table.info.id] = Changes(table)
+                for row in rows[begin : begin + _LOADED_AT_ONCE]:
+                    values = [row.get(column) for column in columns]
+                    noted.note(MutationType.INSERT, table.codec.encode_insert(values))
+                writer.submit([Pending(changes, state.origin(next(numbers)))], lambda: None)
+                writer.drain()
+        finally:
+            writer.close()
+            journal.close()
+        done = replace(state, loaded={(schema, name): place}, is_complete=True)
+        self._file.write(done)
+        return done
+
+
+def _served(world: Outside) -> Any:
+    def answer(status_addr: str, method: str, path: str) -> str:
+        """Answer as the pages of the source that runs."""
+        if world.unit is None or world.life.is_dead or world.ended is not None:
+            raise Retryable("no source answers")
+        pages = HttpStatus("twin")
+        Pages(world.unit, SOURCE).add_to(pages)
+        for route in pages._routes:
+            names = route.match(path) if route.method == method else None
+            if names is not None:
+                return str(asyncio.run(route.page(names)).body)  # type: ignore[arg-type]
+        raise AssertionError(f"no page {method} {path}")
+
+    return answer
+
+
+def _journal_of(world: Outside) -> type[Journal]:
+    class LivingJournal(Journal):
+        """A journal that only a living process writes."""
+
+        def __init__(self, path: Path) -> None:
+            self._life = world.life
+            super().__init__(path)
+
+        def _write(self, record: dict[str, object], *, is_durable: bool = False) -> None:
+            self._life.touch()
+            super()._write(record, is_durable=is_durable)
+
+        def settled(self) -> None:
+            self._life.touch()
+            super().settled()
+
+    return LivingJournal
+
+
+def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
+    """Lead questions to the server to the one in memory."""
+
+    @contextmanager
+    def session(address: Any) -> Iterator[None]:
+        yield
+
+    def define(client: _Client, connection: Any, name: tuple[str, str], target: Any) -> None:
+        with world.server.lock:
+            found = world.server.tables.get(name[1])
+            if found is None:
+                raise NeedsOperator(f"{'.'.join(name)} is no table", hint="leave it out")
+            client.execute_ddl(found.definition(name[1], "IF NOT EXISTS "))
+
+    def names(connection: Any) -> list[tuple[str, str]]:
+        return [(SCHEMA, name) for name in world.server.tables]
+
+    def relay(config: Any, address: Any, stream: Any, needed: Any, ended: Any) -> _Relay:
+        return _Relay(world, needed)
+
+    cascades = _Cascades("accept", lambda *_: False, None, lambda: True)
+    begin = Checkpoint(epoch=1, server=UUID, done="mysql-bin|000001.000001:4")
+    patch.setattr(ServerAddress, "session", session)
+    patch.setattr(source_unit, "checked", lambda address: Flavor.MARIADB)
+    patch.setattr(source_unit, "first_checkpoint", lambda *_: begin)
+    patch.setattr(source_unit, "RelayLog", relay)
+    patch.setattr(source_unit, "Cascades", SimpleNamespace(of=lambda config: cascades))
+    patch.setattr(reload, "Load", _Load)
+    patch.setattr(reload, "server_tables", names)
+    patch.setattr(tables, "define_table", define)
+    patch.setattr(tables, "database_collation", lambda *_: "utf8mb4_general_ci")
+
+
+@contextmanager
+def twins(world: Outside) -> Iterator[None]:
+    """Let a source's own code meet the twins of this world, and lose no time."""
+
+    def replaced(path: Path, data: bytes) -> None:
+        world.life.touch()
+        replace_file(path, data)
+
+    def store(*_: Any, **__: Any) -> _Store:
+        return _Store(world)
+
+    def reader(*args: Any) -> RelayReader:
+        return RelayReader(*args, poll_s=TURN_S)
+
+    etcd = SimpleNamespace(connect=lambda *_, **__: SimpleNamespace(close=lambda: None))
+    client = SimpleNamespace(connect=lambda *_, **__: _Client(world))
+    with pytest.MonkeyPatch.context() as patch:
+        _server_of(world, patch)
+        for module in (source_unit, command):
+            patch.setattr(module, "etcd", etcd)
+            patch.setattr(module, "SourceStore", store)
+        for module in (source_unit, reload):
+            patch.setattr(module, "RelayReader", reader)
+            patch.setattr(module, "Journal", _journal_of(world))
+        for module in (reload, load_state):
+            patch.setattr(module, "replace_file", replaced)
+        for module, name in ((source_unit, "_RETRY_S_MIN"), (reload, "_POLL_S")):
+            patch.setattr(module, name, TURN_S)
+        patch.setattr(reload, "_RETRY_S", TURN_S)
+        patch.setattr(source_unit, "_EDIT_S_MAX", 5.0)
+        patch.setattr(source_unit, "PumpClient", client)
+        patch.setattr(command, "_answer", _served(world))
+        yield
