@@ -109,6 +109,13 @@ class Site:
         with closing(sqlite3.connect(self._path)) as connection:
             return connection.execute(f'SELECT * FROM "shop.{table}" ORDER BY id').fetchall()
 
+    def held(self, table: str) -> dict[int, dict[str, Any]]:
+        """Return the same by their id, each with the names of its columns."""
+        with closing(sqlite3.connect(self._path)) as connection:
+            connection.row_factory = sqlite3.Row
+            found = connection.execute(f'SELECT * FROM "shop.{table}"').fetchall()
+        return {row["id"]: dict(row) for row in found}
+
     def by_hand(self, *statements: str) -> None:
         """Change the downstream."""
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
