@@ -92,6 +92,7 @@ class Pumps:
         self._doubted: set[str] = set()
         self._knows_all = bool(stood)
         self._watch = LowWaterWatch(_now_s(), warn_s=_HELD_WARN_S)
+        self._is_closed = False
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def refresh(self) -> None:
@@ -99,6 +100,8 @@ class Pumps:
         async with self._passing:
             started_s = _now_s()
             statuses = await self._around.publish_and_list()
+            if self._is_closed:
+                return  # A batch is under way still, and this Drainer shows that it lives.
             lost = self._around.lost
             for status in statuses:
                 if status.node_id in lost:
@@ -129,7 +132,8 @@ class Pumps:
             await asyncio.wait((self._failure,), timeout=interval_s)
 
     async def close(self) -> None:
-        """Stop pulling from everyone."""
+        """Stop pulling from everyone, for good; passes go on, and nobody enters the merge."""
+        self._is_closed = True
         tasks = [task for _, task in self._pullers.values()]
         for task in tasks:
             task.cancel()

@@ -643,6 +643,20 @@ def test_without_etcd_passes_go_on_and_nothing_joins_or_leaves() -> None:
     run(test)
 
 
+def test_a_drainer_that_ends_shows_that_it_lives_and_follows_no_pump_any_more() -> None:
+    async def test() -> None:
+        cluster, merger = Cluster(), Merger(0)
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("a", "127.0.0.1:1", NodeState.ONLINE)
+            await pumps.refresh()
+            await pumps.close()
+            cluster.put("b", "127.0.0.1:2", NodeState.ONLINE)
+            await pumps.refresh()
+            assert (cluster.passes, merger.sources) == (2, ["a"])
+
+    run(test)
+
+
 def test_a_failure_that_no_retry_cures_ends_the_passes() -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
