@@ -1,4 +1,4 @@
-"""Tables of a real MariaDB reach another one whole, once, and as they were at one moment."""
+"""Tables of a real server reach another one whole, once, and as they were at one moment."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 from pumpclient.mysql.load.state import StateFile
 from pumpclient.mysql.load.unit import Load
 from tests.kit import mysql_load
-from tests.kit.binlog_server import BinlogServer
+from tests.kit.binlog_server import MYSQL, AnyBinlogServer, make_server, on_servers
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.mariadb
 NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice")
 
 
@@ -29,8 +28,8 @@ NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice")
 class Pair:
     """Two servers and what is between them."""
 
-    source: BinlogServer
-    target: MariadbServer
+    source: AnyBinlogServer
+    target: SqlServer
     drainer: DrainerProcess
     client: PumpClient
     etcd_url: str
@@ -41,7 +40,7 @@ class Pair:
             txn.insert("mark", {"id": self.client._session.oracle.get_ts()})
         self.drainer.wait_until(txn.commit_ts or 0)
 
-    def sums(self, server: MariadbServer) -> dict[str, object]:
+    def sums(self, server: SqlServer) -> dict[str, object]:
         """Return the checksums of all tables."""
         return {n: server.query(f"CHECKSUM TABLE shop.`{n}` EXTENDED")[0][1] for n in NAMES}
 
@@ -52,21 +51,23 @@ def pair(
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
+    downstream: SqlServer,
+    kind: str,
     tmp_path: Path,
 ) -> Iterator[Pair]:
-    source = BinlogServer(tmp_path / "source")
+    source = make_server(tmp_path / "source", kind=kind)
     source.install()
     source.start()
     pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, mariadb.url)
+    drainer = drainer_factory(etcd_server.url, downstream.url)
     with PumpClient.connect(etcd_server.url) as client:
         client.execute_ddl("CREATE DATABASE mark")
         client.execute_ddl("CREATE TABLE mark.mark (id BIGINT PRIMARY KEY)")
-        yield Pair(source, mariadb, drainer, client, etcd_server.url)
+        yield Pair(source, downstream, drainer, client, etcd_server.url)
     source.stop()
 
 
+@pytest.mark.parametrize("kind", on_servers(MYSQL))
 def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -10,28 +10,35 @@ import pymysql
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 from pumpclient.mysql.load.sink import SinkOptions, lock_name
 from pumpclient.mysql.load.unit import Load
 from pumpclient.mysql.protocol.address import address_in
 from tests.kit import mysql_load
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.binlog_server import (
+    MARIADB,
+    AnyBinlogServer,
+    make_server,
+    numbers,
+    on_servers,
+    running,
+)
 from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sourcing import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.mariadb
+SRIDS = (0, 4326, 3857, 0)
 NAMES = ("types", "many", "loose", "o%n``e", "place")
 PLACES = (
     "CREATE TABLE shop.place (p POINT NOT NULL, g GEOMETRY, SPATIAL KEY (p))",
     "INSERT INTO shop.place SELECT POINT(seq, 1), IF(seq % 2, NULL, POINT(7, seq))"
-    " FROM seq_1_to_20",
+    f" FROM {numbers(20)}",
 )
 
 
-def sums(server: MariadbServer) -> dict[str, object]:
+def sums(server: SqlServer) -> dict[str, object]:
     return {n: server.query(f"CHECKSUM TABLE shop.`{n}` EXTENDED")[0][1] for n in NAMES}
 
 
@@ -39,7 +46,7 @@ def attempt(state: Path) -> int:
     return int(json.loads(state.read_text())["attempt"]) if state.exists() else 0
 
 
-def is_filling(target: MariadbServer, state: Path, number: int) -> bool:
+def is_filling(target: SqlServer, state: Path, number: int) -> bool:
     """Tell whether this attempt has rows in the largest table, and not yet all."""
     if attempt(state) != number:
         return False
@@ -50,63 +57,68 @@ def is_filling(target: MariadbServer, state: Path, number: int) -> bool:
     return 0 < count < mysql_load.MANY
 
 
-def holder(target: MariadbServer, lock: str) -> int | None:
+def holder(target: SqlServer, lock: str) -> int | None:
     """Return the number of the session that has a lock."""
     found = target.query(f"SELECT IS_USED_LOCK('{lock}')")[0][0]
     return None if found is None else int(found)
 
 
-def is_back(target: MariadbServer, lock: str, killed: int | None) -> bool:
+def is_back(target: SqlServer, lock: str, killed: int | None) -> bool:
     """Tell whether another session has the lock now."""
     return holder(target, lock) not in (None, killed)
 
 
-def change(server: BinlogServer, n: int) -> None:
+def change(server: AnyBinlogServer, n: int) -> None:
     """Change rows that are loaded and rows that are not."""
     server.run(
         "USE shop", f"DELETE FROM many WHERE id = {n * 3}",
         f"UPDATE many SET k = -{n} WHERE id % 7 = {n}",
         f"INSERT INTO many VALUES ({n}000001, {n}, 'it''s \\\\', '')",
         f"UPDATE types SET v = 'n{n}', ti = '00:0{n}:00', po = POINT({n}, 0) WHERE id < 3",
-        f"UPDATE place SET g = ST_GeomFromText('POINT(1 {n})', {n}) WHERE ST_X(p) = {n}",
+        f"UPDATE place SET g = ST_GeomFromText('POINT(1 {n})', {SRIDS[n]}) WHERE ST_X(p) = {n}",
         f"DELETE FROM place WHERE ST_X(p) = {10 + n}",
         f"DELETE FROM loose WHERE a = {n} LIMIT 1", f"INSERT INTO loose VALUES ({n}, 'new')",
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_binlog_behind_it(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
+    downstream: SqlServer,
+    kind: str,
     tmp_path: Path,
 ) -> None:
     url = etcd_server.url
     pump_factory(url)
-    drainer = drainer_factory(url, mariadb.url)
+    drainer = drainer_factory(url, downstream.url)
     state = tmp_path / "source" / "db-1.load.json"
-    with binlog_server(tmp_path / "server") as server, PumpClient.connect(url) as client:
+    with (
+        running(make_server(tmp_path / "server", kind=kind)) as server,
+        PumpClient.connect(url) as client,
+    ):
         server.run(
             "DROP DATABASE shop", *mysql_load.statements(), *PLACES,
             "DROP TABLE shop.pair, shop.empty, shop.part, shop.choice",
         )  # fmt: skip
-        sink = SinkOptions(address_in(mariadb.url, "sink"), "no.where", applied_s=0.5)
+        sink = SinkOptions(address_in(downstream.url, "sink"), "no.where", applied_s=0.5)
         load = Load(server.address, client, state, mysql_load.options(sink=sink))
         with pytest.raises(NeedsOperator, match="has not created"):
             load.run(mysql_load.SOURCE, 1)
-        settings: dict[str, Any] = {"mode": "all", "load_sink": mariadb.url}
+        settings: dict[str, Any] = {"mode": "all", "load_sink": downstream.url}
         settings |= {"load_transaction_bytes": 20_000, "load_rows_per_chunk": 2000}
         slow = {**settings, "load_rate_bytes_per_s": 60_000}
         source = SourceProcess(tmp_path / "source", url, server, **slow).start()
         try:
-            eventually(lambda: is_filling(mariadb, state, 2), LONG_S)
+            eventually(lambda: is_filling(downstream, state, 2), LONG_S)
             locks = [lock_name(client.session.pumps.cluster_id, "db-1", n) for n in range(4)]
-            killed = {lock: holder(mariadb, lock) for lock in locks}
-            mariadb.run(*(f"KILL {session}" for session in killed.values()))
+            killed = {lock: holder(downstream, lock) for lock in locks}
+            downstream.run(*(f"KILL {session}" for session in killed.values()))
             change(server, 1)
             eventually(lambda: "sent to the sink again" in source.text(), LONG_S)
-            eventually(lambda: any(is_back(mariadb, *each) for each in killed.items()), LONG_S)
+            eventually(lambda: any(is_back(downstream, *each) for each in killed.items()), LONG_S)
             assert attempt(state) == 2
         finally:
             source.kill()
@@ -121,4 +133,4 @@ def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_bin
         assert attempt(state) == 3
         assert "was not done: dropped" in source.text()
         drainer.wait_until(client.session.oracle.get_ts())
-        assert sums(mariadb) == sums(server)
+        assert sums(downstream) == sums(server)

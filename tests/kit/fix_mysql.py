@@ -3,7 +3,8 @@
 `mysql_server` and `mariadb_new_server` are one server each for the whole session, with the defaults
 of their releases (charset and collation too) and with a binlog; `mysql` and `mariadb_new` are the
 same with every user database dropped, and running again if the test before left them dead.
-`followed` is one of them or `mariadb_binlog`, as the test's parameter says. `deploy/servers.sh`
+`followed` is one of them or `mariadb_binlog`, as the test's parameter says; `downstream` is one of
+them or `mariadb`, of the kind that the test's parameter `kind` names. `deploy/servers.sh`
 unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
 """
 
@@ -75,6 +76,16 @@ def mysql(mysql_server: SqlServer) -> SqlServer:
 def mariadb_new(mariadb_new_server: SqlServer) -> SqlServer:
     """The session's newer MariaDB, without any user database."""
     return _clean(mariadb_new_server)
+
+
+_DOWNSTREAM = {MARIADB: "mariadb", MYSQL: "mysql", MARIADB_NEW: "mariadb_new"}
+
+
+@pytest.fixture
+def downstream(request: pytest.FixtureRequest, kind: str) -> SqlServer:
+    """A server of a kind to write into, without any user database."""
+    server: SqlServer = request.getfixturevalue(_DOWNSTREAM[kind])
+    return server
 
 
 _FOLLOWED = {

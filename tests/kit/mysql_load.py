@@ -12,7 +12,7 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.unit import Load, LoadOptions
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.translate.ddl import Translator
-from tests.kit.binlog_server import BinlogServer
+from tests.kit.binlog_server import AnyBinlogServer, numbers
 
 SOURCE = "db-1"
 TYPES = (
@@ -56,9 +56,9 @@ def statements(many: int = MANY) -> list[str]:
         "SET sql_mode = ''", "SET time_zone = '+00:00'", "CREATE DATABASE shop", "USE shop",
         *TABLES.values(),
         *(f"INSERT INTO shop.types ({COLUMNS}) VALUES ({row})" for row in TYPED),
-        f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM seq_1_to_{many}",
-        "INSERT INTO shop.pair SELECT CONCAT('k', seq % 13), seq, -seq FROM seq_1_to_3000",
-        "INSERT INTO shop.loose SELECT seq % 10, 'same' FROM seq_1_to_1000",
+        f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM {numbers(many)}",
+        "INSERT INTO shop.pair SELECT CONCAT('k', seq % 13), seq, -seq FROM " + numbers(3000),
+        "INSERT INTO shop.loose SELECT seq % 10, 'same' FROM " + numbers(1000),
         "INSERT INTO shop.`o%n``e` VALUES ('2026-01-01'), ('2026-01-02')",
         "INSERT INTO shop.part VALUES ('abcdef', 1), ('abd', 2)",
         "INSERT INTO shop.choice VALUES ('x', 1.25), ('z', 2.5)",
@@ -72,7 +72,7 @@ def options(**changes: Any) -> LoadOptions:
     return LoadOptions(translator=Translator(), **{**small, "retry_s": 0.1, **changes})
 
 
-def spawn(server: BinlogServer, etcd_url: str, state: Path, **changes: Any) -> Any:
+def spawn(server: AnyBinlogServer, etcd_url: str, state: Path, **changes: Any) -> Any:
     """Start a load in a process of its own."""
     told = {"host": server.host, "port": server.port, "user": server.user}
     told |= {"password": server.password}
