@@ -1,6 +1,6 @@
 """Rows 59 to 62 and 68: a downstream that is away, locked, full of others, changed or unwilling.
 
-A Drainer's pipeline in this process, fed from a ledger, writes into a real MariaDB.
+A Drainer's pipeline in this process, fed from a ledger, writes into a real server.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from typing import Any
 import pymysql
 import pytest
 
+from deploy.local.sql_server import SqlServer
 from drainer.pipeline import Pipeline
 from drainer.sinks.refusal import Refused
 from tests.kit.bank import Bank
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.local_drainer import Way, live
 from tests.kit.teller import check, of_mariadb, reading_all_the_time
 from tests.kit.wait import eventually
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR)),
+]
 
 WITHIN_S = 90
 PLAIN = "plain"
@@ -64,21 +68,21 @@ class Life:
 
 
 @contextmanager
-def killed(server: MariadbServer) -> Iterator[None]:
+def killed(server: SqlServer) -> Iterator[None]:
     server.kill()
     yield
     server.start()
 
 
 @contextmanager
-def read_only(server: MariadbServer) -> Iterator[None]:
+def read_only(server: SqlServer) -> Iterator[None]:
     server.query("SET GLOBAL read_only = 1")
     yield
     server.query("SET GLOBAL read_only = 0")
 
 
 @contextmanager
-def locked(server: MariadbServer) -> Iterator[None]:
+def locked(server: SqlServer) -> Iterator[None]:
     with closing(server.connect(autocommit=False)) as other:
         other.query("SELECT * FROM bank.account FOR UPDATE")
         yield
@@ -86,7 +90,7 @@ def locked(server: MariadbServer) -> Iterator[None]:
 
 
 @contextmanager
-def crowded(server: MariadbServer) -> Iterator[None]:
+def crowded(server: SqlServer) -> Iterator[None]:
     """All places for connections are taken, and the Drainer has lost its own."""
     with ExitStack() as stack:
         other = stack.enter_context(closing(server.connect()))
@@ -99,12 +103,12 @@ def crowded(server: MariadbServer) -> Iterator[None]:
         other.query("SET GLOBAL max_connections = 100")
 
 
-def plain(server: MariadbServer) -> dict[str, Any]:
+def plain(server: SqlServer) -> dict[str, Any]:
     password = server.password
     return {"host": server.host, "port": server.port, "user": "crowd", "password": password}
 
 
-def hang_up(server: MariadbServer, connection: Any = None) -> int:
+def hang_up(server: SqlServer, connection: Any = None) -> int:
     """Kill the Drainer's connections; return how many there were."""
     with ExitStack() as stack:
         mine = connection or stack.enter_context(closing(server.connect()))
@@ -112,24 +116,25 @@ def hang_up(server: MariadbServer, connection: Any = None) -> int:
             cursor.execute(f"SELECT id FROM information_schema.processlist WHERE user = '{PLAIN}'")
             found = [row[0] for row in cursor.fetchall()]
             for each in found:
-                with suppress(pymysql.err.OperationalError):  # It may be gone already.
+                with suppress(pymysql.err.MySQLError):  # It may be gone already.
                     cursor.execute(f"KILL {each}")
     return len(found)
 
 
 @pytest.fixture
-def way(mariadb: MariadbServer, tmp_path: Path) -> Iterator[Way]:
+def way(sink_server: SqlServer, tmp_path: Path) -> Iterator[Way]:
     """How to write there, with an account that may do no more than a Drainer needs."""
     for user in (PLAIN, "crowd"):
-        mariadb.query(f"CREATE OR REPLACE USER '{user}'@'%' IDENTIFIED BY '{mariadb.password}'")
+        sink_server.query(f"DROP USER IF EXISTS '{user}'@'%'")
+        sink_server.query(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{sink_server.password}'")
         rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX"
-        mariadb.query(f"GRANT {rights} ON *.* TO '{user}'@'%'")
-    url = mariadb.url.replace(f"//{mariadb.user}:", f"//{PLAIN}:")
-    mariadb.query("SET GLOBAL innodb_lock_wait_timeout = 1")
+        sink_server.query(f"GRANT {rights} ON *.* TO '{user}'@'%'")
+    url = sink_server.url.replace(f"//{sink_server.user}:", f"//{PLAIN}:")
+    sink_server.query("SET GLOBAL innodb_lock_wait_timeout = 1")
     yield Way(url=url, folder=tmp_path, run_binlogs=1, pause_s=0.06)
-    mariadb.query("SET GLOBAL innodb_lock_wait_timeout = 5")
+    sink_server.query("SET GLOBAL innodb_lock_wait_timeout = 5")
     for user in (PLAIN, "crowd"):
-        mariadb.query(f"DROP USER '{user}'@'%'")
+        sink_server.query(f"DROP USER '{user}'@'%'")
 
 
 TROUBLES = {
@@ -149,31 +154,31 @@ TROUBLES = {
     ],
 )
 def test_rows_59_to_61_the_drainer_waits_says_for_what_and_goes_on_by_itself(
-    mariadb: MariadbServer, way: Way, name: str
+    sink_server: SqlServer, way: Way, name: str
 ) -> None:
     trouble, words, lasts_s = TROUBLES[name]
     bank = Bank(**LEDGER)
     life = Life(bank, way)
     eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
-    with trouble(mariadb):
+    with trouble(sink_server):
         eventually(lambda: words in life.waits_for(), WITHIN_S)
         held_ts = life.checkpoint_ts
         time.sleep(lasts_s)
         assert life.checkpoint_ts == held_ts
     life.ended()
     assert life.waits_for() == "nothing"
-    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+    assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
 def test_rows_60_and_61_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
-    mariadb: MariadbServer, way: Way
+    sink_server: SqlServer, way: Way
 ) -> None:
     bank = Bank(**LEDGER)
-    with reading_all_the_time(bank, of_mariadb(mariadb)) as teller:
+    with reading_all_the_time(bank, of_mariadb(sink_server)) as teller:
         life = Life(bank, way)
         eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
         deadlocks = cut = 0
-        with closing(mariadb.connect(autocommit=False)) as other:
+        with closing(sink_server.connect(autocommit=False)) as other:
             for number in range(40):
                 try:
                     for key in (20, 10, 1):
@@ -184,11 +189,11 @@ def test_rows_60_and_61_killed_connections_and_deadlocks_change_nothing_that_any
                     other.rollback()
                     deadlocks += 1
                 if number % 8 == 4:
-                    cut += hang_up(mariadb)
+                    cut += hang_up(sink_server)
         life.ended()
     assert cut
     assert teller.reads
-    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+    assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
 def run(bank: Bank, way: Way) -> None:
@@ -203,72 +208,72 @@ def large_ts(bank: Bank) -> list[int]:
 
 @pytest.mark.parametrize("strategy", ["merge", "statements"])
 def test_row_68_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_go_on(
-    mariadb: MariadbServer, way: Way, strategy: str
+    sink_server: SqlServer, way: Way, strategy: str
 ) -> None:
     way = replace(way, strategy=strategy)
     bank, (poison_ts, *_) = Bank(**LEDGER), large_ts(Bank(**LEDGER))
     run(Bank(**LEDGER).end_before(poison_ts - 50), way)
-    mariadb.query("ALTER TABLE bank.entry MODIFY note VARCHAR(100)")
+    sink_server.query("ALTER TABLE bank.entry MODIFY note VARCHAR(100)")
     with pytest.raises(Refused, match=r"`bank`\.`entry`.*Data too long for column 'note'") as found:
         run(bank, way)
-    assert f"after commit_ts {_checkpoint_ts(mariadb)} and up to" in str(found.value)
-    assert _checkpoint_ts(mariadb) < poison_ts
+    assert f"after commit_ts {_checkpoint_ts(sink_server)} and up to" in str(found.value)
+    assert _checkpoint_ts(sink_server) < poison_ts
     if strategy == "merge":
-        check(bank, of_mariadb(mariadb)())
+        check(bank, of_mariadb(sink_server)())
     with pytest.raises(Refused, match=f"up to {poison_ts}"):
         run(bank, replace(way, rows_max=1))
-    mariadb.query("ALTER TABLE bank.entry MODIFY note VARCHAR(2000)")
+    sink_server.query("ALTER TABLE bank.entry MODIFY note VARCHAR(2000)")
     run(bank, way)
-    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+    assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
 def test_row_68_transactions_that_do_not_fit_are_left_out_when_told(
-    mariadb: MariadbServer, way: Way
+    sink_server: SqlServer, way: Way
 ) -> None:
     ledger = LEDGER | {"seed": 2}  # Here no later one needs an owner that they let go.
     bank, poison = Bank(**ledger), large_ts(Bank(**ledger))
     run(Bank(**ledger).end_before(poison[0]), way)
-    mariadb.query("ALTER TABLE bank.entry MODIFY note VARCHAR(100)")
+    sink_server.query("ALTER TABLE bank.entry MODIFY note VARCHAR(100)")
     with pytest.raises(Refused):
         run(bank, way)
     run(bank, replace(way, ignored=tuple(map(str, poison))))
-    assert _checkpoint_ts(mariadb) == bank.last_ts
-    assert mariadb.query("SELECT COUNT(*) FROM bank.entry WHERE note LIKE 'xx%'") == [(0,)]
+    assert _checkpoint_ts(sink_server) == bank.last_ts
+    assert sink_server.query("SELECT COUNT(*) FROM bank.entry WHERE note LIKE 'xx%'") == [(0,)]
 
 
 def test_row_62_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
-    mariadb: MariadbServer, way: Way
+    sink_server: SqlServer, way: Way
 ) -> None:
     bank = Bank(**LEDGER)
     run(Bank(**LEDGER).end_before(bank.first_ts + 100), way)
-    mariadb.query("DELETE FROM bank.account WHERE id IN (1, 2, 3)")
-    mariadb.query("UPDATE bank.account SET balance = 5, owner = NULL WHERE id IN (4, 5)")
+    sink_server.query("DELETE FROM bank.account WHERE id IN (1, 2, 3)")
+    sink_server.query("UPDATE bank.account SET balance = 5, owner = NULL WHERE id IN (4, 5)")
     run(bank, way)
-    found = of_mariadb(mariadb)()
+    found = of_mariadb(sink_server)()
     assert found is not None
     assert found[1].accounts == bank.state_at(bank.last_ts).accounts
 
 
 @pytest.mark.parametrize("mode", ["snapshot", "parallel"])
 def test_row_62_a_stranger_that_holds_a_unique_value_stops_merge_which_names_both_rows(
-    mariadb: MariadbServer, way: Way, mode: str
+    sink_server: SqlServer, way: Way, mode: str
 ) -> None:
     way = replace(way, mode=mode)
     bank = Bank(**LEDGER)
     run(Bank(**LEDGER).end_before(bank.first_ts + 100), way)
-    mariadb.query("UPDATE bank.account SET id = 77 WHERE id = 1")
+    sink_server.query("UPDATE bank.account SET id = 77 WHERE id = 1")
     told = (
         r"row `id` = 77 of `bank`\.`account` holds a value of the row `id` = \d+: owner is unique"
     )
     with pytest.raises(Refused, match=told) as found:
         run(bank, way)
-    assert f"after commit_ts {_checkpoint_ts(mariadb)} and up to" in str(found.value)
-    mariadb.query("UPDATE bank.account SET id = 1 WHERE id = 77")
+    assert f"after commit_ts {_checkpoint_ts(sink_server)} and up to" in str(found.value)
+    sink_server.query("UPDATE bank.account SET id = 1 WHERE id = 77")
     run(bank, way)
-    assert check(bank, of_mariadb(mariadb)()) == bank.last_ts
+    assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
-def _checkpoint_ts(server: MariadbServer) -> int:
+def _checkpoint_ts(server: SqlServer) -> int:
     found = of_mariadb(server)()
     assert found is not None
     return found[0]

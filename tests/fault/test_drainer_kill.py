@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from penstock.etcd import EtcdClient
 from penstock.history import History
 from penstock.model import Binlog, BinlogType
 from penstock.schema import DdlJob
 from penstock.timestamp import open_oracle
 from pumpclient import PumpClient
+from tests.kit.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.shop import Shop, in_mariadb, in_sqlite
 from tests.kit.trading import trading
 
@@ -33,17 +34,18 @@ def _alter(shop: Shop, round_number: int) -> None:
         shop.execute_ddl(f"CREATE INDEX price_{round_number} ON shop.item (price)")
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
+    sink_server: SqlServer,
 ) -> None:
     rng = random.Random(5)
     pump_factory(etcd_server.url)
     pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, mariadb.url, batch_rows_max=500)
+    drainer = drainer_factory(etcd_server.url, sink_server.url, batch_rows_max=500)
     with PumpClient.connect(etcd_server.url) as client:
         shop = Shop(client, seed=11)
         shop.create()
@@ -55,9 +57,9 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
                 time.sleep(rng.random())
                 drainer.restart()
         drainer.wait_until(shop.last_ts)
-        assert in_mariadb(mariadb) == shop.expected()
+        assert in_mariadb(sink_server) == shop.expected()
         extras = {f"extra_{n}" for n in range(12, 10**6, 12)}
-        tables = {name for (name,) in mariadb.query("SHOW TABLES FROM shop")}
+        tables = {name for (name,) in sink_server.query("SHOW TABLES FROM shop")}
         assert tables - extras == {"item", "stock", "note"}
 
 
@@ -108,15 +110,16 @@ def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(
         assert in_sqlite(path) == shop.expected()
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_once(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
+    sink_server: SqlServer,
 ) -> None:
     pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, mariadb.url)
+    drainer = drainer_factory(etcd_server.url, sink_server.url)
     with PumpClient.connect(etcd_server.url) as client:
         shop = Shop(client, seed=13)
         shop.create()
@@ -124,11 +127,11 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
             drainer.wait_for("2 in all")
             for _ in range(2):
                 time.sleep(1)
-                mariadb.kill()
+                sink_server.kill()
                 time.sleep(0.5)
-                mariadb.start()
+                sink_server.start()
         drainer.wait_until(shop.last_ts)
-        assert in_mariadb(mariadb) == shop.expected()
+        assert in_mariadb(sink_server) == shop.expected()
 
 
 def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.sql_server import SqlServer
 from tests.kit.bank import Bank
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.binlog_server import MARIADB, MYSQL, OF_EACH_FLAVOR, on_servers
+from tests.kit.fix_mariadb import drop_user_databases
+from tests.kit.fix_mysql import SINKS
 from tests.kit.local_drainer import Way
 from tests.kit.nursery import SETTLED, Nursery
 from tests.kit.teller import Read, check, of_mariadb, of_sqlite, reading_all_the_time
@@ -46,7 +49,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 class Downstream:
     """Where the lives write to, one ledger after the other."""
 
-    def __init__(self, nursery: Nursery, folder: Path, server: MariadbServer | None) -> None:
+    def __init__(self, nursery: Nursery, folder: Path, server: SqlServer | None) -> None:
         self._nursery = nursery
         self._folder = folder
         self._server = server
@@ -63,7 +66,7 @@ class Downstream:
             path = folder / "down.db"
             url, self.read = f"sqlite:///{path}", of_sqlite(path)
         else:
-            self._server.drop_user_databases()
+            drop_user_databases(self._server)
             url, self.read = self._server.url, of_mariadb(self._server)
         way = WAYS[name]
         self.way = way(url=url, folder=folder, relay=True, bytes_max=20_000)
@@ -90,9 +93,9 @@ class Downstream:
         assert check(self.bank, self.read()) == self.bank.last_ts
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mariadb)])
+@pytest.fixture(params=["sqlite", *on_servers(MARIADB, kinds=OF_EACH_FLAVOR)])
 def downstream(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Downstream:
-    server = request.getfixturevalue("mariadb") if request.param == "mysql" else None
+    server = None if request.param == "sqlite" else request.getfixturevalue(SINKS[request.param])
     return Downstream(nursery, tmp_path, server)
 
 
@@ -115,11 +118,12 @@ def test_row_55_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger
     downstream.settled()
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 @pytest.mark.parametrize("name", ["parallel", "statements"])
 def test_row_55_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
-    nursery: Nursery, tmp_path: Path, mariadb: MariadbServer, name: str
+    nursery: Nursery, tmp_path: Path, sink_server: SqlServer, name: str
 ) -> None:
-    downstream = Downstream(nursery, tmp_path, mariadb)
+    downstream = Downstream(nursery, tmp_path, sink_server)
     step = {name: step for step, name in ELSEWHERE.items()}[name]
     downstream.begin(name)
     for each in (step, "drainer.checkpoint_stored", step, "drainer.transaction_committed", step):
@@ -128,10 +132,11 @@ def test_row_55_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
     downstream.settled()
 
 
+@pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
-    nursery: Nursery, tmp_path: Path, mariadb: MariadbServer
+    nursery: Nursery, tmp_path: Path, sink_server: SqlServer
 ) -> None:
-    downstream = Downstream(nursery, tmp_path, mariadb)
+    downstream = Downstream(nursery, tmp_path, sink_server)
     downstream.begin("snapshot")
     downstream.way = replace(downstream.way, pause_s=0.05, rows_max=10)
     chance = random.Random(2)
@@ -140,8 +145,8 @@ def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downs
         while downstream.life(kill_after_s=chance.uniform(0.1, 0.8)) == KILLED and lives < 8:
             lives += 1
             if lives == 3:
-                mariadb.kill()
-                mariadb.start()
+                sink_server.kill()
+                sink_server.start()
         downstream.life()
     downstream.settled()
     assert teller.reads > 3
@@ -152,7 +157,8 @@ def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downs
 @pytest.mark.parametrize(
     ("downstream", "name"),
     # SQLite has one writer, hence nothing in parallel.
-    [pytest.param("mysql", n, marks=pytest.mark.mariadb) for n in WAYS]
+    [pytest.param(MARIADB, n, marks=pytest.mark.mariadb) for n in WAYS]
+    + [pytest.param(MYSQL, "snapshot", marks=pytest.mark.mysql)]
     + [("sqlite", n) for n in WAYS if n != "parallel"],
     indirect=["downstream"],
 )

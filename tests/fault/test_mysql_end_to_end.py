@@ -1,4 +1,4 @@
-"""A MariaDB through a source, Pumps and a Drainer into another one, killed at every turn."""
+"""A server through a source, Pumps and a Drainer into another one, killed at every turn."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from deploy.local.sql_server import SqlServer
 from drainer.origins import Origins
 from penstock.registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.integration.test_pumpclient_origin import streamed
+from tests.kit.binlog_server import MARIADB, AnyBinlogServer, on_servers
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.selling import TABLES, Seller, selling
 from tests.kit.sourcing import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
@@ -90,7 +91,7 @@ def all_arrived(etcd: Any, url: str, pumps: list[Any], drainer: DrainerProcess) 
 
 
 def verified_while_behind(
-    source: SourceProcess, server: MariadbServer, down: MariadbServer, folder: Path
+    source: SourceProcess, server: SqlServer, down: SqlServer, folder: Path
 ) -> None:
     """Let `penstock verify` begin while rows are missing: it waits until the Drainer has them."""
     source.stop()
@@ -110,7 +111,7 @@ def verified_while_behind(
     assert (code, told.read_text().endswith(": equal\n")) == (0, True), told.read_text()
 
 
-def repaired(server: MariadbServer, down: MariadbServer) -> None:
+def repaired(server: SqlServer, down: SqlServer) -> None:
     """Let `penstock verify` repair what somebody did to the downstream, beside the Drainer."""
     keys = [key for (key,) in server.query("SELECT id FROM shop.sale ORDER BY id LIMIT 3")]
     down.run(
@@ -125,9 +126,15 @@ def repaired(server: MariadbServer, down: MariadbServer) -> None:
     assert rows_of(down, "shop.sale") == rows_of(server, "shop.sale")
 
 
-@pytest.mark.parametrize(
-    ("points", "kills"), [(SHORT, 1), pytest.param(LONG, 6, marks=pytest.mark.slow)]
-)
+def ways() -> list[Any]:
+    """Return a short way to die on each server, and a long one on the first."""
+    short = [
+        pytest.param(each.values[0], SHORT, 1, marks=each.marks) for each in on_servers(MARIADB)
+    ]
+    return [*short, pytest.param(MARIADB, LONG, 6, marks=[pytest.mark.mariadb, pytest.mark.slow])]
+
+
+@pytest.mark.parametrize(("kind", "points", "kills"), ways())
 def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     points: tuple[str, ...],
     kills: int,
@@ -135,16 +142,14 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
-    mariadb_binlog: MariadbServer,
+    sink_server: SqlServer,
+    source_server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
-    chance, server = random.Random(len(points)), mariadb_binlog
-    server.drop_user_databases()
-    server.run("RESET MASTER")
+    chance, server = random.Random(len(points)), source_server
     settings: dict[str, Any] = {"txn_timeout_s": TXN_TIMEOUT_S}
     pumps = [pump_factory(etcd_server.url, **settings) for _ in range(2)]
-    drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, batch_rows_max=40)
+    drainer = drainer_factory(etcd_server.url, sink_server.url, started=False, batch_rows_max=40)
     drainer.spawn()
     often: dict[str, Any] = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, **often)
@@ -161,9 +166,9 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
         in_streams = all_arrived(etcd, etcd_server.url, pumps, drainer)
         assert sum(seller.transactions for seller in sellers) > 100
         for table in TABLES:
-            assert rows_of(mariadb, table) == rows_of(server, table)
+            assert rows_of(sink_server, table) == rows_of(server, table)
         assert 0 < repeated(drainer) <= in_streams
-        verified_while_behind(source, server, mariadb, tmp_path)
-        repaired(server, mariadb)
+        verified_while_behind(source, server, sink_server, tmp_path)
+        repaired(server, sink_server)
     finally:
         source.stop()

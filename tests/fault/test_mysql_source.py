@@ -12,7 +12,13 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.binlog_server import (
+    MARIADB,
+    AnyBinlogServer,
+    make_server,
+    on_servers,
+    running,
+)
 from tests.kit.shopping import TABLES, History
 from tests.kit.sourcing import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
@@ -30,14 +36,16 @@ ALL = (
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
+@pytest.fixture(scope="module", params=on_servers(MARIADB))
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AnyBinlogServer]:
     home = tmp_path_factory.mktemp("killed-source-server")
-    with binlog_server(home, 1, "--binlog-row-metadata=FULL") as running:
-        yield running
+    with running(make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)) as server:
+        yield server
 
 
-def check(etcd: Any, url: str, pumps: list[Any], server: BinlogServer) -> Downstream:
+def check(etcd: Any, url: str, pumps: list[Any], server: AnyBinlogServer) -> Downstream:
     with PumpClient.connect(url) as client:
         until_ts = client.session.oracle.get_ts()
     found = Downstream(etcd, pumps, until_ts)
@@ -48,7 +56,7 @@ def check(etcd: Any, url: str, pumps: list[Any], server: BinlogServer) -> Downst
 
 
 def killed_at(
-    points: tuple[str, ...], server: BinlogServer, source: SourceProcess, history: History
+    points: tuple[str, ...], server: AnyBinlogServer, source: SourceProcess, history: History
 ) -> None:
     for point in points:
         history.many(15)
@@ -65,11 +73,11 @@ def test_a_source_killed_at_every_step_brings_each_transaction_once(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
-    server: BinlogServer,
+    server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
     server.drop_user_databases()
-    server.run("RESET MASTER")
+    server.reset_binlog()
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     history = History(server, 1)
     history.begin()
@@ -91,11 +99,11 @@ def test_a_source_killed_at_random_brings_each_transaction_once(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
-    server: BinlogServer,
+    server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
     server.drop_user_databases()
-    server.run("RESET MASTER")
+    server.reset_binlog()
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     history, chance = History(server, seed), random.Random(seed)
     history.begin()

@@ -17,7 +17,7 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.state import StateFile
 from pumpclient.mysql.load.unit import Load
 from tests.kit import mysql_load
-from tests.kit.binlog_server import MYSQL, AnyBinlogServer, make_server, on_servers
+from tests.kit.binlog_server import MYSQL, AnyBinlogServer, on_servers
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.wait import eventually
 
@@ -51,20 +51,15 @@ def pair(
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    downstream: SqlServer,
-    kind: str,
-    tmp_path: Path,
+    sink_server: SqlServer,
+    source_server: AnyBinlogServer,
 ) -> Iterator[Pair]:
-    source = make_server(tmp_path / "source", kind=kind)
-    source.install()
-    source.start()
     pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, downstream.url)
+    drainer = drainer_factory(etcd_server.url, sink_server.url)
     with PumpClient.connect(etcd_server.url) as client:
         client.execute_ddl("CREATE DATABASE mark")
         client.execute_ddl("CREATE TABLE mark.mark (id BIGINT PRIMARY KEY)")
-        yield Pair(source, downstream, drainer, client, etcd_server.url)
-    source.stop()
+        yield Pair(source_server, sink_server, drainer, client, etcd_server.url)
 
 
 @pytest.mark.parametrize("kind", on_servers(MYSQL))

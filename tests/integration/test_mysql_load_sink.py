@@ -20,10 +20,8 @@ from tests.kit import mysql_load
 from tests.kit.binlog_server import (
     MARIADB,
     AnyBinlogServer,
-    make_server,
     numbers,
     on_servers,
-    running,
 )
 from tests.kit.fix_drainer import DrainerFactory
 from tests.kit.sourcing import LONG_S, SourceProcess
@@ -87,38 +85,36 @@ def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_bin
     etcd_server: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
-    downstream: SqlServer,
-    kind: str,
+    sink_server: SqlServer,
+    source_server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
     url = etcd_server.url
     pump_factory(url)
-    drainer = drainer_factory(url, downstream.url)
+    drainer = drainer_factory(url, sink_server.url)
     state = tmp_path / "source" / "db-1.load.json"
-    with (
-        running(make_server(tmp_path / "server", kind=kind)) as server,
-        PumpClient.connect(url) as client,
-    ):
+    server = source_server
+    with PumpClient.connect(url) as client:
         server.run(
-            "DROP DATABASE shop", *mysql_load.statements(), *PLACES,
+            *mysql_load.statements(), *PLACES,
             "DROP TABLE shop.pair, shop.empty, shop.part, shop.choice",
         )  # fmt: skip
-        sink = SinkOptions(address_in(downstream.url, "sink"), "no.where", applied_s=0.5)
+        sink = SinkOptions(address_in(sink_server.url, "sink"), "no.where", applied_s=0.5)
         load = Load(server.address, client, state, mysql_load.options(sink=sink))
         with pytest.raises(NeedsOperator, match="has not created"):
             load.run(mysql_load.SOURCE, 1)
-        settings: dict[str, Any] = {"mode": "all", "load_sink": downstream.url}
+        settings: dict[str, Any] = {"mode": "all", "load_sink": sink_server.url}
         settings |= {"load_transaction_bytes": 20_000, "load_rows_per_chunk": 2000}
         slow = {**settings, "load_rate_bytes_per_s": 60_000}
         source = SourceProcess(tmp_path / "source", url, server, **slow).start()
         try:
-            eventually(lambda: is_filling(downstream, state, 2), LONG_S)
+            eventually(lambda: is_filling(sink_server, state, 2), LONG_S)
             locks = [lock_name(client.session.pumps.cluster_id, "db-1", n) for n in range(4)]
-            killed = {lock: holder(downstream, lock) for lock in locks}
-            downstream.run(*(f"KILL {session}" for session in killed.values()))
+            killed = {lock: holder(sink_server, lock) for lock in locks}
+            sink_server.run(*(f"KILL {session}" for session in killed.values()))
             change(server, 1)
             eventually(lambda: "sent to the sink again" in source.text(), LONG_S)
-            eventually(lambda: any(is_back(downstream, *each) for each in killed.items()), LONG_S)
+            eventually(lambda: any(is_back(sink_server, *each) for each in killed.items()), LONG_S)
             assert attempt(state) == 2
         finally:
             source.kill()
@@ -133,4 +129,4 @@ def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_bin
         assert attempt(state) == 3
         assert "was not done: dropped" in source.text()
         drainer.wait_until(client.session.oracle.get_ts())
-        assert sums(downstream) == sums(server)
+        assert sums(sink_server) == sums(server)

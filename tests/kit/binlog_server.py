@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from tests.kit.wait import eventually
 FLAGS_AT = 4 + 17
 PURGE_S_MAX = 90
 MARIADB, MYSQL, MARIADB_NEW = "mariadb-10.11", "mysql-9", "mariadb-11.8"
+KINDS = MARIADB, MYSQL, MARIADB_NEW
+OF_EACH_FLAVOR = MARIADB, MYSQL
 _LOST_LOCKS = (1205, 1213)
 
 
-def on_servers(*fast: str) -> list[Any]:
-    """Return the parameters of a test for all servers; on those not named it is slow."""
+def on_servers(*fast: str, kinds: Sequence[str] = KINDS) -> list[Any]:
+    """Return the parameters of a test for servers; on those not named it is slow."""
     return [
         pytest.param(
             kind,
@@ -36,7 +38,7 @@ def on_servers(*fast: str) -> list[Any]:
                 *[pytest.mark.slow] * (kind not in fast),
             ],
         )
-        for kind in (MARIADB, MYSQL, MARIADB_NEW)
+        for kind in kinds
     ]
 
 

@@ -3,15 +3,16 @@
 `mysql_server` and `mariadb_new_server` are one server each for the whole session, with the defaults
 of their releases (charset and collation too) and with a binlog; `mysql` and `mariadb_new` are the
 same with every user database dropped, and running again if the test before left them dead.
-`followed` is one of them or `mariadb_binlog`, as the test's parameter says; `downstream` is one of
-them or `mariadb`, of the kind that the test's parameter `kind` names. `deploy/servers.sh`
-unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
+`followed` is one of them or `mariadb_binlog`, as the test's parameter says. `sink_server` and
+`source_server` are two servers of the kind that the test's parameter `kind` names.
+`deploy/servers.sh` unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,14 @@ from deploy.local import mariadb as local_mariadb
 from deploy.local import mysql as local_mysql
 from deploy.local.mysql import MysqlServer
 from deploy.local.sql_server import SqlServer, Unpacked
-from tests.kit.binlog_server import MARIADB, MARIADB_NEW, MYSQL, on_servers
+from tests.kit.binlog_server import (
+    MARIADB,
+    MARIADB_NEW,
+    MYSQL,
+    AnyBinlogServer,
+    make_server,
+    on_servers,
+)
 from tests.kit.fix_mariadb import MariadbServer, drop_user_databases
 
 
@@ -78,14 +86,25 @@ def mariadb_new(mariadb_new_server: SqlServer) -> SqlServer:
     return _clean(mariadb_new_server)
 
 
-_DOWNSTREAM = {MARIADB: "mariadb", MYSQL: "mysql", MARIADB_NEW: "mariadb_new"}
+SINKS = {MARIADB: "mariadb", MYSQL: "mysql", MARIADB_NEW: "mariadb_new"}
+"""The fixture of a server to write into, by its kind."""
 
 
 @pytest.fixture
-def downstream(request: pytest.FixtureRequest, kind: str) -> SqlServer:
+def sink_server(request: pytest.FixtureRequest, kind: str) -> SqlServer:
     """A server of a kind to write into, without any user database."""
-    server: SqlServer = request.getfixturevalue(_DOWNSTREAM[kind])
+    server: SqlServer = request.getfixturevalue(SINKS[kind])
     return server
+
+
+@pytest.fixture
+def source_server(kind: str, tmp_path: Path) -> Iterator[AnyBinlogServer]:
+    """Another one of that kind, to be followed."""
+    server = make_server(tmp_path / "source-server", 1, "--binlog-row-metadata=FULL", kind=kind)
+    server.install()
+    server.start()
+    yield server
+    server.stop()
 
 
 _FOLLOWED = {

@@ -1,4 +1,4 @@
-"""Sellers on a MariaDB: several sessions at once, tables with and without keys, DDL in between."""
+"""Sellers on a server: several sessions at once, tables with and without keys, DDL in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pymysql
 
-from tests.kit.fix_mariadb import MariadbServer
+from deploy.local.sql_server import SqlServer
 
 TABLES = ("shop.sale", "shop.visit")
 _BEGIN = (
@@ -37,9 +37,7 @@ class Seller(threading.Thread):
     Rows of `shop.visit` are often the same, so that a change that is lost or repeated shows.
     """
 
-    def __init__(
-        self, server: MariadbServer, number: int, seed: int, over: threading.Event
-    ) -> None:
+    def __init__(self, server: SqlServer, number: int, seed: int, over: threading.Event) -> None:
         super().__init__(name=f"seller-{number}")
         self.failure: BaseException | None = None
         self.transactions = 0
@@ -102,7 +100,7 @@ class Seller(threading.Thread):
 
 
 @contextmanager
-def selling(server: MariadbServer, sellers: int, seed: int) -> Iterator[list[Seller]]:
+def selling(server: SqlServer, sellers: int, seed: int) -> Iterator[list[Seller]]:
     """Create the tables and let sellers sell; all they did is committed at the end."""
     server.run(*_BEGIN)
     over = threading.Event()

@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from deploy.local.sql_server import SqlServer
 from pumpclient import PumpClient
-from tests.kit.fix_mariadb import MariadbServer
 
 DDL = [
     "CREATE DATABASE shop",
@@ -183,8 +183,8 @@ def in_sqlite(path: Path) -> State:
         connection.close()
 
 
-def in_mariadb(server: MariadbServer) -> State:
-    """Return what a MariaDB downstream holds, in the model's form."""
+def in_mariadb(server: SqlServer) -> State:
+    """Return what a MariaDB or MySQL holds, in the model's form."""
     queries = {
         # The driver would drop the zeros of a fraction of a second; text keeps them.
         "item": "SELECT id, code, price, CAST(sold AS CHAR), note FROM shop.item",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from tests.kit.binlog_server import BinlogServer
+from deploy.local.sql_server import SqlServer
 
 TABLES = ("shop.a", "shop.b")
 
@@ -13,7 +13,7 @@ TABLES = ("shop.a", "shop.b")
 class History:
     """Runs statements; `many` transactions at a time, each with some rows."""
 
-    def __init__(self, server: BinlogServer, seed: int) -> None:
+    def __init__(self, server: SqlServer, seed: int) -> None:
         self._server = server
         self._random = random.Random(seed)
         self._next = 0

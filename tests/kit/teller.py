@@ -18,8 +18,8 @@ from pathlib import Path
 import pymysql
 from pymysql.constants import ER
 
+from deploy.local.sql_server import SqlServer
 from tests.kit.bank import TOTAL, Bank, State
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.local_drainer import CLUSTER
 
 Read = Callable[[], "tuple[int, State] | None"]
@@ -53,8 +53,8 @@ def of_sqlite(path: Path) -> Read:
     return read
 
 
-def of_mariadb(server: MariadbServer) -> Read:
-    """Return how to read a MariaDB; a server that is away, or a DDL just then, is tried again."""
+def of_mariadb(server: SqlServer) -> Read:
+    """Return how to read a server; one that is away, or a DDL just then, is tried again."""
 
     def once() -> tuple[int, State] | None:
         with closing(server.connect()) as connection, connection.cursor() as cursor:
