@@ -21,7 +21,7 @@ from tests.kit.binlog_server import MYSQL, AnyBinlogServer, on_servers
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.wait import eventually
 
-NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice")
+NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice", "invalid")
 
 
 @dataclass

@@ -28,7 +28,7 @@ from tests.kit.sourcing import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
 SRIDS = (0, 4326, 3857, 0)
-NAMES = ("types", "many", "loose", "o%n``e", "place")
+NAMES = ("types", "many", "loose", "o%n``e", "invalid", "place")
 PLACES = (
     "CREATE TABLE shop.place (p POINT NOT NULL, g GEOMETRY, SPATIAL KEY (p))",
     "INSERT INTO shop.place SELECT POINT(seq, 1), IF(seq % 2, NULL, POINT(7, seq))"
@@ -75,6 +75,9 @@ def change(server: AnyBinlogServer, n: int) -> None:
         f"UPDATE types SET v = 'n{n}', ti = '00:0{n}:00', po = POINT({n}, 0) WHERE id < 3",
         f"UPDATE place SET g = ST_GeomFromText('POINT(1 {n})', {SRIDS[n]}) WHERE ST_X(p) = {n}",
         f"DELETE FROM place WHERE ST_X(p) = {10 + n}",
+        "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
+        f"INSERT INTO invalid VALUES ('2025-02-3{n - 1}', '2025-11-31')",
+        f"UPDATE invalid SET t = '2024-02-3{n - 1}' WHERE d = '2024-02-30'",
         f"DELETE FROM loose WHERE a = {n} LIMIT 1", f"INSERT INTO loose VALUES ({n}, 'new')",
     )  # fmt: skip
 

@@ -70,7 +70,7 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     )  # fmt: skip
     assert verify(source, mariadb) == 0
     out = capsys.readouterr().out
-    assert out.startswith("8 tables, ")
+    assert out.startswith("9 tables, ")
     assert out.endswith(" chunks at commit_ts 4711: equal\n")
     mariadb.run("SET time_zone = '+00:00'", *DAMAGE)
     assert verify(source, mariadb) == 1

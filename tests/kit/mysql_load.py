@@ -44,6 +44,7 @@ TABLES = {
     "one": "CREATE TABLE shop.`o%n``e` (`i%d` DATE PRIMARY KEY)",
     "empty": "CREATE TABLE shop.empty (id INT PRIMARY KEY)",
     "part": "CREATE TABLE shop.part (a VARCHAR(50), b INT, PRIMARY KEY (a(3)))",
+    "invalid": "CREATE TABLE shop.invalid (d DATE PRIMARY KEY, t DATETIME(2))",
     "choice": "CREATE TABLE shop.choice (e ENUM('z','y','x') PRIMARY KEY, n DECIMAL(5,2))",
 }
 MANY = 20_000
@@ -53,7 +54,8 @@ def statements(many: int = MANY) -> list[str]:
     """Return what makes all tables and their rows."""
     pads = "'ab-cd', REPEAT('p', 50)"
     return [
-        "SET sql_mode = ''", "SET time_zone = '+00:00'", "CREATE DATABASE shop", "USE shop",
+        "SET sql_mode = 'ALLOW_INVALID_DATES'", "SET time_zone = '+00:00'",
+        "CREATE DATABASE shop", "USE shop",
         *TABLES.values(),
         *(f"INSERT INTO shop.types ({COLUMNS}) VALUES ({row})" for row in TYPED),
         f"INSERT INTO shop.many SELECT seq * 3, seq % 7, {pads} FROM {numbers(many)}",
@@ -61,8 +63,12 @@ def statements(many: int = MANY) -> list[str]:
         "INSERT INTO shop.loose SELECT seq % 10, 'same' FROM " + numbers(1000),
         "INSERT INTO shop.`o%n``e` VALUES ('2026-01-01'), ('2026-01-02')",
         "INSERT INTO shop.part VALUES ('abcdef', 1), ('abd', 2)",
+        "INSERT INTO shop.invalid VALUES ('2024-02-30', '2023-02-29 10:00:00.5')",
+        "INSERT INTO shop.invalid VALUES ('2024-06-31', NULL)",
+        "INSERT INTO shop.invalid SELECT DATE_ADD('2024-03-01', INTERVAL seq HOUR), NULL"
+        f" FROM {numbers(4000)} WHERE seq % 24 = 0",
         "INSERT INTO shop.choice VALUES ('x', 1.25), ('z', 2.5)",
-        "ANALYZE TABLE shop.many, shop.pair",
+        "ANALYZE TABLE shop.many, shop.pair, shop.invalid",
     ]  # fmt: skip
 
 

@@ -37,6 +37,12 @@ Fields = tuple[int, int, int, int, int, int, int]
 """Year, month, day, hour, minute, second, microsecond."""
 
 
+class Held(str):
+    """A date's text as a server holds it, which with ALLOW_INVALID_DATES may be 31 February."""
+
+    __slots__ = ()
+
+
 def pack(fields: Fields) -> int:
     """Return the packed number of a date and time."""
     year, month, day, hour, minute, second, micro = fields
@@ -93,14 +99,19 @@ def date_text(fields: Fields) -> str:
 
 
 def parse_datetime(text: str, fsp: int) -> Fields:
-    """Read MySQL's text form of a date with or without a time; zero parts are allowed."""
+    """Read MySQL's text form of a date with or without a time; zero parts are allowed.
+
+    A `Held` one has no calendar.
+    """
     match = _DATETIME.fullmatch(text.strip())
     if match is None:
         raise damaged(f"{text!r} is not written as YYYY-MM-DD hh:mm:ss")
     year, month, day, hour, minute, second, fraction = match.groups("0")
     micro = rounded_micros(fraction, fsp)
     clock = (int(hour), int(minute), int(second))
-    return checked((int(year), int(month), int(day), *clock, micro))
+    fields = (int(year), int(month), int(day), *clock, micro)
+    is_odd = isinstance(text, Held) and micro < MICROS and fields[1] <= 12 and fields[2] <= 31
+    return fields if is_odd and _is_time(fields) else checked(fields)
 
 
 def rounded_micros(digits: str, fsp: int) -> int:

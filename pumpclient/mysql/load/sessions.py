@@ -41,7 +41,9 @@ class Session:
         self._address = address
         self.connection: Connection = address.connect()
         self._settings = (
-            "SET SESSION sql_mode = '', time_zone = '+00:00', sql_quote_show_create = 1",
+            # A date that no calendar has is a key's bound like others.
+            "SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00',"
+            " sql_quote_show_create = 1",
             f"SET SESSION net_write_timeout = {_DAY_S}, wait_timeout = {_DAY_S}",
             "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         )

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.datum import values
-from penstock.datum.fields import STRING_TYPES
+from penstock.datum.fields import STRING_TYPES, TIME_TYPES
 from penstock.datum.ints import integer_range
 from penstock.datum.layout import EMPTY_ROW, Stored, handle_parts, handle_position, stored_columns
 from penstock.datum.rows import RowCodec
+from penstock.datum.times import Held
 from penstock.ddl.lexer import quote_name
 from penstock.errors import Malformed
 from penstock.schema import ColumnInfo, MysqlType, TableInfo
@@ -224,6 +225,8 @@ def _value_of(column: ColumnInfo) -> Callable[[bytes], object]:
         return float
     if column.tp in STRING_TYPES:
         return lambda text: text
+    if column.tp in TIME_TYPES:
+        return lambda text: Held(text, "ascii")
     return lambda text: text.decode()
 
 

@@ -42,9 +42,14 @@ class Decoder:
     """Reads the rows events of one table; see `decoder_for`."""
 
     def __init__(
-        self, table_map: TableMap, columns_wanted: Sequence[int] | None, id_size: int
+        self,
+        table_map: TableMap,
+        columns_wanted: Sequence[int] | None,
+        id_size: int,
+        optional: frozenset[int] = frozenset(),
     ) -> None:
         self.table_map = table_map
+        self._optional = optional
         width = len(table_map.columns)
         if not width:
             raise Malformed(f"table {table_map.name} has no columns", hint=_HINT)
@@ -95,7 +100,8 @@ class Decoder:
             return _PAIRS[event.layout.kind](self._read(event.images, 0))
         if self._images is None:
             columns = self.table_map.columns
-            self._images = ImageReader(self.table_map.name, columns, self._readings)
+            name = self.table_map.name
+            self._images = ImageReader(name, columns, self._readings, self._optional)
         changes = self._images.changes(event)
         if self._wanted is None:
             return changes
@@ -133,13 +139,15 @@ def decoder_for(
     columns_wanted: Sequence[int] | None = None,
     *,
     id_size: int = TABLE_ID_SIZE,
+    optional: frozenset[int] = frozenset(),
 ) -> Decoder:
     """Return a decoder of a table's rows events; rows have the wanted columns only, in that order.
 
-    Making one takes about a millisecond for ten columns: keep it (`TableMaps` does). Raises
-    `NeedsOperator` when the map does not tell signs and charsets: complete it (`completed`).
+    Images may lack columns that are `optional`: these are None. Making a decoder takes about a
+    millisecond for ten columns: keep it (`TableMaps` does). Raises `NeedsOperator` when the map
+    does not tell signs and charsets: complete it (`completed`).
     """
-    return Decoder(table_map, columns_wanted, id_size)
+    return Decoder(table_map, columns_wanted, id_size, optional)
 
 
 class TableMaps:

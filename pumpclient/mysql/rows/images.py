@@ -32,7 +32,15 @@ def value_reader(reading: Reading) -> Callable[[bytes], Any]:
 class ImageReader:
     """Reads the images of one table, whichever columns they have."""
 
-    def __init__(self, name: str, columns: Sequence[Column], readings: Sequence[Reading]) -> None:
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[Column],
+        readings: Sequence[Reading],
+        optional: frozenset[int] = frozenset(),
+    ) -> None:
+        """Of the columns that are `optional` a row without its value has None."""
+        self._optional = optional
         self._name = name
         self._columns = columns
         self._readings = readings
@@ -49,10 +57,10 @@ class ImageReader:
         out: list[tuple[Row | None, Row | None]] = []
         while body.left:
             before = after = None
-            old: list[bytes | None] = []
+            old: list[bytes | None] = [None] * len(self._columns)
             if event.before is not None:
                 self._check(event.before)
-                old = self._slices(body, event.before, [])
+                old = self._slices(body, event.before, old)
                 before = self._row(old)
             if event.after is not None:
                 if before is None:
@@ -62,7 +70,8 @@ class ImageReader:
         return out
 
     def _check(self, present: int) -> None:
-        missing = [n for n in range(len(self._columns)) if not present >> n & 1]
+        absent = (n for n in range(len(self._columns)) if not present >> n & 1)
+        missing = [n for n in absent if n not in self._optional]
         if missing:
             raise NeedsOperator(
                 f"the images of {self._name} do not have its columns {missing}",

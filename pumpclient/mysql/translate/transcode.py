@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.datum import values
+from penstock.datum.fields import TIME_TYPES
 from penstock.datum.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
 from penstock.datum.rows import RowCodec
+from penstock.datum.times import Held
 from penstock.errors import Malformed, NeedsOperator
 from penstock.model import MutationType
-from penstock.schema import MysqlType, TableInfo
+from penstock.schema import ColumnInfo, MysqlType, TableInfo
 from pumpclient.changes import next_row_id
 from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.rows.decoder import Decoder, decoder_for
@@ -68,6 +70,9 @@ class Transcoder:
         self._width = len(table_map.columns)
         self._codec = RowCodec(table)
         self._pairs = pairing.pairs
+        solid = {each.index for each in pairing.pairs if not each.column.is_generated}
+        # Updates and deletes of newer MariaDBs lack them, and no downstream is written them.
+        self._computed = frozenset(range(self._width)) - solid
         self._decoder: Decoder | None = None
         readings = [reading_of(column) for column in self.table_map.columns]
         for pair in pairing.pairs:
@@ -174,7 +179,9 @@ class Transcoder:
         if self._is_whole(event):
             return self._rows(event.layout.kind, event.images, 0)
         if self._decoder is None:
-            self._decoder = decoder_for(self.table_map, id_size=self._id_size)
+            self._decoder = decoder_for(
+                self.table_map, id_size=self._id_size, optional=self._computed
+            )
         images: list[_Pieces] = []
         for before, after in self._decoder.changes(type_, body):
             images += [self._encoded(row) for row in (before, after) if row is not None]
@@ -188,7 +195,7 @@ class Transcoder:
         return tuple(
             None
             if row[pair.index] is None
-            else pair.stored.header + pair.stored.field.encode(row[pair.index])
+            else pair.stored.header + pair.stored.field.encode(_held(pair.column, row[pair.index]))
             for pair in self._pairs
         )
 
@@ -278,7 +285,8 @@ class _Inserts:
         for piece, pair in zip(image, self._pairs, strict=True):
             if piece is not None:
                 field = pair.stored.field
-                row[pair.stored.position] = field.decode(piece, len(pair.stored.header))[0]
+                value, _ = field.decode(piece, len(pair.stored.header))
+                row[pair.stored.position] = _held(pair.column, value)
         for position, value in self._given:
             row[position] = value
         return self._codec.encode_insert(row, rowid=self._rowid())
@@ -287,6 +295,11 @@ class _Inserts:
 def _is_copied(table: TableInfo, offset: int, length: int) -> bool:
     """Tell whether a key's column stands in the handle as it stands in the row."""
     return length == -1 and table.columns[offset].tp is not MysqlType.DURATION
+
+
+def _held(column: ColumnInfo, value: object) -> object:
+    """Return a value that a server holds as what its field takes."""
+    return Held(value) if column.tp in TIME_TYPES else value
 
 
 def _null(name: str) -> Malformed:

@@ -147,6 +147,17 @@ def test_text_becomes_the_bytes_that_the_codec_makes(key: str) -> None:
         reader.read(packet(b"7", *[None] * 10), 0, [])
 
 
+@pytest.mark.parametrize("key", ["id", "d", "v(2), t"])
+def test_a_date_that_no_calendar_has_is_loaded_as_the_server_holds_it(key: str) -> None:
+    info = table(f"id INT, d DATE, t DATETIME(2), v VARCHAR(9), PRIMARY KEY ({key})")
+    out: list[bytes] = []
+    text_rows(info).read(packet(b"1", b"2024-02-30", b"2023-02-29 10:00:00.50", b"key"), 0, out)
+    row = (1, "2024-02-30", "2023-02-29 10:00:00.50", "key")
+    assert RowCodec(info).decode_insert(out[0]) == row
+    with pytest.raises(Malformed, match="does not exist"):
+        text_rows(info).read(packet(b"1", b"2024-13-30", b"2024-01-01", b"key"), 0, out)
+
+
 EDGES = [sign * (1 << bits) + by for bits in (0, 6, 7, 13, 14, 20, 27, 28, 31) for by in (-1, 0, 1)
          for sign in (-1, 1)]  # fmt: skip
 

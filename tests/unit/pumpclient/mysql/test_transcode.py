@@ -156,13 +156,14 @@ INT = Column(WireType.LONG, is_unsigned=False)
 
 
 @pytest.mark.parametrize("text", ["2020-02-31", "2019-02-29", "2021-00-31", "9999-11-31"])
-def test_a_date_that_no_calendar_has_stays_what_the_server_holds(text: str) -> None:
-    table = made(["a INT PRIMARY KEY", "b DATE"])
-    columns = INT, Column(WireType.DATE)
+@pytest.mark.parametrize("key", ["a", "a, b", "c(2), b"])
+def test_a_date_that_no_calendar_has_stays_what_the_server_holds(text: str, key: str) -> None:
+    table = made(["a INT", "b DATE", "c VARCHAR(9)", f"PRIMARY KEY ({key})"])
+    columns = INT, Column(WireType.DATE), Column(WireType.VARCHAR, 36, collation=UTF8)
     transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
-    image = make_image([reading_of(column) for column in columns], (1, text))
-    found = transcoder.changes(WRITE, event(WRITE, 2, image))[1]
-    assert RowCodec(table).decode_insert(found[0]) == (1, text)
+    image = make_image([reading_of(column) for column in columns], (1, text, "key"))
+    found = transcoder.changes(WRITE, event(WRITE, 3, image))[1]
+    assert RowCodec(table).decode_insert(found[0]) == (1, text, "key")
 
 
 def test_columns_meet_by_name_when_the_server_tells_names() -> None:
@@ -239,6 +240,17 @@ def test_images_that_lack_columns_are_refused() -> None:
     body = RowsEvent(WRITE, 7, 2, None, 1, b"\0" + bytes(4)).encode()
     with pytest.raises(NeedsOperator, match=r"db\.t"):
         transcoder.changes(WRITE, body)
+
+
+@pytest.mark.parametrize("generated", ["STORED", "VIRTUAL"])
+def test_images_may_lack_what_every_server_computes_itself(generated: str) -> None:
+    table = made(["a INT PRIMARY KEY", f"g INT AS (a + 1) {generated} NOT NULL", "b INT"])
+    transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT, INT)), table)
+    image = make_image([reading_of(INT)] * 3, (1, None, 5), present=0b101)
+    deleted = transcoder.changes(DELETE, RowsEvent(DELETE, 7, 3, 0b101, None, image).encode())[1]
+    assert RowCodec(table).decode_delete(deleted[0]) == (1, None, 5)
+    with pytest.raises(NeedsOperator, match="columns \\[0, 2\\]"):
+        transcoder.changes(DELETE, RowsEvent(DELETE, 7, 3, 0b010, None, b"\0" + bytes(4)).encode())
 
 
 def test_a_value_that_the_column_does_not_take_names_table_and_column() -> None:
