@@ -12,11 +12,14 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.source import command
+from pumpclient.mysql.verify import command as verify
 from tests.kit.binlog_server import BinlogServer
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.replica import Replica
-from tests.kit.sourcing import SHARDS_AS_ONE, SourceProcess
+from tests.kit.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess
+from tests.kit.wait import eventually
 
 CONFIG = f"""
     shard-mode = "optimistic"
@@ -55,40 +58,59 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
     server.stop()
 
 
-def test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops(
-    etcd: Any,
+@pytest.fixture
+def replica(
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, mariadb: MariadbServer, tmp_path: Path
+) -> Replica:
+    """The third server, fed from one Pump."""
+    pumps = [pump_factory(etcd_server.url)]
+    return Replica(etcd, etcd_server.url, pumps, mariadb, tmp_path / "drainer")
+
+
+@pytest.fixture
+def shards(
+    replica: Replica,
     etcd_server: EtcdServer,
-    pump_factory: Any,
     followed: SqlServer,
     second: BinlogServer,
-    mariadb: MariadbServer,
     tmp_path: Path,
-) -> None:
+) -> Iterator[tuple[Shard, Shard]]:
+    """One table on each of two servers; both sources are started, and create their table."""
     second.drop_user_databases()
     second.reset_binlog()
-    pumps = [pump_factory(etcd_server.url)]
     url = etcd_server.url
     a, b = (Shard(s, n, tmp_path, url) for n, s in enumerate((followed, second)))
-    replica = Replica(etcd, url, pumps, mariadb, tmp_path / "drainer")
-
-    def orders(columns: str = "*") -> Rows:
-        for shard in (a, b):
-            shard.source.catch_up(shard.server)
-        replica.follow()
-        return replica.rows("shop.orders", columns)
-
     with ExitStack() as stopping:
         for shard in (a, b):
             stopping.callback(shard.source.stop)
-            shard.source.start()  # Both create the table, at once.
-        a.run("INSERT INTO T VALUES (1, 10, 'a'), (3, 30, 'a')")
-        b.run("INSERT INTO T VALUES (2, 20, 'b'), (4, 40, 'b')", "DELETE FROM T WHERE id = 4")
-        assert orders() == [(1, 10, "a"), (2, 20, "b"), (3, 30, "a")]
-        added_later(a, b, orders)
-        dropped(a, b, orders)
-        assert replica.columns("shop.orders") == ["id", "item", "note", "price", "who"]
-        conflicting(a, b, orders)
-        assert replica.tables("shop") == {"orders"}
+            shard.source.start()
+        yield a, b
+
+
+def test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops(
+    replica: Replica, shards: tuple[Shard, Shard]
+) -> None:
+    a, b = shards
+
+    def orders(columns: str = "*") -> Rows:
+        return brought(replica, shards, columns)
+
+    a.run("INSERT INTO T VALUES (1, 10, 'a'), (3, 30, 'a')")
+    b.run("INSERT INTO T VALUES (2, 20, 'b'), (4, 40, 'b')", "DELETE FROM T WHERE id = 4")
+    assert orders() == [(1, 10, "a"), (2, 20, "b"), (3, 30, "a")]
+    added_later(a, b, orders)
+    dropped(a, b, orders)
+    assert replica.columns("shop.orders") == ["id", "item", "note", "price", "who"]
+    conflicting(a, b, orders)
+    assert replica.tables("shop") == {"orders"}
+
+
+def brought(replica: Replica, shards: tuple[Shard, Shard], columns: str = "*") -> Rows:
+    """Return the rows downstream once it has all that both servers have."""
+    for shard in shards:
+        shard.source.catch_up(shard.server)
+    replica.follow()
+    return replica.rows("shop.orders", columns)
 
 
 def added_later(a: Shard, b: Shard, orders: Any) -> None:
@@ -146,3 +168,30 @@ def conflicting(a: Shard, b: Shard, orders: Any) -> None:
     b.run("INSERT INTO T (id, item) VALUES (16, 160)")
     assert (16, 160, None) in orders("id, item, emptied")
     assert b.source.status()["lives"] > 1
+
+
+def test_a_table_that_several_sources_fill_is_whole_again_after_a_reload_and_a_repair(
+    replica: Replica, shards: tuple[Shard, Shard]
+) -> None:
+    a, b = shards
+    a.run("INSERT INTO T VALUES (1, 10, 'a'), (3, 30, 'a'), (5, 50, 'a')")
+    b.run("INSERT INTO T VALUES (2, 20, 'b'), (4, 40, 'b')")
+    assert len(brought(replica, shards)) == 5
+    a.run("SET SESSION binlog_row_image = MINIMAL", "UPDATE T SET note = 'unseen' WHERE id = 1")
+    a.source.fails()
+    with pytest.raises(NeedsOperator, match=r"rows of other sources too \(db-1\)") as refused:
+        a.ask("reload", a.table)
+    assert "--accept-gap" in refused.value.hint
+    a.ask("reload", a.table, "--accept-gap")
+    a.run("DELETE FROM T WHERE id = 3")
+    eventually(lambda: a.source.status().get("left_out") == {}, LONG_S)
+    b.run("UPDATE T SET item = 41 WHERE id = 4")
+    assert {(1, 10, "unseen"), (5, 50, "a")} <= set(brought(replica, shards))
+    settings = b.source.command[b.source.command.index("--config") + 1]
+    told = ["verify", "--upstream", b.server.url, "--downstream", replica.server.url]
+    told += ["--tables", b.table, "--source", "db-1", "--source-config", settings]
+    assert verify.main([*told, "--wait-s", "5", "--repair", "--yes"]) == 0
+    b.run("INSERT INTO T VALUES (6, 60, 'b')", "UPDATE T SET item = item + 1")
+    assert brought(replica, shards) == [
+        (1, 10, "unseen"), (2, 21, "b"), (4, 42, "b"), (5, 50, "a"), (6, 61, "b"),
+    ]  # fmt: skip

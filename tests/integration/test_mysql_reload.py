@@ -21,7 +21,7 @@ from tests.kit.binlog_server import (
     running,
 )
 from tests.kit.source_rig import SourceRig, bulk, cleared
-from tests.kit.sourcing import LONG_S, SourceProcess
+from tests.kit.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
@@ -188,3 +188,71 @@ def test_the_reload_of_a_table_that_the_server_lost_drops_it(
     fresh.insert(1)
     source.catch_up(fresh)
     assert ("shop", "bad") not in rig.check(fresh).tables
+
+
+def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_comes_meanwhile(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    names = [f"shop_1.orders_{number}" for number in (1, 2, 3)]
+    create = "CREATE TABLE {} (id INT PRIMARY KEY, v LONGTEXT)"
+    fresh.run("CREATE DATABASE shop_1", *map(create.format, names[:2]))
+    slow: dict[str, Any] = {"load_transaction_bytes": 4096, "load_rate_bytes_per_s": 60_000}
+    config = f'shard-mode = "optimistic"\n{SHARDS_AS_ONE}'
+    source = rig.begin(fresh, config=config, **slow)
+    fresh.run(
+        *(f"INSERT INTO {names[n]} SELECT 2 * seq + {n}, REPEAT('x', 50) FROM {numbers(1500)}"
+          for n in (0, 1)),
+        "INSERT INTO shop.t VALUES (1, 'followed')",
+    )  # fmt: skip
+    source.catch_up(fresh)
+    fresh.run(MINIMAL, f"UPDATE {names[0]} SET v = 'unseen' WHERE id % 3 = 0")
+    source.fails()
+    told = ask(source, "reload", names[0])
+    assert told.startswith("shop_1.orders_1, shop_1.orders_2 loaded anew, reload 1:")
+    fresh.run(f"DELETE FROM {names[1]} WHERE id % 5 = 0", "INSERT INTO shop.t VALUES (2, 'too')")
+
+    def loads() -> bool:
+        found = source.status()["left_out"].get(names[1])
+        return bool(found) and (found["reload"] or {}).get("state") == "loads"
+
+    eventually(loads, LONG_S)
+    fresh.run(create.format(names[2]), f"INSERT INTO {names[2]} VALUES (-1, 'new')")
+    eventually(lambda: names[2] in source.status().get("left_out", {}), LONG_S)
+    fresh.run(f"UPDATE {names[0]} SET v = 'later' WHERE id % 7 = 0")
+    source.kill()
+    source.start()
+    eventually(lambda: is_whole(source), LONG_S)
+    fresh.run(*(f"DELETE FROM {name} WHERE id % 4 = 0" for name in names))
+    source.catch_up(fresh)
+    found = rig.check(fresh)
+    assert found.rows("shop.orders") == sorted(
+        (row for name in names for row in rows_of(fresh, name)), key=repr
+    )
+    assert "begins again: a statement moves it" in source.text()
+
+
+def test_merged_tables_that_differ_are_not_loaded_anew_and_nothing_is_dropped(
+    rig: SourceRig, fresh: AnyBinlogServer
+) -> None:
+    fresh.run(
+        "CREATE DATABASE shop_1", "CREATE TABLE shop_1.orders_1 (id INT PRIMARY KEY)",
+        "CREATE TABLE shop_1.orders_2 (id INT PRIMARY KEY)",
+    )  # fmt: skip
+    source = rig.begin(fresh, config=f'shard-mode = "optimistic"\n{SHARDS_AS_ONE}')
+    fresh.run("INSERT INTO shop_1.orders_2 VALUES (1)")
+    fresh.run("ALTER TABLE shop_1.orders_1 ADD COLUMN n INT")
+    source.catch_up(fresh)
+    ask(source, "reload", "shop_1.orders_1")
+
+    def failed() -> str:
+        told = source.status()["left_out"]["shop_1.orders_2"]["reload"] or {}
+        return str(told["problem"]) if told.get("state") == "failed" else ""
+
+    eventually(lambda: bool(failed()), LONG_S)
+    assert "go into one table, and their columns differ" in failed()
+    fresh.run("ALTER TABLE shop_1.orders_2 ADD COLUMN n INT", "UPDATE shop_1.orders_2 SET n = 2")
+    source.catch_up(fresh)
+    assert rig.downstream().rows("shop.orders") == [(1, None)]
+    ask(source, "reload", "shop_1.orders_2")
+    eventually(lambda: is_whole(source), LONG_S)
+    assert rig.downstream().rows("shop.orders") == [(1, 2)]

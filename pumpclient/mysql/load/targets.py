@@ -11,6 +11,7 @@ from penstock.ddl.explicit import explicit
 from penstock.ddl.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.model import Origin
+from penstock.schema import TableInfo
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
@@ -56,8 +57,12 @@ class Targets:
                 )
 
     def check_definitions(self, tables: Iterable[SourceTable]) -> None:
-        """Raise `NeedsOperator` for a table that cannot be defined here, before any is dropped."""
+        """Raise `NeedsOperator` for a table that cannot be defined here, before any is dropped.
+
+        So are tables that go into one and have other columns.
+        """
         ids = itertools.count(1)
+        columns: dict[Name, tuple[SourceTable, object]] = {}
         for table in tables:
             catalog, (schema, name) = Catalog(), self.name(table)
             try:
@@ -67,6 +72,13 @@ class Targets:
                 found = catalog.table(schema, name)
                 assert found is not None, "its CREATE TABLE was planned"
                 text_rows(found)
+                first, known = columns.setdefault((schema, name), (table, _essence(found)))
+                if known != _essence(found):
+                    raise NeedsOperator(
+                        f"it and {first.schema}.{first.name} go into one table, and their columns"
+                        " differ",
+                        hint="alter one of them on the server, then load again",
+                    )
             except NeedsOperator as error:
                 raise NeedsOperator(
                     f"{table.schema}.{table.name} cannot be loaded: {error.problem}",
@@ -109,3 +121,10 @@ class Targets:
     def _ddl(self, sql: str) -> None:
         done = self._client.execute_ddl(sql, origin=self._next_origin())
         self.last_ddl_ts = max(self.last_ddl_ts, *done, 0)
+
+
+def _essence(table: TableInfo) -> object:
+    """Return what of a table's columns must be alike so that rows of one fit the other."""
+    return {
+        (c.name.lower(), c.tp, c.decimal, c.is_unsigned, c.charset, c.elems) for c in table.columns
+    }

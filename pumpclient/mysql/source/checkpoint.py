@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.etcd import EtcdClient, etcd_errors, read
+from penstock.etcd import EtcdClient, etcd_errors, read, read_prefix
 from penstock.lease import Lease
 from penstock.model import Origin
 from pumpclient.mysql.relay.layout import Location
@@ -96,6 +96,13 @@ def _place(text: str) -> Location:
 
 class SourceTaken(Retryable):
     """Another process has the source, or had it since we lost it."""
+
+
+def sources(etcd: EtcdClient) -> list[str]:
+    """Return the ids of all sources that have a checkpoint; raises `Retryable`."""
+    found, _ = read_prefix(etcd, SOURCES)
+    names = [key.removeprefix(SOURCES) for key in found]
+    return [name for name in names if "/" not in name]
 
 
 class CheckpointStore(Protocol):

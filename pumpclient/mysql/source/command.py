@@ -43,10 +43,11 @@ from pumpclient.mysql.source.overrides import (
     decision,
     revoked,
     table_name,
-    table_reloaded,
     table_skipped,
+    tables_reloaded,
 )
 from pumpclient.mysql.source.pages import Pages
+from pumpclient.mysql.source.reload import reload_group
 from pumpclient.mysql.source.unit import SourceUnit
 
 PROG, ENV_PREFIX = "mysql-source", "MYSQL_SOURCE"
@@ -193,7 +194,8 @@ def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
         case "skip-table":
             return [("POST", f"/skip-table/{_part(table)}") for table in asked.tables]
         case "reload":
-            return [("POST", f"/reload/{_part(table)}") for table in asked.tables]
+            gap = "accept" if asked.accept_gap else "-"
+            return [("POST", f"/reload/{_part(table)}/{gap}") for table in asked.tables]
         case "revoke":
             gap = "accept" if asked.accept_gap else "-"
             return [("POST", f"/revoke/{_part(asked.what)}/{gap}")]
@@ -204,12 +206,15 @@ def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
     """Return what an override changes in the checkpoint; nothing for what needs the process."""
-    is_replicated = Rules(settings.filter).is_replicated
+    rules = Rules(settings.filter)
     match asked.command:
         case "skip-table":
-            return [table_skipped(table_name(table), is_replicated) for table in asked.tables]
+            return [table_skipped(table_name(each), rules.is_replicated) for each in asked.tables]
         case "reload":
-            return [table_reloaded(table_name(table), is_replicated) for table in asked.tables]
+            names = [table_name(each) for each in asked.tables]
+            gap = asked.accept_gap
+            groups = [reload_group(settings, rules, name, accepts_gap=gap) for name in names]
+            return [tables_reloaded(group) for group in groups]
         case "revoke":
             return [revoked(asked.what, accepts_gap=asked.accept_gap)]
         case verb if verb in VERBS:
@@ -276,6 +281,12 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, parents=[shared], help=about, description=about)
         command.add_argument("tables", nargs="+", metavar="DB.TABLE")
+        if name == "reload":
+            command.add_argument(
+                "--accept-gap",
+                action="store_true",
+                help="although rows that other sources have in the table are dropped with it",
+            )
     about = "take an override back, of a place or a table, while nothing was left out by it"
     command = commands.add_parser("revoke", parents=[shared], help=about, description=about)
     command.add_argument("what", metavar="FILE:POSITION|DB.TABLE")

@@ -7,7 +7,8 @@
     a RENAME of a table that is followed to a name that is left out: the name is followed again
     DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out
     other statements on t are left out; CREATE TABLE u LIKE t is refused once there were any
-    reload t         takes it back
+    reload t         takes it back, with all that are routed to where it is; a CREATE TABLE of
+                     another such table meanwhile is left out, and the reload begins again with it
 
 Figures are the stream's: they are stored with the place up to which they count, so that what comes
 again after a kill is counted once.
@@ -21,7 +22,14 @@ from dataclasses import dataclass, replace
 
 from penstock.ddl.lexer import quote_path
 from penstock.ddl.parse import parse
-from penstock.ddl.statements import AlterTable, DropSchema, DropTables, RenameTables
+from penstock.ddl.statements import (
+    AlterTable,
+    CreateLike,
+    CreateTable,
+    DropSchema,
+    DropTables,
+    RenameTables,
+)
 from penstock.ddl.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.translate.ddl import Piece, Translation
@@ -45,7 +53,10 @@ class LeftOutTable:
     """Row events, and others, whose rows could not be counted."""
     statements: int = 0
     reload: int = 0
-    """The number of the reload that takes it back, 0 while none was asked for."""
+    """The number of the reload that takes it back, 0 while none was asked for.
+
+    Tables with one number go to one table downstream, and are loaded together.
+    """
 
     @property
     def name(self) -> Name:
@@ -117,6 +128,12 @@ class LeftOut:
             before = self._known(name, place)
             self._tables[name] = replace(before, statements=before.statements + 1)
 
+    def begin(self, name: Name, place: str, reload: int) -> None:
+        """Leave a table out from `place` on, as one of a reload."""
+        self._tables[name] = replace(
+            self._known(name, place), is_whole=True, since=place, reload=reload
+        )
+
     def rename(self, old: Name, new: Name) -> None:
         """Follow a RENAME: what is left out under one name is so under the other."""
         moved = self._tables.pop(old, None)
@@ -149,18 +166,28 @@ class Verdict:
     """In their order; also of tables that are followed, when anything is known of a name."""
     moved: tuple[Name, ...] = ()
     """Tables that this renames or drops: a reload of one of them must begin again."""
+    joined: tuple[tuple[Name, int], ...] = ()
+    """Tables that this creates where those of a reload go, with its number: they are its, too."""
 
 
-def judged(translation: Translation, left_out: LeftOut, exists: Callable[[Name], bool]) -> Verdict:
+def judged(
+    translation: Translation,
+    left_out: LeftOut,
+    exists: Callable[[Name], bool],
+    target: Callable[[Name], Name] = lambda name: name,
+) -> Verdict:
     """Return what is left of a translation; `exists` tells whether the cluster has a table.
 
-    Raises `NeedsOperator` for a statement that copies the definition of a table that is left out.
+    `target` tells where a table of the server goes. Raises `NeedsOperator` for a statement that
+    copies the definition of a table that is left out.
     """
     marks, here = LeftOut(left_out.tables), _Here(exists)
     pieces: list[Piece | None] = []
     counted: list[Name] = []
     renamed: list[tuple[Name, Name]] = []
     moved: list[Name] = []
+    joined: list[tuple[Name, int]] = []
+    reloads = {target(each.name): each.reload for each in left_out.tables if each.reload}
     for piece in translation.pieces:
         if piece.is_ruled:
             pieces.append(piece)
@@ -172,6 +199,11 @@ def judged(translation: Translation, left_out: LeftOut, exists: Callable[[Name],
         if isinstance(statement, DropSchema):
             moved += [each.name for each in marks.tables if each.schema == statement.name]
         _check_likened(piece, statement, marks)
+        if isinstance(statement, (CreateTable, CreateLike)) and not marks.has(*names[0]):
+            number = reloads.get(target(names[0]))
+            if number:
+                joined.append((names[0], number))
+                marks.begin(names[0], "", number)
         if not any(marks.has(*name) for name in names):
             pieces.append(piece)
             if len(names) == 2 and any(marks.of(name) is not None for name in names):
@@ -189,7 +221,7 @@ def judged(translation: Translation, left_out: LeftOut, exists: Callable[[Name],
         else:
             pieces.append(None)
             counted.append(names[0])
-    return Verdict(tuple(pieces), tuple(counted), tuple(renamed), tuple(moved))
+    return Verdict(tuple(pieces), tuple(counted), tuple(renamed), tuple(moved), tuple(joined))
 
 
 class _Here:

@@ -2,7 +2,7 @@
 
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
-    reload DB.TABLE                  the same, until it is loaded anew
+    reload DB.TABLE                  the same, until it is loaded anew with all that goes there
     revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
 
 All of them are in the checkpoint, so they belong to the source and outlive its process. They are
@@ -53,8 +53,8 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
         if before.is_whole and not before.reload:
             return checkpoint, f"{label} is left out since {before.since} already\n"
         if before.reload:
-            made = replace(before, reload=0)
-            return _with(checkpoint, made), f"{label} stays left out: its reload ends\n"
+            ended = _without_reload(checkpoint, before.reload)
+            return ended, f"{label} stays left out: its reload ends\n"
         made = replace(before, is_whole=True, since=checkpoint.done)
         return _with(checkpoint, made), (
             f"{label} is left out from {checkpoint.done} on: its rows and statements are counted,"
@@ -64,19 +64,24 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
     return edit
 
 
-def table_reloaded(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit:
-    """Return the edit that has a table loaded anew; until it is, nothing of it is followed."""
-    label = ".".join(name)
+def tables_reloaded(names: Sequence[Name]) -> Edit:
+    """Return the edit that has tables loaded anew; until they are, nothing of them is followed.
+
+    Several are all those that are routed into one.
+    """
+    label = ", ".join(".".join(name) for name in names)
 
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
-        if not is_replicated(*name):
-            raise NeedsOperator(f"the filters leave {label} out", hint="change them first")
-        before, number = _of(checkpoint, name), checkpoint.reloads + 1
-        since = before.since if before.is_whole else checkpoint.done
-        made = replace(before, is_whole=True, since=since, reload=number)
-        return replace(_with(checkpoint, made), reloads=number), (
-            f"{label} is loaded anew, reload {number}: downstream it is dropped, created and filled"
-            " while all other tables go on; see status\n"
+        number = checkpoint.reloads + 1
+        changed = replace(checkpoint, reloads=number)
+        for name in names:
+            before = _of(changed, name)
+            since = before.since if before.is_whole else checkpoint.done
+            made = replace(before, is_whole=True, since=since, reload=number)
+            changed = _with(changed, made)
+        return changed, (
+            f"{label} loaded anew, reload {number}: downstream the table is dropped, created and"
+            " filled while all others go on; see status\n"
         )
 
     return edit
@@ -109,7 +114,8 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
                 hint="with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
             )
-        return _with(checkpoint, replace(found, is_whole=False, reload=0)), (
+        ended = _without_reload(checkpoint, found.reload)
+        return _with(ended, replace(found, is_whole=False, reload=0)), (
             f"{found.label} is followed again from {checkpoint.done} on\n"
         )
 
@@ -186,6 +192,14 @@ def _of(checkpoint: Checkpoint, name: Name) -> LeftOutTable:
     known = {each.name: each for each in checkpoint.left_out}
     schema, table = name
     return known.get(name) or LeftOutTable(schema=schema, table=table, since=checkpoint.done)
+
+
+def _without_reload(checkpoint: Checkpoint, number: int) -> Checkpoint:
+    """Return the checkpoint without a reload; its tables stay left out."""
+    tables = (
+        replace(each, reload=0) if each.reload == number else each for each in checkpoint.left_out
+    )
+    return replace(checkpoint, left_out=tuple(tables))
 
 
 def _with(checkpoint: Checkpoint, table: LeftOutTable) -> Checkpoint:

@@ -36,7 +36,12 @@ class Pages:
         add("GET", "/metrics", self.metrics, "for Prometheus")
         add("PUT", "/state/{action}", self.change_state, "pause or resume")
         add("POST", "/ruling/{verb}/{place}/{sql}", self.rule, "skip, replace or inject; - is none")
-        add("POST", "/reload/{table}", self.reload, "schema.table is loaded anew, the others go on")
+        add(
+            "POST",
+            "/reload/{table}/{gap}",
+            self.reload,
+            "schema.table is loaded anew, the others go on; - or accept",
+        )
         add("POST", "/skip-table/{table}", self.skip_table, "schema.table is left out from here on")
         add(
             "POST",
@@ -82,7 +87,9 @@ class Pages:
 
     async def reload(self, names: Mapping[str, str]) -> Answer:
         """Have a table loaded anew."""
-        return Answer(await asyncio.to_thread(self._unit.reload_table, table_name(names["table"])))
+        gap = names["gap"] == "accept"
+        name = table_name(names["table"])
+        return Answer(await asyncio.to_thread(self._unit.reload_table, name, accepts_gap=gap))
 
     async def revoke(self, names: Mapping[str, str]) -> Answer:
         """Take an override back."""

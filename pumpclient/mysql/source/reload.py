@@ -17,6 +17,10 @@ and Q comes in two parts.
 A statement that renames or drops t, and another server, make the reload begin again, under another
 number: the snapshot is then of what came of t. Nothing of the cluster is changed before the source
 is at P, so what is seen of such statements from then on is all there is.
+
+Of several tables that are routed into one, t is all of them: they are left out, loaded and followed
+again together. One that is created meanwhile joins them, and the reload begins again. What another
+source has in that table is dropped with it, so this must be asked for outright.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import closing, suppress
@@ -32,9 +36,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from penstock import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.files import replace_file
 from penstock.filters import Rules
+from penstock.security import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
@@ -43,8 +49,8 @@ from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import RelayReader
-from pumpclient.mysql.source.checkpoint import Checkpoint
-from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.checkpoint import Checkpoint, sources
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.overrides import Edit
@@ -76,8 +82,8 @@ class Surroundings:
     address: ServerAddress
     rules: Rules
     flavor: Flavor
-    statements: Callable[[Name], Statements]
-    """Makes what executes the statements on one table only."""
+    statements: Callable[[frozenset[Name]], Statements]
+    """Makes what executes the statements on some tables only."""
     progress: Progress
     """The source's own."""
     may_commit: Callable[[], bool]
@@ -85,6 +91,49 @@ class Surroundings:
     """Has the source's checkpoint changed, between two of its runs and in its thread."""
     wake: Callable[[], None]
     """Has the source look for reloads again."""
+
+
+def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
+    """Return all tables of the server that go where some of them go."""
+    targets, online = {rules.target(*name) for name in names}, config.online_ddl.rules()
+    with config.source.address().session() as connection:
+        return frozenset(
+            name
+            for name in server_tables(connection)
+            if rules.is_replicated(*name)
+            and rules.target(*name) in targets
+            and (online is None or not online.is_copy(name[1]))
+        )
+
+
+def reload_group(
+    config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False
+) -> tuple[Name, ...]:
+    """Return the tables that are loaded anew when one of them is: all that go where it goes.
+
+    Raises `NeedsOperator` for a table that the filters leave out, and, without `accepts_gap`, where
+    other sources may have brought rows into the same table, which a reload drops.
+    """
+    label = ".".join(name)
+    if not rules.is_replicated(*name):
+        raise NeedsOperator(f"the filters leave {label} out", hint="change them first")
+    group = siblings(config, rules, [name]) | {name}
+    is_merged = len(group) > 1 or (
+        config.shard_mode == OPTIMISTIC and rules.router.is_routed(*name)
+    )
+    if is_merged and not accepts_gap:
+        tls = Security(config.security).etcd_tls
+        with closing(etcd.connect(config.etcd_urls, tls=tls)) as connection:
+            others = [each for each in sources(connection) if each != config.source_id]
+        if others:
+            target = ".".join(rules.target(*name))
+            raise NeedsOperator(
+                f"{target} may have rows of other sources too ({', '.join(others)}), and a reload"
+                " drops it with all its rows",
+                hint="with --accept-gap it does so, and loads what this source has; penstock verify"
+                " --repair with --source-config of each of the others then brings back its rows",
+            )
+    return (name, *sorted(group - {name}))
 
 
 @dataclass(slots=True)
@@ -96,10 +145,10 @@ class Told:
     hint: str = ""
 
 
-class StatementsOfOne(Statements):
-    """Executes the statements that change one table; no concern are those that change others."""
+class StatementsOfSome(Statements):
+    """Executes the statements that change some tables; no concern are those that change others."""
 
-    only: Name = ("", "")
+    only: frozenset[Name] = frozenset()
 
     def translate(
         self,
@@ -109,7 +158,7 @@ class StatementsOfOne(Statements):
         left_out: LeftOut,
     ) -> Translation:
         """Return what a statement comes to."""
-        if self.only not in self.tables_of(statement):
+        if self.only.isdisjoint(self.tables_of(statement)):
             return Translation((), kept)
         return super().translate(statement, kept, rulings, left_out)
 
@@ -143,16 +192,21 @@ class FollowFile:
 
 
 class Reload:
-    """One table's; begins at once, in a thread of its own."""
+    """Of one table, or all that go to one; begins at once, in a thread of its own."""
 
     def __init__(
-        self, here: Surroundings, table: LeftOutTable, server: str, suffix: int, growth: Growth
+        self,
+        here: Surroundings,
+        tables: Sequence[LeftOutTable],
+        server: str,
+        suffix: int,
+        growth: Growth,
     ) -> None:
         """`server` and `suffix` name the sub-directory of the relay log that the source is in."""
-        self.name, self.number = table.name, table.reload
+        self.names, self.number = frozenset(each.name for each in tables), tables[0].reload
         self.told = Told()
         self._here = here
-        self._label = table.label
+        self._label = tables[0].label
         self._server, self._suffix, self._growth = server, suffix, growth
         stem = f"{here.config.source_id}.reload-{self.number}"
         self._files = here.config.data_dir, stem
@@ -171,9 +225,10 @@ class Reload:
         if found is not None:
             return found.place
         state = StateFile(self._load_file).read()
+        if state is None or state.start is None:
+            return None
         # While it is loaded, its snapshot is no older than the first attempt's.
-        place = None if state is None else state.loaded.get(self.name, state.start)
-        return None if place is None else self._location(place)
+        return self._snapshot(state) if state.is_complete else self._location(state.start)
 
     def stop(self) -> None:
         """End it, in the middle of what it does; another process or another one goes on."""
@@ -219,7 +274,7 @@ class Reload:
         here, file = self._here, StateFile(self._load_file)
         state = file.read()
         if state is None:  # What is there of it downstream is old: it goes.
-            state = LoadState(source=self._source, epoch=self.number, begun=frozenset({self.name}))
+            state = LoadState(source=self._source, epoch=self.number, begun=self.names)
             file.write(state)
         if not state.is_complete:
             settings = here.config.load
@@ -228,7 +283,7 @@ class Reload:
                     is_replicated=here.rules.is_replicated, target=here.rules.target, online=None
                 ),
                 policy=here.rules.of_rows,
-                only=frozenset({self.name}),
+                only=self.names,
                 before_changes=self._wait_for_source,
                 readers=settings.readers,
                 rows_per_chunk=settings.rows_per_chunk,
@@ -242,14 +297,17 @@ class Reload:
                 is_stopped=self._stopped.is_set,
             )  # fmt: skip
             state = load.run(self._source, self.number)
-        return self._location(state.loaded[self.name])
+        return self._snapshot(state)
+
+    def _snapshot(self, state: LoadState) -> Location:
+        """Return where the snapshot was from which all tables were loaded."""
+        return max(self._location(state.loaded[name]) for name in self.names)
 
     def _location(self, place: BinlogPlace) -> Location:
         return Location(self._suffix, FileName.parse(place.file), place.position)
 
     def _wait_for_source(self, place: BinlogPlace) -> None:
         """Return once the source has read all before a snapshot, and it is still this table's."""
-        self._check_alone()
         progress, at = self._here.progress, self._location(place)
         self.told.state = f"waits until the source is at {at}"
         while True:
@@ -258,25 +316,21 @@ class Reload:
                 break
             if self._stopped.wait(_POLL_S):
                 raise Retryable("stopped")
+        self._check_whole()
         self.told.state = "loads"
 
-    def _check_alone(self) -> None:
-        """Raise `NeedsOperator` when other tables go where this one goes."""
-        rules = self._here.rules
-        target = rules.target(*self.name)
-        with self._here.address.session() as connection:
-            others = [
-                ".".join(name)
-                for name in server_tables(connection)
-                if name != self.name
-                and rules.is_replicated(*name)
-                and rules.target(*name) == target
-            ]
-        if others or (self._here.config.shard_mode and rules.router.is_routed(*self.name)):
-            raise NeedsOperator(
-                f"{'.'.join(target)} has rows of other tables too: {', '.join(others[:5]) or '?'}",
-                hint=f"mysql-source revoke {self._label} --accept-gap, then"
-                " penstock verify --repair with --source-config",
+    def _check_whole(self) -> None:
+        """Raise `Retryable` while the server has another table that goes where these go.
+
+        It is a new one: once the source is at its CREATE TABLE, the reload begins again with it.
+        """
+        here = self._here
+        others = siblings(here.config, here.rules, self.names) - self.names
+        if others:
+            names = ", ".join(".".join(name) for name in sorted(others)[:5])
+            raise Retryable(
+                f"{names} goes where {self._label} goes, and the source is not that far yet; if"
+                " this stays, ask for the reload again"
             )
 
     def _source_place(self) -> Location:
@@ -303,15 +357,16 @@ class Reload:
         with closing(Journal(folder / f"{stem}.journal")) as journal:
             settle(here.client.session, journal)
             tables = Tables(
-                here.client, here.client.session.schemas, here.rules, here.address, None
-            )
-            tables.only = self.name
+                here.client, here.client.session.schemas, here.rules, here.address, None,
+                merges=here.config.shard_mode == OPTIMISTIC,
+            )  # fmt: skip
+            tables.only = self.names
             parts = Parts(
                 client=here.client,
                 store=self._follow,
                 journal=journal,
                 tables=tables,
-                statements=here.statements(self.name),
+                statements=here.statements(self.names),
                 progress=Progress(rulings=here.progress.rulings),
                 source_id=self._source,
                 flavor=here.flavor,
@@ -347,14 +402,17 @@ class Reload:
     def _joined(self, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         """Bring in the rest, with the source stopped at `checkpoint`; the table is followed."""
         left_out = LeftOut(checkpoint.left_out)
-        found = left_out.of(self.name)
-        if found is None or found.reload != self.number or checkpoint.server != self._server:
+        tables = [each for each in left_out.tables if each.reload == self.number]
+        if {each.name for each in tables} != self.names or checkpoint.server != self._server:
             raise Retryable(f"{self._label} is reloaded by another number by now")
         self._read_up_to(checkpoint.place)
-        left_out.remove(self.name)
+        for each in tables:
+            left_out.remove(each.name)
+        label = ", ".join(each.label for each in tables)
+        rows, statements = sum(t.rows for t in tables), sum(t.statements for t in tables)
         return replace(checkpoint, left_out=left_out.tables), (
-            f"{self._label} is loaded anew and followed from {checkpoint.done} on: {found.rows}"
-            f" rows and {found.statements} statements that had been left out are in it\n"
+            f"{label} loaded anew and followed from {checkpoint.done} on: {rows} rows and"
+            f" {statements} statements that had been left out are in it\n"
         )
 
     def _remove_files(self) -> None:
@@ -370,14 +428,14 @@ class Reloads:
 
     here: Surroundings
     _running: Reload | None = None
-    _ended: dict[tuple[Name, int], Told] = field(default_factory=dict)
+    _ended: dict[int, tuple[frozenset[Name], Told]] = field(default_factory=dict)
 
     @property
     def told(self) -> Mapping[Name, Told]:
         """What the status page says, by table."""
+        found = {name: told for names, told in self._ended.values() for name in names}
         running = self._running
-        found = {name: told for (name, _), told in self._ended.items()}
-        return found if running is None else {**found, running.name: running.told}
+        return found if running is None else found | dict.fromkeys(running.names, running.told)
 
     @property
     def needed(self) -> Location | None:
@@ -387,26 +445,28 @@ class Reloads:
 
     def see(self, checkpoint: Checkpoint, growth: Growth) -> None:
         """Begin what a checkpoint asks for; end what it does not ask for any more."""
-        wanted = {(t.name, t.reload): t for t in checkpoint.left_out if t.reload}
-        self._ended = {key: told for key, told in self._ended.items() if key in wanted}
+        wanted: dict[int, list[LeftOutTable]] = {}
+        for table in sorted(checkpoint.left_out, key=lambda each: each.reload):
+            if table.reload:
+                wanted.setdefault(table.reload, []).append(table)
+        self._ended = {number: each for number, each in self._ended.items() if number in wanted}
         running = self._running
         if running is not None:
-            key = running.name, running.number
-            if key in wanted and running.told.state != "failed":
+            if running.number in wanted and running.told.state != "failed":
                 return
-            if key in wanted:
-                self._ended[key] = running.told
+            if running.number in wanted:
+                self._ended[running.number] = running.names, running.told
             self.stop()
-        for key, table in sorted(wanted.items(), key=lambda each: each[0][1]):
-            if key not in self._ended:
+        for number, tables in wanted.items():
+            if number not in self._ended:
                 suffix = checkpoint.place.suffix
-                self._running = Reload(self.here, table, checkpoint.server, suffix, growth)
+                self._running = Reload(self.here, tables, checkpoint.server, suffix, growth)
                 return
 
     def cancel(self, names: Sequence[Name]) -> None:
         """End the one of these tables, if it runs: it is to begin again."""
         running = self._running
-        if running is not None and running.name in names:
+        if running is not None and not running.names.isdisjoint(names):
             self.stop()
 
     def stop(self) -> None:

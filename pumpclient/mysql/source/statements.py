@@ -120,7 +120,12 @@ class Statements:
         """Return what is to be executed where tables are left out; raise `Refused`."""
         catalog = self._client.session.schemas.catalog()
         try:
-            found = judged(translation, left_out, lambda name: catalog.table(*name) is not None)
+            found = judged(
+                translation,
+                left_out,
+                lambda name: catalog.table(*name) is not None,
+                lambda name: self._rules.target(*name),
+            )
             pieces = [piece for piece in found.pieces if piece is not None]
             self._cascades.look_at(pieces, statement.dialect)
         except NeedsOperator as error:

@@ -263,7 +263,9 @@ class Syncer:
         progress.statement_place = place_of(statement)
         translation, verdict = self._decided(statement)
         pieces = [piece for piece in verdict.pieces if piece is not None]
-        self._reload_again(verdict.moved)
+        for name, number in verdict.joined:
+            self._left_out.begin(name, str(statement.end), number)
+        self._reload_again((*verdict.moved, *(name for name, _ in verdict.joined)))
         if pieces:
             self._barrier()
             origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
@@ -284,16 +286,19 @@ class Syncer:
             self._barrier()
 
     def _reload_again(self, names: Sequence[Name]) -> None:
-        """Let the reloads of tables that are renamed or dropped begin again: end them now."""
+        """Let the reloads of tables that come, are renamed or dropped begin again: end them now."""
         found = [self._left_out.of(name) for name in names]
-        tables = [each for each in found if each is not None and each.reload]
-        if not tables:
+        ended = dict.fromkeys(each.reload for each in found if each is not None and each.reload)
+        if not ended:
             return
+        reloads = self._checkpoint.reloads
+        numbers = {old: reloads + n for n, old in enumerate(ended, 1)}
+        tables = [each for each in self._left_out.tables if each.reload in numbers]
         self._parts.cancel_reload([each.name for each in tables])
-        for number, each in enumerate(tables, self._checkpoint.reloads + 1):
+        for each in tables:
             log.warning("the reload of %s begins again: a statement moves it", each.label)
-            self._left_out.change(replace(each, reload=number))
-        reloads = self._checkpoint.reloads + len(tables)
+            self._left_out.change(replace(each, reload=numbers[each.reload]))
+        reloads += len(numbers)
         self._checkpoint = replace(self._checkpoint, reloads=reloads)
         self._stopped.set()  # The next run begins them.
 

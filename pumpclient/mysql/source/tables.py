@@ -55,8 +55,8 @@ class Routed(Transcoder):
 class Tables:
     """The tables of one source, by what rows events say of them."""
 
-    only: tuple[str, str] | None = None
-    """The one table of the server whose rows are wanted; without it all that are replicated."""
+    only: frozenset[tuple[str, str]] | None = None
+    """The tables of the server whose rows are wanted; without it all that are replicated."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Tables:
     def choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
         """Return what reads the rows of a table as of now, None when nobody wants them."""
         schema, name = table_map.schema, table_map.table
-        if self.only is not None and (schema, name) != self.only:
+        if self.only is not None and (schema, name) not in self.only:
             return None
         if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
             return None

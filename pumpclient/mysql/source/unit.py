@@ -38,14 +38,14 @@ from pumpclient.mysql.source.overrides import (
     Edit,
     choices,
     decision,
-    table_reloaded,
     table_skipped,
+    tables_reloaded,
 )
 from pumpclient.mysql.source.parts import Parts, SyncOptions
 from pumpclient.mysql.source.progress import Progress
 from pumpclient.mysql.source.recovery import settle
 from pumpclient.mysql.source.relay_log import RelayLog
-from pumpclient.mysql.source.reload import Reloads, StatementsOfOne, Surroundings
+from pumpclient.mysql.source.reload import Reloads, StatementsOfSome, Surroundings, reload_group
 from pumpclient.mysql.source.start import first_checkpoint, without_relay
 from pumpclient.mysql.source.statements import Statements
 from pumpclient.mysql.source.syncer import Syncer
@@ -130,9 +130,13 @@ class SourceUnit:
         """Leave a table out from here on, durably; return what was noted."""
         return self.change(table_skipped(name, self._rules.is_replicated))
 
-    def reload_table(self, name: Name) -> str:
-        """Have a table loaded anew while the others go on; return what was noted."""
-        return self.change(table_reloaded(name, self._rules.is_replicated))
+    def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
+        """Have a table loaded anew while the others go on; return what was noted.
+
+        With it come all that are routed to where it is, see `reload_group`.
+        """
+        group = reload_group(self._config, self._rules, name, accepts_gap=accepts_gap)
+        return self.change(tables_reloaded(group))
 
     def asked(self, edit: Edit) -> Future[str]:
         """Have the checkpoint changed between two runs of the syncer; comes to what the edit says.
@@ -263,12 +267,13 @@ class SourceUnit:
             self.reloads.cancel(names)
 
     def _reloads_of(self, parts: Parts, cascades: Cascades) -> Reloads:
-        def statements(name: Name) -> Statements:
-            made = StatementsOfOne(
+        def statements(names: frozenset[Name]) -> Statements:
+            made = StatementsOfSome(
                 parts.client, self._rules, None, cascades,
                 database_collation=parts.tables.database_collation,
+                merges=self._config.shard_mode == OPTIMISTIC,
             )  # fmt: skip
-            made.only = name
+            made.only = names
             return made
 
         return Reloads(

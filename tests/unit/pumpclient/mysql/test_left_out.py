@@ -139,3 +139,24 @@ def test_rows_count_with_the_end_of_their_transaction_only() -> None:
     assert not tables.finish("a|000001.000001:100")
     figures = {each.name: (each.rows, each.events, each.is_whole) for each in tables.tables}
     assert figures == {T: (2, 1, True), U: (1, 0, False)}
+
+
+def test_a_table_that_is_created_where_a_reload_puts_others_joins_it() -> None:
+    def target(name: tuple[str, str]) -> tuple[str, str]:
+        return "shop", name[1].rstrip("0123456789")
+
+    def found(sql: str, tables: LeftOut) -> Verdict:
+        made = Translator(online=None).translate(sql, "shop", {})
+        return judged(made, tables, lambda name: name == ("shop", "t"), target)
+
+    joined = found("CREATE TABLE t2 (id INT)", left_out(("shop", "t1"), reload=7))
+    assert joined.pieces == (None,)
+    assert joined.joined == ((("shop", "t2"), 7),)
+    assert joined.counted == (("shop", "t2"),)
+    for sql, tables in (
+        ("CREATE TABLE u2 (id INT)", left_out(("shop", "t1"), reload=7)),
+        ("CREATE TABLE t2 (id INT)", left_out(("shop", "t1"))),
+        ("ALTER TABLE t2 ADD c INT", left_out(("shop", "t1"), reload=7)),
+    ):
+        assert not found(sql, tables).joined
+        assert len(sql_of(found(sql, tables))) == 1
