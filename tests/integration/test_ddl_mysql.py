@@ -8,11 +8,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from deploy.local.sql_server import SqlServer
 from penstock.ddl.foreign import spelled_for
 from penstock.ddl.syntax import Flavor
 from penstock.schema import DdlJob, DdlType, TableInfo
+from tests.kit.binlog_server import KINDS, MYSQL, on_servers
+from tests.kit.fix_mariadb import drop_user_databases
 from tests.unit.penstock.ddl_session import DdlSession
+from tests.unit.penstock.test_ddl_property import run
 
 HISTORY = Path(__file__).with_name("ddl_mysql.sql")
 _OURS = "table_schema = 'd'"
@@ -101,3 +108,20 @@ def test_a_mariadb_gets_of_a_mysqls_schema_what_it_can_have(mariadb_new: SqlServ
         for sql in lines():
             if not only_there.search(sql):
                 session.run(sql)
+
+
+@pytest.mark.parametrize("kind", on_servers(kinds=KINDS[1:]))
+def test_random_histories_leave_a_server_with_the_tracked_schema(
+    sink_server: SqlServer, kind: str
+) -> None:
+    flavor = Flavor.MYSQL if kind == MYSQL else Flavor.MARIADB
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.data())
+    def hold(data: st.DataObject) -> None:
+        drop_user_databases(sink_server)
+        session_says = "SET foreign_key_checks = 0, sql_mode = 'STRICT_ALL_TABLES'"
+        with closing(sink_server.connect(init_command=session_says)) as connection:
+            run(data, SpelledSession(connection, flavor))
+
+    hold()
