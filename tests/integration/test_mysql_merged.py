@@ -170,6 +170,7 @@ def conflicting(a: Shard, b: Shard, orders: Any) -> None:
     assert b.source.status()["lives"] > 1
 
 
+@pytest.mark.slow
 def test_a_table_that_several_sources_fill_is_whole_again_after_a_reload_and_a_repair(
     replica: Replica, shards: tuple[Shard, Shard]
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.kit.binlog_server import (
     MARIADB,
-    MYSQL,
     AnyBinlogServer,
     make_server,
     on_servers,
@@ -20,7 +19,7 @@ PACKET_BYTES_MAX = 1 << 20
 ROW_BYTES = PACKET_BYTES_MAX - 1024
 
 
-@pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))
+@pytest.fixture(scope="module", params=on_servers(MARIADB))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AnyBinlogServer]:

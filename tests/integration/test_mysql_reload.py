@@ -100,6 +100,7 @@ def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
     assert not list(rig.folder.glob("*.reload-*"))
 
 
+@pytest.mark.slow
 def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
@@ -124,9 +125,12 @@ def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
     ("statements", "reloaded"),
     [
         (["RENAME TABLE shop.bad TO shop.tmp, shop.t TO shop.bad, shop.tmp TO shop.t"], "shop.t"),
-        (["DROP TABLE shop.bad", "CREATE TABLE shop.bad (id INT PRIMARY KEY, w INT)",
-          "INSERT INTO shop.bad VALUES (1, 1)"], "shop.bad"),
-        (["TRUNCATE TABLE shop.bad", "INSERT INTO shop.bad VALUES (5, 'new')"], "shop.bad"),
+        pytest.param(
+            ["DROP TABLE shop.bad", "CREATE TABLE shop.bad (id INT PRIMARY KEY, w INT)",
+             "INSERT INTO shop.bad VALUES (1, 1)"], "shop.bad", marks=pytest.mark.slow),
+        pytest.param(
+            ["TRUNCATE TABLE shop.bad", "INSERT INTO shop.bad VALUES (5, 'new')"], "shop.bad",
+            marks=pytest.mark.slow),
     ],
     ids=["renamed", "dropped", "emptied"],
 )  # fmt: skip
@@ -221,6 +225,7 @@ def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_
     fresh.run(f"UPDATE {names[0]} SET v = 'later' WHERE id % 7 = 0")
     source.kill()
     source.start()
+    eventually(lambda: source.status().get("state") == "syncing", LONG_S)
     eventually(lambda: is_whole(source), LONG_S)
     fresh.run(*(f"DELETE FROM {name} WHERE id % 4 = 0" for name in names))
     source.catch_up(fresh)
@@ -231,6 +236,7 @@ def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_
     assert "begins again: a statement moves it" in source.text()
 
 
+@pytest.mark.slow
 def test_merged_tables_that_differ_are_not_loaded_anew_and_nothing_is_dropped(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:

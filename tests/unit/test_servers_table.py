@@ -61,6 +61,14 @@ FEATURES: dict[str, str | dict[str, str]] = {
     "test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load",
     "a reload that is killed": "test_mysql_reload.py::"
     "test_a_reload_that_is_killed_at_any_moment_brings_every_row_once",
+    "tables merged into one loaded anew together": "test_mysql_reload.py::test_tables_that_are_"
+    "merged_into_one_are_loaded_anew_together_with_one_that_comes_meanwhile",
+    "merged tables of two servers: a reload, then `verify`": "test_mysql_merged.py::test_a_table_"
+    "that_several_sources_fill_is_whole_again_after_a_reload_and_a_repair",
+    "every type and kind of key loaded, killed between": "test_mysql_load.py::"
+    "test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key",
+    "a load straight into the sink, killed, then the binlog": "test_mysql_load_sink.py::"
+    "test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_binlog_behind_it",
     "load and follow, killed between": "test_mysql_load_follow.py::"
     "test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are",
     "all column types, at random": {

@@ -199,11 +199,8 @@ def judged(
         if isinstance(statement, DropSchema):
             moved += [each.name for each in marks.tables if each.schema == statement.name]
         _check_likened(piece, statement, marks)
-        if isinstance(statement, (CreateTable, CreateLike)) and not marks.has(*names[0]):
-            number = reloads.get(target(names[0]))
-            if number:
-                joined.append((names[0], number))
-                marks.begin(names[0], "", number)
+        if isinstance(statement, (CreateTable, CreateLike)):
+            joined += _joined(names[0], reloads.get(target(names[0])), marks)
         if not any(marks.has(*name) for name in names):
             pieces.append(piece)
             if len(names) == 2 and any(marks.of(name) is not None for name in names):
@@ -222,6 +219,14 @@ def judged(
             pieces.append(None)
             counted.append(names[0])
     return Verdict(tuple(pieces), tuple(counted), tuple(renamed), tuple(moved), tuple(joined))
+
+
+def _joined(name: Name, reload: int | None, marks: LeftOut) -> list[tuple[Name, int]]:
+    """Leave a table out with those of a reload, if there is one and it is not left out."""
+    if reload is None or marks.has(*name):
+        return []
+    marks.begin(name, "", reload)
+    return [(name, reload)]
 
 
 class _Here:
