@@ -94,7 +94,7 @@ def column_type(c: ColumnInfo) -> str:
 def default_text(c: ColumnInfo) -> str | None:
     """The default as MariaDB spells it in information_schema."""
     if c.default is None:
-        return None if c.is_not_null else "NULL"
+        return None if c.is_not_null or ColumnFlag.AUTO_INCREMENT in c.flag else "NULL"
     if c.default_is_expr and c.default.startswith("NEXT VALUE FOR "):
         return f"nextval(`d`.`{c.default.rpartition(' ')[2]}`)"
     if c.default.startswith("CURRENT_TIMESTAMP"):

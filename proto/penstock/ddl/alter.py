@@ -15,13 +15,13 @@ from penstock.ddl.charsets import char_bytes_max, resolve
 from penstock.ddl.defaults import convert, default_of, origin_of
 from penstock.ddl.draft import Draft
 from penstock.ddl.draft_keys import DraftKey
-from penstock.ddl.lexer import Kind, read
+from penstock.ddl.lexer import Kind, Token, quote_name, read
 from penstock.ddl.operations import (
     Operation,
 )
 from penstock.ddl.shapes import LARGE_TYPES, TEXT_TYPES, large_type
-from penstock.ddl.syntax import ColumnDef, KeyDef, KeyPart, Place, Value, ValueKind
-from penstock.ddl.tables import check_primary
+from penstock.ddl.syntax import ColumnDef, Edit, KeyDef, KeyPart, Place, Value, ValueKind, edited
+from penstock.ddl.tables import check_primary, nullable_of
 from penstock.ddl.types import build_column
 from penstock.ddl.wishes import Wishes, gather
 from penstock.ddl.zero import zero_text
@@ -42,11 +42,14 @@ def altered(
     wishes = gather(draft, operations)
     _apply_options(draft, wishes, schema)
     names = _apply_columns(draft, wishes)
+    draft.columns = [
+        replace(c, flag=c.flag | ColumnFlag.NOT_NULL) if c.name.lower() in wishes.solid else c
+        for c in draft.columns
+    ]
     _apply_keys(draft, wishes, names)
     draft.add_keys(wishes.keys)
-    nullable = {d.name.lower() for d in wishes.changed.values() if d.not_null is False}
-    nullable |= {d.name.lower() for _, d in wishes.placed if d.not_null is False}
-    check_primary(draft, nullable)
+    defined = [*wishes.changed.values(), *(each for _, each in wishes.placed)]
+    check_primary(draft, nullable_of(defined))
     return draft.finish(), draft.implied
 
 
@@ -108,6 +111,7 @@ def _apply_columns(draft: Draft, wishes: Wishes) -> dict[str, str]:
     kept: list[ColumnInfo] = []
     moved: dict[str, ColumnInfo] = {}
     names: dict[str, str] = {}
+    defined_before = {c.id for c in draft.columns if c.name.lower() not in wishes.changed}
     for column in draft.columns:
         key = column.name.lower()
         if key in wishes.dropped:
@@ -121,7 +125,9 @@ def _apply_columns(draft: Draft, wishes: Wishes) -> dict[str, str]:
     for old, definition in wishes.placed:
         column = moved[old] if old is not None else _added(draft, wishes, definition)
         _insert(draft, kept, column, definition)
-    draft.columns = kept
+    draft.columns = [
+        _with_names(column, names) if column.id in defined_before else column for column in kept
+    ]
     return names
 
 
@@ -175,6 +181,8 @@ def _added(draft: Draft, wishes: Wishes, definition: ColumnDef) -> ColumnInfo:
     column = _as_converted(draft, wishes, column)
     if column.name.lower() in primary:
         column = replace(column, flag=column.flag | ColumnFlag.NOT_NULL)
+    if column.name.lower() in wishes.defaults:
+        column = _with_default(draft, column, wishes.defaults[column.name.lower()])
     return replace(column, origin_default=origin_of(column))
 
 
@@ -195,18 +203,16 @@ def _insert(
 
 
 def _check_generated(draft: Draft, wishes: Wishes) -> None:
-    """Refuse to drop or rename what a generated column that stays is computed from."""
+    """Refuse to drop what a generated column that stays is computed from."""
     for definition in (*wishes.changed.values(), *(each for _, each in wishes.placed)):
         names = names_in(definition.generated) if definition.generated else set()
         draft.check_bounds(f"column {definition.name!r}", names)
-    leaving = set(wishes.dropped) | set(wishes.renamed)
-    leaving |= {old for old, d in wishes.changed.items() if d.name.lower() != old}
     for column in draft.columns:
         key = column.name.lower()
         expression = column.generated_expr
         if not expression or key in wishes.dropped or key in wishes.changed:
             continue
-        lost = leaving & names_in(expression)
+        lost = wishes.dropped & names_in(expression)
         if lost:
             raise draft.refuse(
                 f"column {min(lost)!r} is part of the generated column {column.name!r}",
@@ -216,12 +222,26 @@ def _check_generated(draft: Draft, wishes: Wishes) -> None:
 
 def names_in(expression: str) -> set[str]:
     """Return the names in an expression that are no functions, in lower case."""
-    tokens = read(expression).tokens
-    return {
-        token.text.lower()
-        for token, after in pairwise(tokens)
+    return {token.text.lower() for token in _name_tokens(expression)}
+
+
+def _name_tokens(expression: str) -> list[Token]:
+    return [
+        token
+        for token, after in pairwise(read(expression).tokens)
         if token.kind in (Kind.WORD, Kind.QUOTED) and after.text != "("
-    }
+    ]
+
+
+def _with_names(column: ColumnInfo, names: dict[str, str]) -> ColumnInfo:
+    """Return a generated column over columns under their new names, as MariaDB renames them."""
+    edits = [
+        Edit(token.start, token.end, quote_name(new))
+        for token in _name_tokens(column.generated_expr)
+        if (new := names.get(token.text.lower(), "")).lower() not in ("", token.text.lower())
+    ]
+    text = column.generated_expr
+    return replace(column, generated_expr=edited(text, 0, len(text), edits)) if edits else column
 
 
 def _replaced(draft: Draft, wishes: Wishes, names: dict[str, str]) -> set[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import NoReturn
 
 from penstock.ddl.encodings import charset_named, literal_in
-from penstock.ddl.lexer import Kind, Source, Token
+from penstock.ddl.lexer import Kind, Source, Token, quote_text
 from penstock.ddl.syntax import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
 from penstock.ddl.words import RESERVED
 from penstock.errors import NeedsOperator
 
 NAME_CHARS_MAX = 64
+COMMENT_MAX, TABLE_COMMENT_MAX = 1024, 2048
+"""Characters; a server whose sql_mode is lax cuts what is longer, any other refuses it."""
 _RAW = {Kind.HEX: ValueKind.HEX, Kind.BITS: ValueKind.BITS}
 _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
 _BARE_CALLS = (
@@ -176,6 +178,15 @@ class Cursor:
         text = ""
         while self.token.kind is Kind.STRING:
             text += self.next().text
+        return text
+
+    def comment(self, longest: int = COMMENT_MAX) -> str:
+        """Read a comment and cut it as a server does."""
+        start = self.token.start
+        text = self.string()
+        if len(text) > longest:
+            text = text[:longest]
+            self.edits.append(Edit(start, self.last_end, quote_text(text)))
         return text
 
     def names(self) -> tuple[str, ...]:

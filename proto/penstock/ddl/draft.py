@@ -277,11 +277,10 @@ class Draft:
 
     def _check_auto_increment(self, indexes: Sequence[IndexInfo]) -> None:
         counting = [c for c in self.columns if ColumnFlag.AUTO_INCREMENT in c.flag]
-        leading = {index.columns[0].offset for index in indexes}
-        if len(counting) > 1 or any(c.offset not in leading for c in counting):
-            raise self.refuse(
-                "an AUTO_INCREMENT column out of place", "one per table, and first in some key"
-            )
+        # It leads a key but with MyISAM and its like, which count for each value before it.
+        keyed = {part.offset for index in indexes for part in index.columns}
+        if len(counting) > 1 or any(c.offset not in keyed for c in counting):
+            raise self.refuse("an AUTO_INCREMENT column out of place", "one per table, in a key")
 
     def _is_handle(self, primary: IndexInfo) -> bool:
         column = self.columns[primary.columns[0].offset]

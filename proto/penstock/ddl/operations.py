@@ -129,6 +129,13 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
+class AddPeriod:
+    """ADD PERIOD FOR a name of one's own, which makes its columns NOT NULL."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionBy:
     """PARTITION BY, with the partitions' names as far as they are known; () removes them."""
 
@@ -159,6 +166,7 @@ Operation: TypeAlias = (
     | SetOptions
     | Convert
     | Untracked
+    | AddPeriod
     | Partitions
     | PartitionBy
     | Versioning

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from penstock.ddl import parse_alter, versioning
 from penstock.ddl.cursor import Cursor
-from penstock.ddl.lexer import Source, read
+from penstock.ddl.lexer import Kind, Source, read
 from penstock.ddl.operations import AddKey, DropKey, DropPrimary
 from penstock.ddl.parse_columns import (
     read_charset,
@@ -332,7 +332,9 @@ def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
 
 def _alter(cur: Cursor) -> Statement:
     if cur.take_any("DATABASE", "SCHEMA"):
-        starts = cur.is_word("DEFAULT") or cur.is_word("COLLATE") or cur.is_word("CHARSET")
+        starts = cur.token.upper in ("DEFAULT", "COLLATE", "CHARSET") or (
+            cur.is_word("COMMENT") and (cur.peek().kind is Kind.STRING or cur.peek().text == "=")
+        )
         name = None if starts or cur.is_word("CHARACTER", "SET") else cur.schema_name()
         before = cur.at
         charset = _schema_options(cur)

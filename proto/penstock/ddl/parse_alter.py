@@ -15,6 +15,7 @@ from penstock.ddl.cursor import Cursor
 from penstock.ddl.operations import (
     AddColumns,
     AddKey,
+    AddPeriod,
     ChangeColumn,
     Convert,
     DropColumn,
@@ -77,7 +78,7 @@ def alter_table(cur: Cursor) -> AlterTable:
 
 def _part(cur: Cursor) -> Part:
     start, edits, foreign = cur.token.start, len(cur.edits), len(cur.foreign)
-    operation = versioning.take_operation(cur) or _operation(cur)
+    operation = versioning.take_operation(cur) or _period(cur) or _operation(cur)
     is_dropped = isinstance(operation, Versioning)
     if versioning.is_of_period(cur, operation):
         operation, is_dropped = Untracked(tuning=True), True
@@ -90,11 +91,12 @@ def _part(cur: Cursor) -> Part:
 def _grouped(cur: Cursor) -> list[Part]:
     """Read ADD (column, key, …) as operations of their own, and write it so; else nothing.
 
-    Columns alone stay one operation.
+    Columns alone stay one operation, unless some of them may be there already.
     """
     begun, opened = cur.at, cur.token.start
     _ = cur.take("ADD") and cur.take("COLUMN")
-    if cur.at == begun or not cur.take_sign("(") or not _has_key(cur):
+    absent = cur.at > begun and cur.take("IF", "NOT", "EXISTS")
+    if cur.at == begun or not cur.take_sign("(") or not (absent or _has_key(cur)):
         cur.at = begun
         return []
     cur.edits.append(Edit(opened, cur.last_end, "ADD "))
@@ -103,7 +105,10 @@ def _grouped(cur: Cursor) -> list[Part]:
         start = cur.token.start
         if parts:
             cur.edits.append(Edit(start, start, "ADD "))
-        operation = _added_key(cur, start) if at_key(cur) else AddColumns((read_column(cur),))
+        if at_key(cur):
+            operation = _added_key(cur, start)
+        else:
+            operation = AddColumns((replace(read_column(cur), if_not_exists=absent),))
         if versioning.is_of_period(cur, operation):
             cur.refuse("ADD (…) with ROW START or ROW END and keys", "add them one by one")
         parts.append(Part(operation, start if parts else opened, cur.last_end))
@@ -123,6 +128,23 @@ def _has_key(cur: Cursor) -> bool:
         found = is_next and at_key(cur)
     cur.at = begun
     return found
+
+
+def _period(cur: Cursor) -> Operation | None:
+    """Read ADD or DROP PERIOD FOR a name of one's own, which only MariaDB has."""
+    begun, start = cur.at, cur.token.start
+    verb = cur.take_any("ADD", "DROP")
+    if not verb or not cur.take("PERIOD"):
+        cur.at = begun
+        return None
+    _ = cur.take("IF", "NOT", "EXISTS") or cur.take("IF", "EXISTS")
+    if not cur.take("FOR"):
+        cur.at = begun
+        return None
+    cur.name()
+    columns = cur.names() if verb == "ADD" else ()
+    cur.lacks(Flavor.MYSQL, start, "PERIOD FOR")
+    return AddPeriod(columns) if columns else Untracked()
 
 
 def _added_key(cur: Cursor, start: int) -> Operation:
@@ -164,19 +186,22 @@ def _add(cur: Cursor) -> Operation:
     cur.expect_sign("(")
     columns: list[ColumnDef] = []
     while not columns or cur.take_sign(","):
-        columns.append(replace(read_column(cur), if_not_exists=absent))
+        columns.append(read_column(cur))
     cur.expect_sign(")")
     return AddColumns(tuple(columns))
 
 
 def _drop(cur: Cursor) -> Operation:
+    start = cur.token.start
+    if cur.take("CONSTRAINT", "PRIMARY", "KEY"):  # MariaDB's.
+        cur.edits.append(Edit(start, cur.last_end, "PRIMARY KEY"))
+        return DropPrimary()
     if cur.take("PRIMARY", "KEY"):
         return DropPrimary()
     if cur.take("FOREIGN", "KEY"):
         cur.kept_if("IF", "EXISTS")
         cur.name()
         return Untracked()
-    start = cur.token.start
     if cur.take("CHECK"):
         # MariaDB and MySQL agree on DROP CONSTRAINT only.
         cur.edits.append(Edit(start, cur.last_end, "CONSTRAINT"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.ddl import versioning
-from penstock.ddl.cursor import Cursor
+from penstock.ddl.cursor import TABLE_COMMENT_MAX, Cursor
 from penstock.ddl.lexer import Kind
 from penstock.ddl.parse_keys import enforcement, reference
 from penstock.ddl.shapes import GEOMETRIES, NATIVE
@@ -215,18 +215,15 @@ def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
         column = replace(column, not_null=True, auto_increment=True, keys=(serial,))
     nulls: list[Edit] = []
     while True:
-        start = cur.token.start
-        is_null = cur.is_word("NULL")
+        start, is_null = cur.token.start, cur.is_word("NULL")
         more = _column_attribute(cur, column)
         if more is None:
-            break
+            return column
         nulls += [Edit(start, cur.last_end, "")] if is_null and not column.generated else []
+        if more.auto_increment and not column.auto_increment:
+            # Old dumps have NULL before it: the column has no NULLs all the same.
+            cur.edits += nulls
         column = more
-    if column.auto_increment and column.not_null is False:
-        # Old dumps have it: the column has no NULLs all the same.
-        cur.edits += nulls
-        column = replace(column, not_null=True)
-    return column
 
 
 def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
@@ -248,9 +245,9 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
         _same_decimals(cur, column, now, now_start)
         return replace(column, on_update_now=True)
     if cur.take("AUTO_INCREMENT"):
-        return replace(column, auto_increment=True)
+        return replace(column, auto_increment=True, not_null=True)
     if cur.take("COMMENT"):
-        return replace(column, comment=cur.string())
+        return replace(column, comment=cur.comment())
     if cur.take("COLLATE"):
         if cur.take("DEFAULT"):
             cur.drop_text(start)
@@ -377,7 +374,8 @@ def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
     start = cur.token.start
     if cur.take("COMMENT"):
         cur.take_sign("=")
-        return replace(options, comment=cur.string(), end=cur.last_end)
+        comment = cur.comment(TABLE_COMMENT_MAX)
+        return replace(options, comment=comment, end=cur.last_end)
     if cur.take("DATA", "DIRECTORY") or cur.take("INDEX", "DIRECTORY"):
         # Paths of one server mean nothing on another.
         cur.take_sign("=")

@@ -32,9 +32,10 @@ def read_key(cur: Cursor) -> KeyDef:
         is_remark = enforcement(cur)
         return KeyDef(name=constraint, parts=(), is_check=True, is_remark=is_remark)
     if cur.take("PRIMARY", "KEY"):
+        absent = cur.if_not_exists()
         if cur.is_name() and not cur.is_word("USING"):
             cur.name()
-        return _key_body(cur, KeyDef(name=None, parts=(), primary=True))
+        return _key_body(cur, KeyDef(name=None, parts=(), primary=True, if_not_exists=absent))
     if cur.take("FOREIGN", "KEY"):
         return _foreign_key(cur, constraint)
     kind_start = cur.token.start
@@ -124,6 +125,8 @@ def _key_part(cur: Cursor) -> KeyPart:
         cur.take_any("ASC", "DESC")
         return KeyPart(name="", is_expression=True)
     name, length = cur.name(), -1
+    if cur.is_word("WITHOUT", "OVERLAPS"):
+        cur.refuse("keys WITHOUT OVERLAPS", "leave the table out, or make it a key over both ends")
     if cur.take_sign("("):
         length = cur.integer()
         cur.expect_sign(")")
@@ -144,7 +147,7 @@ def index_options(cur: Cursor) -> None:
             cur.take_sign("=")
             cur.integer()
         elif cur.take("COMMENT"):
-            cur.string()
+            cur.comment()
         elif cur.take("WITH", "PARSER"):
             # A plugin of one server; rows are the same without it.
             cur.name()

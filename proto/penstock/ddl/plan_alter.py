@@ -29,7 +29,7 @@ from penstock.ddl.partitioning import partitioned
 from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits, implied_edits
 from penstock.ddl.syntax import Edit, TableRef, edited
 from penstock.ddl.versioning import versioned
-from penstock.ddl.wishes import skipped
+from penstock.ddl.wishes import live_parts
 from penstock.errors import NeedsOperator
 from penstock.schema import DdlType, SchemaInfo, TableInfo
 
@@ -71,8 +71,7 @@ class AlterPlan:
 
 def plan_alter(before: TableInfo, schema: SchemaInfo, parts: Sequence[Part]) -> AlterPlan | None:
     """Return what the operations come to, None if that is nothing."""
-    live = tuple(p for p in parts if not skipped(before, p.operation))
-    period, live = versioned(before, live)
+    period, live = versioned(before, live_parts(before, parts))
     operations = [_tracked(before, p.operation) for p in live]
     if period == before.period and all(isinstance(o, Untracked) and o.tuning for o in operations):
         return None

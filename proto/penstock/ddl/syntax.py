@@ -156,6 +156,13 @@ class KeyDef:
     """A CHECK that is NOT ENFORCED."""
 
     @property
+    def wanted_name(self) -> str:
+        """The name that IF NOT EXISTS asks for, "" where no key can have it."""
+        if self.primary:
+            return "PRIMARY"
+        return self.name or ("" if self.implied else self.parts[0].name)
+
+    @property
     def is_over_expression(self) -> bool:
         """True when only the server that runs it knows what the key holds."""
         return any(part.is_expression for part in self.parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.ddl.charsets import resolve
@@ -9,7 +10,7 @@ from penstock.ddl.draft import Draft
 from penstock.ddl.operations import PartitionBy
 from penstock.ddl.partitioning import partitioned
 from penstock.ddl.statements import CreateTable
-from penstock.ddl.syntax import KeyDef
+from penstock.ddl.syntax import ColumnDef, KeyDef
 from penstock.ddl.types import build_column
 from penstock.schema import SchemaInfo, TableInfo
 
@@ -28,14 +29,11 @@ def create_table(
         period=statement.period,
     )
     draft = Draft(table=table)
-    nullable = set()
     for column in statement.columns:
         built = build_column(column, draft.new_column_id(), (charset, collate))
         draft.columns.append(built)
-        if column.not_null is False:
-            nullable.add(column.name.lower())
     draft.add_keys(statement.keys)
-    check_primary(draft, nullable)
+    check_primary(draft, nullable_of(statement.columns))
     parts = PartitionBy(statement.partitions)
     return partitioned(draft.finish(), (parts,)), draft.implied
 
@@ -43,6 +41,11 @@ def create_table(
 def emptied(table: TableInfo) -> TableInfo:
     """Return the table without what only older rows need."""
     return replace(table, columns=tuple(replace(c, origin_default=None) for c in table.columns))
+
+
+def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
+    """Return the columns that are written as NULL; what counts has no NULLs in a primary key."""
+    return {c.name.lower() for c in columns if c.not_null is False and not c.auto_increment}
 
 
 def check_primary(draft: Draft, nullable: set[str]) -> None:

@@ -23,6 +23,8 @@ from penstock.ddl.syntax import ColumnDef, TypeSpec, ValueKind
 from penstock.errors import NeedsOperator
 from penstock.schema import ColumnFlag, ColumnInfo, MysqlType
 
+_COUNTING = frozenset({*INTEGERS, "SERIAL", "FLOAT", "DOUBLE"})
+
 
 def build_column(column: ColumnDef, column_id: int, inherited: tuple[str, str]) -> ColumnInfo:
     """Return the column as the catalog keeps it, at offset 0 and without key flags.
@@ -61,8 +63,8 @@ def _check_attributes(column: ColumnDef) -> None:
         column.default is not None or column.auto_increment or column.on_update_now
     ):
         raise refuse(column, "a generated column has no default", "leave the default out")
-    if column.auto_increment and spec.name not in {*INTEGERS, "SERIAL"}:
-        raise refuse(column, f"{spec.name} AUTO_INCREMENT", "make it an integer column")
+    if column.auto_increment and spec.name not in _COUNTING:
+        raise refuse(column, f"{spec.name} AUTO_INCREMENT", "make it a number")
     if column.auto_increment and column.default is not None:
         raise refuse(column, "AUTO_INCREMENT with a default", "leave the default out")
     if column.on_update_now and spec.name not in ("DATETIME", "TIMESTAMP"):
@@ -96,7 +98,7 @@ def _charset(spec: TypeSpec, inherited: tuple[str, str]) -> tuple[str, str]:
 def _flags(column: ColumnDef, tp: MysqlType, charset: str) -> ColumnFlag:
     spec = column.type
     wanted = {
-        ColumnFlag.NOT_NULL: bool(column.not_null) or column.auto_increment,
+        ColumnFlag.NOT_NULL: bool(column.not_null),
         ColumnFlag.UNSIGNED: spec.unsigned or spec.name in ("SERIAL", "BIT", "YEAR"),
         ColumnFlag.ZEROFILL: spec.zerofill or spec.name == "YEAR",
         ColumnFlag.AUTO_INCREMENT: column.auto_increment,

@@ -9,12 +9,14 @@ from penstock.ddl.draft import Draft
 from penstock.ddl.operations import (
     AddColumns,
     AddKey,
+    AddPeriod,
     ChangeColumn,
     Convert,
     DropColumn,
     DropKey,
     DropPrimary,
     Operation,
+    Part,
     RenameColumn,
     RenameKey,
     SetDefault,
@@ -32,10 +34,13 @@ class Wishes:
     changed: dict[str, ColumnDef] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, Value | None] = field(default_factory=dict)
+    """Of columns that come by the same statement, too."""
     placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
     keys: list[KeyDef] = field(default_factory=list)
     keys_dropped: set[str] = field(default_factory=set)
     keys_renamed: dict[str, str] = field(default_factory=dict)
+    solid: set[str] = field(default_factory=set)
+    """Columns that become NOT NULL, by the names that they have then."""
     convert: Convert | None = None
     options: list[SetOptions] = field(default_factory=list)
 
@@ -46,6 +51,9 @@ def gather(draft: Draft, operations: Sequence[Operation]) -> Wishes:
     touched: list[str] = []
     for operation in operations:
         touched += _sort_in(draft, wishes, operation)
+    added = {column.name.lower() for old, column in wishes.placed if old is None}
+    for name in wishes.defaults.keys() - added:
+        _known_column(draft, name)
     twice = {t for t in touched if touched.count(t) > 1}
     if twice:
         raise draft.refuse(f"{min(twice)} is changed twice", "use two statements")
@@ -73,8 +81,10 @@ def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
             wishes.renamed[_known_column(draft, old)] = new
             return [f"column {old.lower()}"]
         case SetDefault(name, default):
-            wishes.defaults[_known_column(draft, name)] = default
+            wishes.defaults[name.lower()] = default
             return [f"column {name.lower()}"]
+        case AddPeriod(columns=names):
+            wishes.solid |= {name.lower() for name in names}
         case Convert():
             wishes.convert = operation
             return ["the character set"]
@@ -115,17 +125,50 @@ def _known_key(draft: Draft, name: str) -> str:
     return name.lower()
 
 
-def skipped(table: TableInfo, operation: Operation) -> bool:
-    """Return whether IF [NOT] EXISTS makes an operation come to nothing."""
+def live_parts(table: TableInfo, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the operations without those that IF [NOT] EXISTS makes come to nothing."""
+    live: list[Part] = []
+    done: set[tuple[str, str]] = set()
+    for part in parts:
+        effect = _effect(part.operation)
+        if _skipped(table, part.operation) or (effect in done and _is_lenient(part.operation)):
+            continue
+        live.append(part)
+        done |= {effect} if effect is not None else set()
+    return tuple(live)
+
+
+def _effect(operation: Operation) -> tuple[str, str] | None:
+    """Return what comes or goes by an operation, None if that is nothing, or several things."""
+    match operation:
+        case AddColumns((column,)):
+            return "ADD COLUMN", column.name.lower()
+        case DropColumn(name):
+            return "DROP COLUMN", name.lower()
+        case AddKey(key):
+            return "ADD KEY", key.wanted_name.lower()
+        case DropKey(name):
+            return "DROP KEY", name.lower()
+    return None
+
+
+def _is_lenient(operation: Operation) -> bool:
+    match operation:
+        case AddColumns((column,)):
+            return column.if_not_exists
+        case AddKey(key):
+            return key.if_not_exists
+        case DropColumn() | DropKey():
+            return operation.if_exists
+    return False
+
+
+def _skipped(table: TableInfo, operation: Operation) -> bool:
+    """Tell whether the table as it is makes an operation with IF [NOT] EXISTS come to nothing."""
     draft = Draft.of(table)
     match operation:
         case AddColumns(columns):
-            known = [c.if_not_exists and draft.column(c.name) is not None for c in columns]
-            if any(known) and not all(known):
-                raise draft.refuse(
-                    "some of the columns in ADD IF NOT EXISTS (…) exist", "add them one by one"
-                )
-            return all(known)
+            return all(c.if_not_exists and draft.column(c.name) is not None for c in columns)
         case (
             DropColumn(name, if_exists=True)
             | ChangeColumn(name, if_exists=True)
@@ -139,7 +182,7 @@ def skipped(table: TableInfo, operation: Operation) -> bool:
             is_there = draft.key(name) is not None or draft.has_expression(name)
             return not is_there and not operation.lenient
         case AddKey(key):
-            name = key.name or ""
+            name = key.wanted_name
             is_there = draft.key(name) is not None or draft.has_expression(name)
             return key.if_not_exists and is_there
     return False

@@ -1,5 +1,7 @@
 import pytest
 
+from penstock.ddl.foreign import spelled_for
+from penstock.ddl.syntax import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema import ColumnFlag, DdlType, MysqlType, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession, check_invariants
@@ -266,11 +268,73 @@ def test_a_dropped_column_of_a_wider_unique_index_is_refused() -> None:
 
 def test_what_a_generated_column_needs_stays() -> None:
     session = DdlSession("CREATE TABLE t (a INT, `b` INT, c INT AS (abs(a) + `B`), f INT)")
-    for operation in ("DROP a", "RENAME COLUMN b TO x", "CHANGE a z INT"):
+    for column in "ab":
         with pytest.raises(NeedsOperator, match="generated column"):
-            session.run(f"ALTER TABLE t {operation}")
+            session.run(f"ALTER TABLE t DROP {column}")
     session.run("ALTER TABLE t DROP c, DROP a", "ALTER TABLE t RENAME COLUMN f TO abs")
     assert names(session.table()) == ["b", "abs"]
+
+
+def test_a_generated_column_is_over_its_columns_under_their_new_names() -> None:
+    session = DdlSession("CREATE TABLE t (net INT, vat INT, total INT AS (abs(net) + `VAT`))")
+    session.run("ALTER TABLE t RENAME COLUMN vat TO `v a t`, CHANGE net base BIGINT")
+    assert session.table().columns[2].generated_expr == "abs(`base`) + `v a t`"
+    session.run("ALTER TABLE t RENAME COLUMN base TO `v a t`, RENAME COLUMN `v a t` TO base")
+    assert session.table().columns[2].generated_expr == "abs(`v a t`) + `base`"
+
+
+@pytest.mark.parametrize(
+    ("operations", "runs"),
+    [
+        ("ADD KEY IF NOT EXISTS (a)", None),
+        ("ADD UNIQUE IF NOT EXISTS (A, b)", None),
+        ("ADD PRIMARY KEY IF NOT EXISTS (a)", None),
+        ("ADD KEY IF NOT EXISTS (b)", "ADD KEY  (b)"),
+        ("ADD KEY k (b), ADD KEY IF NOT EXISTS k (b)", "ADD KEY k (b)"),
+        ("DROP KEY a, DROP KEY IF EXISTS a", "DROP KEY a"),
+        ("DROP COLUMN b, DROP COLUMN IF EXISTS b", "DROP COLUMN b"),
+        ("ADD c INT, ADD COLUMN IF NOT EXISTS c INT", "ADD c INT"),
+        ("ADD COLUMN IF NOT EXISTS (b INT, c INT, d INT)", "ADD c INT, ADD d INT"),
+        ("ADD IF NOT EXISTS (a INT, b INT)", None),
+    ],
+)
+def test_what_is_there_or_gone_by_then_comes_to_nothing_where_that_is_allowed(
+    operations: str, runs: str | None
+) -> None:
+    session = DdlSession("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, KEY (a))")
+    jobs = session.run(f"ALTER TABLE t {operations}")
+    assert [job.query for job in jobs] == ([f"ALTER TABLE `t` {runs}"] if runs else [])
+
+
+def test_a_column_that_comes_may_get_its_default_by_the_same_statement() -> None:
+    session = DdlSession("CREATE TABLE t (a INT)")
+    session.run(
+        "ALTER TABLE t ADD b INT NOT NULL, ALTER b SET DEFAULT 3,"
+        " ADD c INT NOT NULL DEFAULT 2, ALTER COLUMN c DROP DEFAULT"
+    )
+    _, b, c = session.table().columns
+    assert (b.default, b.origin_default) == ("3", "3")
+    assert (c.default, c.origin_default) == (None, "0")
+    with pytest.raises(NeedsOperator, match="'e' does not exist"):
+        session.run("ALTER TABLE t ADD d INT, ALTER e SET DEFAULT 3")
+
+
+def test_a_period_makes_its_columns_not_null() -> None:
+    session = DdlSession("CREATE TABLE t (a DATE, z DATE)")
+    session.run("ALTER TABLE t CHANGE a since DATE, ADD PERIOD FOR stay (since, z)")
+    assert [c.is_not_null for c in session.table().columns] == [True, True]
+    jobs = session.run("ALTER TABLE t DROP PERIOD IF EXISTS FOR stay")
+    assert jobs[0].query == "ALTER TABLE `t` DROP PERIOD IF EXISTS FOR stay"
+    assert not spelled_for(Flavor.MYSQL, jobs[0].query).sql
+    session.run("ALTER TABLE t ADD period INT")
+    assert names(session.table()) == ["since", "z", "period"]
+
+
+def test_the_primary_key_goes_by_marias_name_for_it_too() -> None:
+    session = DdlSession("CREATE TABLE t (a INT PRIMARY KEY, b INT)")
+    (job,) = session.run("ALTER TABLE t DROP CONSTRAINT PRIMARY KEY, ADD PRIMARY KEY (b)")
+    assert job.query == "ALTER TABLE `t` DROP PRIMARY KEY, ADD PRIMARY KEY (b)"
+    assert keys(session.table()) == {}
 
 
 def test_a_fulltext_index_over_text_survives_other_changes() -> None:
