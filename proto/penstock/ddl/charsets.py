@@ -91,11 +91,12 @@ def our_own(charset: str) -> str:
 def resolve(given: Charset, inherited: tuple[str, str]) -> tuple[str, str]:
     """Return (character set, collation) for what was written and what would be inherited.
 
-    An unknown set, or a collation of another set, raises NeedsOperator.
+    COLLATE DEFAULT is the collation that servers were built with. An unknown set, or a collation
+    of another set, raises NeedsOperator.
     """
     charset, collate = given.charset, given.collate
-    if charset is None and collate is None:
-        return inherited
+    if given.says_nothing:
+        return (inherited[0], built_in(inherited[0])) if given.collate_is_default else inherited
     if charset is None:
         assert collate is not None
         collate = full_name(collate, inherited[0])

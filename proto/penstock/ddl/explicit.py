@@ -5,6 +5,7 @@
     CHARACTER SET x, anywhere      … COLLATE what the session takes for x
     CREATE TABLE t (…)             the same, for the catalog knows its database's; a database that
                                    it does not know as the server does has to be asked for
+    CHARACTER SET DEFAULT          MariaDB: … COLLATE DEFAULT, which is what it was built with
 
 What is explicit already stays as it is, so that writing it out twice does no harm.
 """
@@ -15,11 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.ddl.charsets import built_in
+from penstock.ddl.collations import charset_of_collation
 from penstock.ddl.operations import AddColumns, ChangeColumn, Convert, Operation, SetOptions
 from penstock.ddl.parse import parse
-from penstock.ddl.spelling import CollationOf, collate_edits, column_edits
+from penstock.ddl.spelling import collate_edits, column_edits
 from penstock.ddl.statements import AlterSchema, AlterTable, CreateSchema, CreateTable, Statement
-from penstock.ddl.syntax import Charset, Edit, TableRef, edited
+from penstock.ddl.syntax import Charset, ColumnDef, Edit, TableRef, edited
+from penstock.errors import NeedsOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,9 @@ class SessionCollations:
     """collation_server; None where nobody told."""
     by_charset: Mapping[str, str] = field(default_factory=dict)
     """The collations of character sets, where they are not those that servers were built with."""
+    is_reset: bool = False
+    """CHARACTER SET DEFAULT takes the collation of a set that the server was built with, and not
+    the schema's: MariaDB's way."""
 
     def of(self, charset: str) -> str:
         """Return the collation of a character set that is written without one."""
@@ -63,35 +69,72 @@ def _edits(
 ) -> Iterator[Edit]:
     match statement:
         case CreateSchema(charset=given):
-            if _says_nothing(given) and session.server is not None:
+            if given.says_nothing and session.server is not None:
                 # The character set follows from it.
-                yield Edit(statement.end, statement.end, f" COLLATE {session.server}")
+                taken = _as_server(session) if _is_default(given) else session.server
+                yield Edit(statement.end, statement.end, f" COLLATE {taken}")
             yield from collate_edits(given, session.of)
         case AlterSchema(charset=given):
-            yield from collate_edits(given, session.of)
+            if given.is_default and given.says_nothing:
+                yield Edit(statement.end, statement.end, f" COLLATE {_as_server(session)}")
+            yield from _collations(given, session)
         case CreateTable(options=options):
-            if _says_nothing(options.charset) and (own := database(statement.ref)) is not None:
+            given = options.charset
+            if given.says_nothing and (own := database(statement.ref)) is not None:
+                own = built_in(charset_of_collation(own)) if _is_default(given) else own
                 yield Edit(options.end, options.end, f" COLLATE={own}")
-            yield from collate_edits(options.charset, session.of)
+            else:
+                yield from _collations(given, session)
             for column in statement.columns:
-                yield from column_edits(column, session.of)
+                yield from _of_column(column, session)
         case AlterTable():
             for part in statement.parts:
-                yield from _of_operation(part.operation, session.of)
+                yield from _of_operation(part.operation, session)
 
 
-def _says_nothing(given: Charset) -> bool:
-    return given.charset is None and given.collate is None
+def _is_default(given: Charset) -> bool:
+    return given.is_default or given.collate_is_default
 
 
-def _of_operation(operation: Operation, collation_of: CollationOf) -> Iterator[Edit]:
+def _as_server(session: SessionCollations) -> str:
+    if session.server is None or session.by_charset:
+        raise _unclear()
+    return built_in(charset_of_collation(session.server))
+
+
+def _unclear() -> NeedsOperator:
+    return NeedsOperator(
+        "DEFAULT stands for a collation that its session chose, of a character set that is not"
+        " written",
+        hint="replace the statement by one that names the collation",
+    )
+
+
+def _collations(given: Charset, session: SessionCollations) -> Iterator[Edit]:
+    """Yield what is left to the session where a character set or collation may be written."""
+    if given.says_nothing and _is_default(given) and session.is_reset:
+        if session.by_charset:
+            raise _unclear()
+        if not given.collate_is_default:
+            yield Edit(given.end, given.end, " COLLATE DEFAULT")
+    yield from collate_edits(given, session.of)
+
+
+def _of_column(column: ColumnDef, session: SessionCollations) -> Iterator[Edit]:
+    given = column.type.charset
+    if given.says_nothing and given.collate_is_default and session.by_charset:
+        raise _unclear()
+    yield from column_edits(column, session.of)
+
+
+def _of_operation(operation: Operation, session: SessionCollations) -> Iterator[Edit]:
     match operation:
         case AddColumns(columns):
             for column in columns:
-                yield from column_edits(column, collation_of)
+                yield from _of_column(column, session)
         case ChangeColumn(_, column):
-            yield from column_edits(column, collation_of)
+            yield from _of_column(column, session)
         case SetOptions(options):
-            yield from collate_edits(options.charset, collation_of)
+            yield from _collations(options.charset, session)
         case Convert(charset):
-            yield from collate_edits(charset, collation_of)
+            yield from _collations(charset, session)

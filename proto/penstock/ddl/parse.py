@@ -228,7 +228,9 @@ def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
             options = more
         else:
             return options, is_versioned
-        cur.take_sign(",")
+        comma = cur.token.start
+        if cur.take_sign(","):  # It may follow an option that is left out.
+            cur.drop_text(comma)
 
 
 def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...]]:

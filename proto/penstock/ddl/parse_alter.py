@@ -298,11 +298,14 @@ def _convert(cur: Cursor) -> Operation:
         cur.fail("CHARACTER SET")
     start = cur.token.start
     if cur.take("DEFAULT"):
-        return Convert(Charset(end=cur.last_end), start)
-    charset = Charset(charset=cur.next().text.lower(), end=cur.last_end)
+        charset = Charset(is_default=True, end=cur.last_end)
+    else:
+        charset = Charset(charset=cur.next().text.lower(), end=cur.last_end)
     if cur.take("COLLATE"):
         cur.take_sign("=")
-        charset = replace(charset, collate=cur.next().text.lower(), end=cur.last_end)
+        collate = None if cur.take("DEFAULT") else cur.next().text.lower()
+        is_default = collate is None
+        charset = replace(charset, collate=collate, collate_is_default=is_default, end=cur.last_end)
     return Convert(charset, start)
 
 

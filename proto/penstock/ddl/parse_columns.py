@@ -200,7 +200,9 @@ def read_charset(cur: Cursor, given: Charset) -> Charset | None:
     cur.take_sign("=")
     if cur.take("DEFAULT"):
         cur.drop_text(begin)
-        return replace(given, is_default=True, end=cur.last_end)
+        if is_charset:
+            return replace(given, is_default=True, end=cur.last_end)
+        return replace(given, collate_is_default=True, end=cur.last_end)
     name = _charset_name(cur)
     if is_charset:
         return replace(given, charset=name, end=cur.last_end)
@@ -251,8 +253,10 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     if cur.take("COLLATE"):
         if cur.take("DEFAULT"):
             cur.drop_text(start)
-            return column
-        charset = replace(column.type.charset, collate=_charset_name(cur))
+            given = column.type.charset
+            charset = replace(given, collate_is_default=True, end=cur.last_end)
+        else:
+            charset = replace(column.type.charset, collate=_charset_name(cur))
         return replace(column, type=replace(column.type, charset=charset))
     return (
         versioning.column_attribute(cur, column)

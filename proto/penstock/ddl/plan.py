@@ -30,7 +30,7 @@ from penstock.ddl.parse import parse
 from penstock.ddl.plan_alter import AlterPlan, plan_alter
 from penstock.ddl.plan_partitions import emit_altered, other_table
 from penstock.ddl.plan_sequences import plan_sequence
-from penstock.ddl.spelling import column_edits, implied_edits, option_edits
+from penstock.ddl.spelling import implied_edits, option_edits, own_column_edits
 from penstock.ddl.statements import (
     AlterSchema,
     AlterSequence,
@@ -155,7 +155,7 @@ class _Plan(Jobs):
         edits = [named(statement.ref, schema, table.name, schema)]
         edits += [*option_edits(statement.options, table), *implied_edits(implied, "")]
         for column in statement.columns:
-            edits += column_edits(column)
+            edits += own_column_edits(column, table)
         self.emit_table(DdlType.CREATE_TABLE, schema, table, self.text(statement, *edits))
 
     def _create_like(self, statement: CreateLike) -> None:

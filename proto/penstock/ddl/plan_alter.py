@@ -26,7 +26,12 @@ from penstock.ddl.operations import (
     Untracked,
 )
 from penstock.ddl.partitioning import partitioned
-from penstock.ddl.spelling import changed_option_edits, column_edits, convert_edits, implied_edits
+from penstock.ddl.spelling import (
+    changed_option_edits,
+    convert_edits,
+    implied_edits,
+    own_column_edits,
+)
 from penstock.ddl.syntax import Edit, TableRef, edited
 from penstock.ddl.versioning import versioned
 from penstock.ddl.wishes import live_parts
@@ -105,11 +110,12 @@ def _tracked(table: TableInfo, operation: Operation) -> Operation:
 def _edits(operation: Operation, table: TableInfo) -> list[Edit]:
     match operation:
         case AddColumns(columns):
-            return [edit for column in columns for edit in column_edits(column)]
+            return [edit for column in columns for edit in own_column_edits(column, table)]
         case ChangeColumn(_, column):
-            return column_edits(column)
+            return own_column_edits(column, table)
         case SetOptions(options):
-            if options.charset.is_default:
+            given = options.charset
+            if given.is_default or (given.says_nothing and given.collate_is_default):
                 clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
                 return [Edit(options.end, options.end, clause)]
             return changed_option_edits(options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.ddl.charsets import our_own
+from penstock.ddl.charsets import built_in, our_own
 from penstock.ddl.lexer import quote_name
 from penstock.ddl.operations import Convert
 from penstock.ddl.syntax import Charset, ColumnDef, Edit, KeyDef, TableOptions
@@ -26,6 +26,14 @@ def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list
     return collate_edits(given, collation_of)
 
 
+def own_column_edits(column: ColumnDef, table: TableInfo) -> list[Edit]:
+    """Return the same for a column of this table, which gives it a character set."""
+    given = column.type.charset
+    if given.says_nothing and given.collate_is_default:
+        return [Edit(given.end, given.end, f" COLLATE {built_in(table.charset)}")]
+    return column_edits(column)
+
+
 def collate_edits(given: Charset, collation_of: CollationOf = our_own) -> list[Edit]:
     """Return the COLLATE clause for a character set that is written without one."""
     if given.charset is None or given.collate is not None:
@@ -36,7 +44,7 @@ def collate_edits(given: Charset, collation_of: CollationOf = our_own) -> list[E
 def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
     """Return the clauses that make a new table's character set explicit."""
     given = options.charset
-    if given.charset is None and given.collate is None:
+    if given.says_nothing:
         clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
         return [Edit(options.end, options.end, clause)]
     return collate_edits(given)

@@ -102,6 +102,13 @@ class Charset:
     """Where a missing COLLATE would go."""
     is_default: bool = False
     """CHARACTER SET DEFAULT is written: what the schema has."""
+    collate_is_default: bool = False
+    """COLLATE DEFAULT is written: what servers were built with."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """True when neither a character set nor a collation is named."""
+        return self.charset is None and self.collate is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

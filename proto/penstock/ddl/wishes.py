@@ -83,14 +83,22 @@ def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
         case SetDefault(name, default):
             wishes.defaults[name.lower()] = default
             return [f"column {name.lower()}"]
-        case AddPeriod(columns=names):
-            wishes.solid |= {name.lower() for name in names}
+        case _:
+            return _sort_in_option(draft, wishes, operation)
+    return []
+
+
+def _sort_in_option(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+    match operation:
+        case AddPeriod(columns):
+            wishes.solid |= {name.lower() for name in columns}
         case Convert():
             wishes.convert = operation
             return ["the character set"]
         case SetOptions():
             wishes.options.append(operation)
-            return ["the character set"] if operation.options.charset.charset else []
+            given = operation.options.charset
+            return ["the character set"] if given.charset or given.is_default else []
         case _:
             return _sort_in_key(draft, wishes, operation)
     return []

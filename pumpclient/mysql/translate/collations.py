@@ -39,4 +39,4 @@ def session_collations(variables: StatusVariables, dialect: Dialect) -> SessionC
     for _, number in variables.mariadb_collations or ():
         by_charset[charset_of_collation(named(number))] = named(number)
     server = None if variables.charsets is None else named(variables.charsets[2])
-    return SessionCollations(server=server, by_charset=by_charset)
+    return SessionCollations(server=server, by_charset=by_charset, is_reset=is_mariadb)

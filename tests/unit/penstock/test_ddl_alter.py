@@ -319,6 +319,13 @@ def test_a_column_that_comes_may_get_its_default_by_the_same_statement() -> None
         session.run("ALTER TABLE t ADD d INT, ALTER e SET DEFAULT 3")
 
 
+def test_a_table_is_not_converted_and_given_another_character_set_at_once() -> None:
+    session = DdlSession("CREATE TABLE t (a CHAR(5))")
+    for charset in ("latin1", "DEFAULT"):
+        with pytest.raises(NeedsOperator, match="changed twice"):
+            session.run(f"ALTER TABLE t CONVERT TO CHARACTER SET ascii, CHARACTER SET {charset}")
+
+
 def test_a_period_makes_its_columns_not_null() -> None:
     session = DdlSession("CREATE TABLE t (a DATE, z DATE)")
     session.run("ALTER TABLE t CHANGE a since DATE, ADD PERIOD FOR stay (since, z)")

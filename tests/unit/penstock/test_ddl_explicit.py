@@ -11,6 +11,7 @@ from pumpclient.mysql.events.status import StatusVariables, decode_status, encod
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.collations import session_collations
 from pumpclient.mysql.translate.sql import Dialect
+from tests.unit.penstock.ddl_session import DdlSession
 
 SESSION = SessionCollations(
     server="latin1_german1_ci", by_charset={"utf8mb4": "utf8mb4_0900_ai_ci"}
@@ -44,6 +45,70 @@ def test_what_the_session_left_to_the_server_is_written_out_once(sql: str, wante
     wanted = wanted.replace("{9}", "utf8mb4_0900_ai_ci")
     assert explicit(sql, SESSION) == wanted
     assert explicit(wanted, SESSION) == wanted
+
+
+MARIADB = SessionCollations(server="latin1_german1_ci", is_reset=True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "table", "column"),
+    [
+        ("CREATE TABLE t (a CHAR) CHARACTER SET DEFAULT", "utf8mb4_general_ci", ""),
+        ("CREATE TABLE t (a CHAR) COLLATE DEFAULT", "utf8mb4_general_ci", ""),
+        ("CREATE TABLE t (a CHAR) CHARSET latin1 COLLATE DEFAULT", "latin1_swedish_ci", ""),
+        ("CREATE TABLE t (a CHAR) CHARSET DEFAULT COLLATE utf8mb4_bin", "utf8mb4_bin", ""),
+        ("CREATE TABLE t (a CHAR COLLATE DEFAULT) COLLATE latin1_bin",
+         "latin1_bin", "latin1_swedish_ci"),
+        ("CREATE TABLE t (a CHAR CHARACTER SET ascii COLLATE DEFAULT) COLLATE latin1_bin",
+         "latin1_bin", "ascii_general_ci"),
+        ("ALTER TABLE old CHARACTER SET DEFAULT", "utf8mb4_general_ci", "latin1_bin"),
+        ("ALTER TABLE old COLLATE DEFAULT", "latin1_swedish_ci", "latin1_bin"),
+        ("ALTER TABLE old CONVERT TO CHARACTER SET DEFAULT", "utf8mb4_general_ci", ""),
+        ("ALTER TABLE old CONVERT TO CHARACTER SET DEFAULT COLLATE DEFAULT",
+         "utf8mb4_general_ci", ""),
+        ("ALTER TABLE old MODIFY a CHAR COLLATE DEFAULT", "latin1_bin", "latin1_swedish_ci"),
+    ],
+)  # fmt: skip
+def test_default_in_a_mariadb_is_the_collation_that_it_was_built_with(
+    statement: str, table: str, column: str
+) -> None:
+    session = DdlSession("CREATE DATABASE e COLLATE utf8mb4_unicode_ci")
+    session.run("CREATE TABLE e.old (a CHAR) COLLATE latin1_bin")
+    sql = explicit(statement.replace("TABLE ", "TABLE e."), MARIADB)
+    (job,) = session.run(sql)
+    found = session.table(statement.split()[2], "e")
+    assert (found.collate, found.columns[0].collate) == (table, column or table)
+    # What runs downstream says it without DEFAULT.
+    assert "DEFAULT" not in job.query.replace("DEFAULT CHARSET=", "")
+    assert table in job.query or table == "latin1_bin"
+
+
+def test_default_for_a_database_is_of_the_servers_charset_or_of_its_own() -> None:
+    session = DdlSession(
+        *(
+            explicit(sql, MARIADB)
+            for sql in (
+                "CREATE DATABASE a CHARACTER SET DEFAULT",
+                "CREATE DATABASE b COLLATE DEFAULT",
+                "CREATE DATABASE c COLLATE utf8mb4_bin",
+                "CREATE DATABASE e COLLATE utf8mb4_bin",
+                "ALTER DATABASE c CHARACTER SET DEFAULT",
+                "ALTER DATABASE e COLLATE DEFAULT",
+            )
+        )
+    )
+    found = [schema.collate for schema in session.catalog.schemas()[1:]]
+    assert found == ["latin1_swedish_ci"] * 3 + ["utf8mb4_general_ci"]
+
+
+def test_default_is_refused_where_a_session_chose_collations_and_no_set_is_written() -> None:
+    session = SessionCollations(by_charset={"utf8mb4": "utf8mb4_uca1400_ai_ci"}, is_reset=True)
+    for sql in ("CREATE TABLE t (a CHAR COLLATE DEFAULT)", "ALTER TABLE t COLLATE DEFAULT"):
+        with pytest.raises(NeedsOperator, match="its session chose"):
+            explicit(sql, session)
+    assert explicit("ALTER TABLE t CHARSET utf8mb4 COLLATE DEFAULT", session) == (
+        "ALTER TABLE t CHARSET utf8mb4 COLLATE DEFAULT COLLATE utf8mb4_uca1400_ai_ci"
+    )
 
 
 def test_a_database_that_the_catalog_cannot_tell_is_asked_for() -> None:

@@ -35,7 +35,7 @@ def spelled(flavor: Flavor, *statements: str) -> list[str]:
         ("DATETIME DEFAULT NOW() ON UPDATE NOW(3)",
          "DATETIME DEFAULT NOW() ON UPDATE CURRENT_TIMESTAMP"),
         ("DECIMAL(10.2)", "DECIMAL(10)"),
-        ("VARCHAR(3) COLLATE DEFAULT", "VARCHAR(3) "),
+        ("VARCHAR(3) COLLATE DEFAULT", "VARCHAR(3) COLLATE utf8mb4_general_ci"),
         ("VARCHAR(3) CHARACTER SET DEFAULT", "VARCHAR(3) "),
         ("INT AS (j->>'$.b') PERSISTENT", "INT AS (JSON_UNQUOTE(JSON_EXTRACT(j, '$.b'))) STORED"),
     ],

@@ -98,6 +98,12 @@ def test_options_that_change_no_row_are_read_and_passed_on() -> None:
         assert clause in job.query
 
 
+def test_a_comma_behind_an_option_that_is_left_out_goes_with_it() -> None:
+    (job,) = DdlSession().run("CREATE TABLE t (a INT) DATA DIRECTORY='/x', CHECKSUM=1, COMMENT='c'")
+    assert "," not in job.query
+    assert "CHECKSUM=1" in job.query
+
+
 def test_a_column_that_counts_for_each_value_before_it_is_the_second_of_a_key() -> None:
     session = DdlSession(
         "CREATE TABLE t (shelf INT, n INT AUTO_INCREMENT, KEY (shelf, n)) ENGINE=MyISAM"
