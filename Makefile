@@ -26,7 +26,7 @@ test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and 
 	$(BIN)/python -m tests
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m tests --slow
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)

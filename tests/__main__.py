@@ -1,7 +1,8 @@
-"""`python -m tests`: the suite on all cores, then the tests that need the machine for themselves.
+"""`python -m tests [--slow]`: the suite on all cores, then what needs the machine for itself.
 
 Each worker has servers of its own and takes whole files, the slow ones first. One line at the end
-counts both parts, in pytest's words; arguments are passed on to pytest.
+counts both parts, in pytest's words; `--slow` runs the long sweeps and nothing else, and other
+arguments are passed on to pytest.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from datetime import timedelta
 WORKERS_MAX = 4
 """Each has up to six servers."""
 _OK, _INTERRUPTED, _NOTHING_RUN = 0, 2, 5
+_SLOW = "--slow"
 _PARTS = (
-    ("not slow and not alone", ["--dist", "loadfile", "--no-loadscope-reorder", "-n"]),
-    ("not slow and alone", ["-p", "no:xdist"]),
+    ("not alone", ["--dist", "loadfile", "--no-loadscope-reorder", "-n"]),
+    ("alone", ["-p", "no:xdist"]),
 )
 _KINDS = ("failed", "passed", "skipped", "xfailed", "xpassed", "error", "errors")
 _CLOSING = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s.*$", re.MULTILINE)
@@ -66,6 +68,8 @@ def run(arguments: list[str]) -> tuple[int, str]:
 
 def main(arguments: list[str]) -> int:
     """Run all parts, and count."""
+    speed = "slow" if _SLOW in arguments else "not slow"
+    arguments = [argument for argument in arguments if argument != _SLOW]
     begun_s = time.monotonic()
     workers = str(min(os.cpu_count() or 1, WORKERS_MAX))
     all_counts: Counter[str] = Counter()
@@ -73,7 +77,7 @@ def main(arguments: list[str]) -> int:
     codes = []
     for which, how in _PARTS:
         how = [*how, workers] if how[-1] == "-n" else how
-        code, output = run(["-m", which, *how, *arguments])
+        code, output = run(["-m", f"{speed} and {which}", *how, *arguments])
         codes.append(code)
         all_counts += counts(output)
         problems += _PROBLEM.findall(output)
