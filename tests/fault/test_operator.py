@@ -29,13 +29,15 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.process import flags
 from drainer import ddl_command
 from penstock.command import run as run_command
+from penstock.drainer_runs import standbys
 from penstock.errors import PenstockError
 from penstock.registry import NodeKind, NodeState, Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.fix_pump import PumpProcess
-from tests.kit.operated import Cluster, twins
+from tests.kit.operated import STANDBY, Cluster, TwinDrainer, twins
+from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault
 
@@ -66,6 +68,11 @@ class AimAtTwins(Aim):
 
     cluster: Cluster
 
+    @property
+    def downstream(self) -> TwinDrainer:
+        """The one that the Drainer writes, if it is not its standby's turn."""
+        return self.cluster.drainers[self.drainer.removesuffix(STANDBY)]
+
 
 COMMANDS: dict[str, Callable[[Aim], list[str]]] = {
     "pumps": lambda _: ["pumps", "--show-offline-nodes"],
@@ -86,6 +93,7 @@ COMMANDS: dict[str, Callable[[Aim], list[str]]] = {
     "update-drainer": lambda aim: [
         "update-drainer", "--node-id", aim.drainer, "--state", aim.state
     ],
+    "hand-over": lambda aim: ["hand-over", aim.drainer],
     "trigger-gc": lambda aim: ["trigger-gc", aim.pump],
 }  # fmt: skip
 """Every command that reads or changes a node's state, by what it is aimed at."""
@@ -120,7 +128,7 @@ async def _start_pump(aim: AimAtTwins) -> None:
 
 
 async def _start_drainer(aim: AimAtTwins) -> None:
-    aim.cluster.drainers[aim.drainer].start()
+    aim.downstream.start()
 
 
 async def _edit_pump(aim: AimAtTwins) -> None:
@@ -136,8 +144,9 @@ ACTS: dict[str, Callable[[AimAtTwins], Coroutine[Any, Any, None]]] = {
     "kill a Pump": lambda aim: aim.cluster.pumps[aim.pump].kill(),
     "stop a Pump": lambda aim: aim.cluster.pumps[aim.pump].end(),
     "start a Pump": _start_pump,
-    "kill a Drainer": lambda aim: aim.cluster.drainers[aim.drainer].end(None),
-    "stop a Drainer": lambda aim: aim.cluster.drainers[aim.drainer].end(NodeState.PAUSED),
+    "kill a Drainer": lambda aim: aim.downstream.end(None),
+    "kill a Drainer that has a standby": lambda aim: aim.downstream.die(),
+    "stop a Drainer": lambda aim: aim.downstream.end(NodeState.PAUSED),
     "start a Drainer": _start_drainer,
     "write a Pump's state by hand": _edit_pump,
 }
@@ -157,7 +166,7 @@ async def _delete_loss(aim: AimAtTwins) -> None:
 
 
 async def _back_up(aim: AimAtTwins) -> None:
-    aim.cluster.drainers[aim.drainer].back_up()
+    aim.downstream.back_up()
 
 
 EDITS: dict[str, Callable[[AimAtTwins], Coroutine[Any, Any, None]]] = {
@@ -165,7 +174,7 @@ EDITS: dict[str, Callable[[AimAtTwins], Coroutine[Any, Any, None]]] = {
     "delete a Pump's entry": _delete_pump,
     "delete the word that a Pump is lost": _delete_loss,
     "back up a downstream": _back_up,
-    "restore a downstream": lambda aim: aim.cluster.drainers[aim.drainer].restore(),
+    "restore a downstream": lambda aim: aim.downstream.restore(),
 }
 """What is done past every command."""
 
@@ -196,6 +205,12 @@ NOTHING_GIVEN_UP = st.lists(
 )
 
 
+def _named(cluster: Cluster, drainer: int, number: int) -> str:
+    """Return a Drainer's name, or that of its standby; mostly the one that writes."""
+    twin = cluster.drainers[f"drainer-{drainer + 1}"]
+    return twin.standby if number % 4 == 0 else twin.name
+
+
 async def live(sequence: list[Step], folder: Path) -> None:
     with twins(Cluster(folder)) as cluster:
         try:
@@ -203,7 +218,7 @@ async def live(sequence: list[Step], folder: Path) -> None:
             for name, pump, drainer, state, number in sequence:
                 aim = AimAtTwins(
                     pump=f"pump-{pump + 1}",
-                    drainer=f"drainer-{drainer + 1}",
+                    drainer=_named(cluster, drainer, number),
                     state=state,
                     number=number,
                     checkpoints=[d.checkpoint.commit_ts for d in cluster.drainers.values()],
@@ -259,16 +274,25 @@ def test_many_sequences_of_anything_lose_nothing_without_a_word(sequence: list[S
 
 
 class RealNodes:
-    """Pumps and a Drainer as processes, a writer who never stops, and an operator's commands."""
+    """Pumps and Drainers as processes, a writer who never stops, and an operator's commands.
+
+    All Drainers have one downstream: the first that is there writes it, the others stand by.
+    """
 
     def __init__(
-        self, etcd: Any, url: str, pumps: list[PumpProcess], drainer: DrainerProcess, down: Path
+        self,
+        etcd: Any,
+        url: str,
+        pumps: list[PumpProcess],
+        drainers: list[DrainerProcess],
+        down: Path,
     ) -> None:
         self.registry = Registry(etcd)
         self.committed: dict[int, int] = {}
         self.tried = 0
         self.typed: list[str] = []
-        self._url, self._pumps, self._drainer, self._down = url, pumps, drainer, down
+        self._etcd, self._url, self._down = etcd, url, down
+        self._pumps, self._drainers = pumps, drainers
         self._stopping = threading.Event()
         self._writer = threading.Thread(target=self._write)
 
@@ -295,20 +319,27 @@ class RealNodes:
                 assert txn.commit_ts is not None
                 self.committed[self.tried] = txn.commit_ts
 
-    def step(self, chance: random.Random, capsys: pytest.CaptureFixture[str]) -> None:
+    def step(
+        self, chance: random.Random, capsys: pytest.CaptureFixture[str], acts: Sequence[str]
+    ) -> None:
         """Do one thing, of which none gives anything up."""
-        pump = chance.choice(self._pumps)
-        act = chance.choice(["command", "command", "ddl", "edit", "kill", "stop", "start", "start"])
+        act = chance.choice(acts)
+        pump, drainer = chance.choice(self._pumps), chance.choice(self._drainers)
+        node: PumpProcess | DrainerProcess = drainer if act.endswith(" a Drainer") else pump
         if act == "command":
             name = chance.choice([name for name in COMMANDS if name not in GIVES_UP])
             state = chance.choice(STATES)
             number = chance.randrange(8)
-            aim = Aim(pump.node_id, self._drainer.node_id, state, number, [0])
+            aim = Aim(pump.node_id, drainer.node_id, state, number, [0])
             argv = COMMANDS[name](aim)
+            act = f"{' '.join(argv)} -> {binlogctl([*argv, '--etcd-urls', self._url])}"
+        elif act == "hand-over":
+            argv = COMMANDS[act](Aim(pump.node_id, drainer.node_id, STATES[0], 0, [0]))
             act = f"{' '.join(argv)} -> {binlogctl([*argv, '--etcd-urls', self._url])}"
         elif act == "ddl":
             argv = chance.choice([["list"], ["track", "1"], ["undo", "1"], ["skip", "x"]])
-            code = run_command("drainer ddl", lambda: ddl_command.main([*argv, *self._settings()]))
+            flags_ = self._settings(drainer)
+            code = run_command("drainer ddl", lambda: ddl_command.main([*argv, *flags_]))
             act = f"drainer ddl {' '.join(argv)} -> {code}"
         elif act == "edit":
             found = self.registry.get(NodeKind.PUMP, pump.node_id)
@@ -316,39 +347,44 @@ class RealNodes:
             state = chance.choice(STATES)
             self.registry.put(NodeKind.PUMP, replace(found, state=state))
             act = f"edit {pump.node_id} {state}"
-        elif act in ("kill", "stop"):
-            getattr(pump, act)()
-        elif not pump.is_running:
-            pump.spawn()
-        self.typed.append(f"{act} {pump.node_id}")
+        elif act.startswith("kill"):
+            node.kill()
+        elif act.startswith("stop"):
+            node.stop()
+        elif not node.is_running:
+            node.spawn()
+        self.typed.append(f"{act} {node.node_id}")
         shown = capsys.readouterr()
         assert "Traceback" not in shown.out + shown.err, self.typed
 
-    def _settings(self) -> list[str]:
-        return flags(
-            {"data_dir": self._drainer.data_dir, "etcd_urls": self._url, "sink": self._sink}
-        )
-
-    @property
-    def _sink(self) -> str:
-        return f"sqlite:///{self._down}"
+    def _settings(self, drainer: DrainerProcess) -> list[str]:
+        settings = {"data_dir": drainer.data_dir, "etcd_urls": self._url}
+        return flags({**settings, "sink": f"sqlite:///{self._down}"})
 
     def finish(self) -> None:
         """Start what does not run; then everything that was acknowledged has to be downstream."""
         self._stopping.set()
         self._writer.join()
-        if not self._drainer.is_running:
-            self._drainer.start()
-        for pump in self._pumps:
-            if not pump.is_running:
-                pump.start(timeout_s=60)
+        for node in (*self._drainers, *self._pumps):
+            if not node.is_running:
+                node.spawn()
         assert self.committed
-        self._drainer.wait_until(max(self.committed.values()))
+        last_ts = max(self.committed.values())
+        try:
+            eventually(lambda: self._is_done(last_ts), 300)
+        except AssertionError:
+            pytest.fail("\n".join((*self.typed, *(d.log_text()[-3000:] for d in self._drainers))))
         with closing(sqlite3.connect(self._down)) as connection:
             there = {row for (row,) in connection.execute('SELECT id FROM "op.t"')}
         missing = set(self.committed) - there
         assert not missing, (sorted(missing)[:5], len(missing), self.typed)
         assert there <= set(range(1, self.tried + 1))
+
+    def _is_done(self, last_ts: int) -> bool:
+        """Tell whether one Drainer has written everything, and all others stand by."""
+        assert all(drainer.is_running for drainer in self._drainers)
+        done = any(drainer.checkpoint_ts() >= last_ts for drainer in self._drainers)
+        return done and len(standbys(self._etcd)) == len(self._drainers) - 1
 
 
 @pytest.mark.parametrize(
@@ -368,8 +404,38 @@ def test_an_operator_at_real_nodes_loses_nothing(
     down, chance = tmp_path / "down.db", random.Random(seed)
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{down}")
-    with RealNodes(etcd, etcd_server.url, pumps, drainer, down) as real:
+    acts = ["command", "command", "ddl", "edit", "kill", "stop", "start", "start"]
+    with RealNodes(etcd, etcd_server.url, pumps, [drainer], down) as real:
         for _ in range(steps):
-            real.step(chance, capsys)
+            real.step(chance, capsys, acts)
             time.sleep(chance.random())  # Any moment of what that has begun.
+        real.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "steps"), [(1, 3), (2, 8), (3, 8), (4, 8)])
+def test_an_operator_who_hands_over_between_two_drainers_loses_nothing(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Callable[..., PumpProcess],
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    seed: int,
+    steps: int,
+) -> None:
+    down, chance, url = tmp_path / "down.db", random.Random(seed), etcd_server.url
+    sink = f"sqlite:///{down}"
+    pumps = [pump_factory(url) for _ in range(2)]
+    drainers = [drainer_factory(url, sink, spark_tasks=1, started=False) for _ in range(2)]
+    acts = ["hand-over"] * 4 + ["command", "kill", "start", "start", "start a Drainer"]
+    acts += ["kill a Drainer", "stop a Drainer", "start a Drainer"]
+    with RealNodes(etcd, url, pumps, drainers, down) as real:
+        drainers[0].start()
+        drainers[1].spawn()
+        eventually(lambda: len(standbys(etcd)) == 1, 120)
+        assert binlogctl(["hand-over", drainers[0].node_id, "--etcd-urls", url]) == 0
+        for _ in range(steps):
+            real.step(chance, capsys, acts)
+            time.sleep(5 * chance.random())  # Any moment of what that has begun.
         real.finish()

@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 import pytest
 
+from drainer import membership as drainer_membership
 from drainer import pumps as drainer_pumps
 from drainer.membership import Membership as DrainerMembership
 from drainer.merger import Merger
@@ -47,6 +48,8 @@ from tests.kit.registry import MemoryRegistry
 from tests.kit.storage import commit, die, fake, opened, prewrite, rollback, write
 
 CLUSTER = 7
+STANDBY = "-standby"
+"""What its node id has more than that of the Drainer that it stands by for."""
 GC_S = 60
 _RANGE = re.compile(r"\((\d+), (\d+)\]")
 _TURN_S = 0.002
@@ -217,11 +220,12 @@ class TwinPump:
 
 
 class TwinDrainer:
-    """One Drainer with a downstream of its own; `row` is the checkpoint there."""
+    """A downstream, and who writes it: one Drainer, or its standby; `row` is the checkpoint."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
-        self.address = f"{name}:1"
+        """The node id of the one that writes, or did last."""
+        self.standby = f"{name}{STANDBY}"
         self.stopped = ""
         self.row: str | None = None
         self.applied: list[tuple[int, int]] = []
@@ -241,7 +245,26 @@ class TwinDrainer:
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(0, 0) if self.row is None else Checkpoint.from_json(self.row)
 
-    def start(self) -> None:
+    @property
+    def address(self) -> str:
+        return f"{self.name}:1"
+
+    async def hand_over(self) -> None:
+        """Let the standby write from here on, once the other one has ended in order."""
+        await self.end(NodeState.PAUSED)
+        self._take_over()
+
+    async def die(self) -> None:
+        """Be killed; the standby goes on."""
+        if self.is_running:
+            await self.end(None)
+            self._take_over()
+
+    def _take_over(self) -> None:
+        self.name, self.standby = self.standby, self.name
+        self.start(former=self.standby)
+
+    def start(self, former: str = "") -> None:
         if self._task is not None:
             return
         self.stopped = ""
@@ -260,7 +283,7 @@ class TwinDrainer:
         who: Any = SimpleNamespace(cluster_id=CLUSTER, drainer_id=self.name)
         self.membership = around
         self.pumps = Pumps(self._merger, around, who, 1 << 20, at.pumps)
-        self._task = asyncio.create_task(self._live(self.pumps))
+        self._task = asyncio.create_task(self._live(self.pumps, former))
 
     async def end(self, state: NodeState | None) -> None:
         """Stop in order and publish a state; None: be killed."""
@@ -301,13 +324,14 @@ class TwinDrainer:
             details=self.pumps.describe(),
         )
 
-    async def _live(self, pumps: Pumps) -> None:
+    async def _live(self, pumps: Pumps, former: str) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self.membership.refuse_gap()
             passes, merging = pumps.run(_TURN_S), self._merge(pumps)
             tasks = [asyncio.create_task(passes), asyncio.create_task(merging)]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            tasks.append(asyncio.create_task(self.membership.retire(former)))
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
@@ -433,11 +457,14 @@ class Cluster:
             if pump is None or pump.storage is None:
                 raise _Refused(grpc.StatusCode.UNAVAILABLE, "connection refused")
             return await _pump_called(pump, method, request)
-        drainer = self.drainers.get(name)
+        drainer = self.drainer(name)
         if drainer is None or drainer.pumps is None:
             raise _Refused(grpc.StatusCode.UNAVAILABLE, "connection refused")
         if method == "Status":
             return drainer.status()
+        if method == "HandOver":
+            await drainer.hand_over()
+            return penstock_pb2.HandOverReply(standbys=[drainer.name])
         await drainer.end(NodeState.PAUSED if method == "Pause" else NodeState.OFFLINE)
         return None
 
@@ -445,7 +472,12 @@ class Cluster:
         name = address.partition(":")[0]
         if name in self.pumps:
             return self.pumps[name].storage is not None
-        return name in self.drainers and self.drainers[name].is_running
+        drainer = self.drainer(name)
+        return drainer is not None and drainer.is_running
+
+    def drainer(self, node_id: str) -> TwinDrainer | None:
+        """Return the one that writes its downstream under this name."""
+        return next((each for each in self.drainers.values() if each.name == node_id), None)
 
     # --- the end ---------------------------------------------------------------------------
 
@@ -629,8 +661,8 @@ def twins(cluster: Cluster) -> Iterator[Cluster]:
     """Let the nodes' own code meet the twins of this cluster instead of the world."""
 
     async def notify(drainer: NodeStatus, tls: object) -> None:
-        twin = cluster.drainers[drainer.node_id]
-        if twin.pumps is None:
+        twin = cluster.drainer(drainer.node_id)
+        if twin is None or twin.pumps is None:
             raise Retryable(f"drainer {drainer.node_id} does not answer")
         try:
             await twin.pumps.refresh()
@@ -645,6 +677,7 @@ def twins(cluster: Cluster) -> Iterator[Cluster]:
         patch.setattr(pump_membership, "_notify", notify)
         patch.setattr(pump_membership, "_notify_stopped", notify_stopped)
         patch.setattr(pump_membership, "_RETRY_S", _TURN_S)
+        patch.setattr(drainer_membership, "_RETIRE_EVERY_S", _TURN_S)
         patch.setattr(pump_operator, "_CLOSE_TICK_S", _TURN_S)
         patch.setattr(drainer_pumps, "Puller", type("Puller", (_Puller,), {"cluster": cluster}))
         yield cluster
