@@ -7,9 +7,11 @@
     drainer ddl undo <commit_ts>                take an override back, while its DDL is to come
 
 The settings, after the command, are those that the Drainer itself is started with (`--config`,
-`--data-dir`, `--etcd-urls`, …): they tell its name, its etcd and its downstream. It must be
-stopped; an override is read when it starts. Once the checkpoint has passed a DDL that was skipped
-or replaced, `track` takes back into replication, from the checkpoint on, what was left out for it.
+`--etcd-urls`, …): they tell its etcd and its downstream. An override is written into the checkpoint
+there, in one transaction, so it is the downstream's: whichever Drainer writes that next has it, and
+one that writes it now reads it before its next commit. Once the checkpoint has passed a DDL that
+was skipped or replaced, `track` takes back into replication, from the checkpoint on, what was left
+out for it; that is refused while a Drainer writes, since the tables are to be made ready first.
 """
 
 from __future__ import annotations
@@ -17,21 +19,22 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 from drainer import consequences
 from drainer.config import DrainerConfig
 from drainer.home import Home
-from drainer.left_out import OVERRIDE, Totals, lines
+from drainer.left_out import OVERRIDE, lines
 from drainer.original import load_settings
-from drainer.override_store import forget, made_now, overrides, record
-from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.override_store import overrides
+from drainer.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema import SchemaTracker, Tracked
-from drainer.sinks import Checkpoint, open_sink
+from drainer.sinks import Checkpoint, OverrideChange, Sink, open_sink
 from penstock.ddl.parse import parse
+from penstock.drainer_runs import run_named
 from penstock.errors import NeedsOperator
 from penstock.etcd import EtcdClient, connect
 from penstock.history import History
@@ -43,8 +46,8 @@ from penstock.security import Security
 _ARGUMENTS = {"list": 0, TRACK: 1, REPLACE: 2, SKIP: 1, "undo": 1}
 _SHOWN_MAX = 20
 _SINK_S_MAX = 10.0
-_LOCK_S_MAX = 10.0
-_LOCK_PAUSE_S = 0.1
+_BUSY_S_MAX = 10.0
+_BUSY_PAUSE_S = 0.1
 
 USAGE = """\
 commands about a DDL that stops the Drainer; they take the Drainer's own settings after them:
@@ -81,21 +84,41 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
     commit_ts = _commit_ts(given[0]) if given else 0
     etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
-    try:
-        if verb == "list":
-            state = _read(config, etcd)
-            return _list(state), _facts(state)
-        with _stopped(config):
-            state = _read(config, etcd)
+    with closing(etcd):
+        cluster_id = Registry(etcd).cluster_id()
+        sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
+        with closing(sink):
+            if verb == "list":
+                state = _read(config, etcd, sink)
+                return _list(state), _facts(state)
+            sql = given[1] if verb == REPLACE else None
+            shown = _decided(config, etcd, sink, verb, commit_ts, sql)
+            return shown, {"commit_ts": commit_ts, "verb": verb, "messages": shown}
+
+
+def _decided(
+    config: DrainerConfig, etcd: EtcdClient, sink: Sink, verb: str, commit_ts: int, sql: str | None
+) -> list[str]:
+    """Change the overrides; wait a while for what may be over in a moment."""
+    until_s = time.monotonic() + _BUSY_S_MAX
+    while True:
+        state = _read(config, etcd, sink)
+        try:
             if verb == "undo":
-                shown = _undo(state, etcd, commit_ts)
+                change, shown = _undo(state, commit_ts)
             else:
-                sql = given[1] if verb == REPLACE else None
-                shown = _override(state, etcd, commit_ts, verb, sql)
-        did = {"drainer": state.name, "commit_ts": commit_ts, "verb": verb}
-        return shown, {**did, "messages": shown}
-    finally:
-        etcd.close()
+                change, shown = _override(state, commit_ts, verb, sql)
+            sink.change_overrides(change)
+        except _Busy:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_BUSY_PAUSE_S)
+        else:
+            return shown
+
+
+class _Busy(NeedsOperator):
+    """What may be over in a moment."""
 
 
 def _commit_ts(text: str) -> int:
@@ -104,44 +127,17 @@ def _commit_ts(text: str) -> int:
     return int(text)
 
 
-@contextmanager
-def _stopped(config: DrainerConfig) -> Iterator[None]:
-    """Hold the Drainer's lock, so that it neither runs nor starts; wait a while for it to end."""
-    if not Path(config.data_dir).is_dir():
-        raise NeedsOperator(
-            f"there is no data-dir {config.data_dir}",
-            hint="give this command the settings that the Drainer is started with",
-        )
-    until_s = time.monotonic() + _LOCK_S_MAX
-    while True:
-        home = Home(config.data_dir)
-        try:
-            home.__enter__()
-            break
-        except NeedsOperator as error:
-            if time.monotonic() > until_s:
-                raise NeedsOperator(
-                    error.problem,
-                    hint="stop it first, and its supervisor: it reads overrides when it starts, and"
-                    " may pass the DDL before that",
-                ) from error
-            time.sleep(_LOCK_PAUSE_S)
-    try:
-        yield
-    finally:
-        home.__exit__(None, None, None)
-
-
 # --- what there is -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """A stopped Drainer, as its downstream and etcd tell of it."""
+    """A downstream, as itself and etcd tell of it."""
 
-    name: str
+    writer: str
+    """The Drainer that writes it now; empty when none is known to."""
     after_ts: int
-    checkpoint: Checkpoint | None
+    checkpoint: Checkpoint
     jobs: Sequence[DdlJob]
     overrides: Mapping[int, Override]
 
@@ -149,11 +145,6 @@ class _State:
     def coming(self) -> list[DdlJob]:
         """The DDLs that are still to come, in their order."""
         return [job for job in self.jobs if job.finished_ts > self.after_ts]
-
-    @property
-    def left_out(self) -> Totals:
-        """What did not go downstream so far."""
-        return {} if self.checkpoint is None else self.checkpoint.left_out
 
     def tracker(self, before_ts: int | None = None) -> SchemaTracker:
         """Return the schema at the checkpoint, or just before a DDL that comes after it."""
@@ -169,39 +160,66 @@ class _State:
         return next((job for job in self.jobs if job.finished_ts == commit_ts), None)
 
 
-def _read(config: DrainerConfig, etcd: EtcdClient) -> _State:
-    name = Home(config.data_dir).known_node_id(config.node_id, config.advertise_addr or config.addr)
-    checkpoint = _checkpoint(config, etcd)
-    after_ts = max(0, config.initial_commit_ts if checkpoint is None else checkpoint.commit_ts)
-    passed = None if checkpoint is None else checkpoint.overrides
+def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _State:
+    """Return all of it; at most an empty checkpoint table is made downstream."""
+    checkpoint = sink.load_checkpoint() or Checkpoint(0, 0)
+    run = run_named(etcd, checkpoint.writer) if checkpoint.writer else None
+    writer = "" if run is None else run.node_id
+    recorded: dict[int, Override] = {}
+    if not checkpoint.has_all_overrides:
+        address = config.advertise_addr or config.addr
+        own = Home(config.data_dir).known_node_id(config.node_id, address)
+        recorded = overrides(etcd, [own, *filter(None, [writer])])
     return _State(
-        name=name,
-        after_ts=after_ts,
+        writer=writer,
+        after_ts=checkpoint.commit_ts or max(0, config.initial_commit_ts),
         checkpoint=checkpoint,
         jobs=sorted(History(etcd).jobs(), key=lambda job: job.schema_version),
-        overrides=in_force(overrides(etcd, name), passed, after_ts),
+        overrides=checkpoint.overrides_with(recorded),
     )
-
-
-def _checkpoint(config: DrainerConfig, etcd: EtcdClient) -> Checkpoint | None:
-    """Return what the downstream holds; at most an empty checkpoint table is made there."""
-    cluster_id = Registry(etcd).cluster_id()
-    sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
-    try:
-        return sink.load_checkpoint()
-    finally:
-        sink.close()
 
 
 # --- what is decided -----------------------------------------------------------------------------
 
 
-def _override(
-    state: _State, etcd: EtcdClient, commit_ts: int, verb: str, sql: str | None
-) -> list[str]:
+_Decided = tuple[OverrideChange, list[str]]
+"""What is to become of the overrides, and what is said of it."""
+
+
+def _changed(state: _State, commit_ts: int, override: Override | None) -> OverrideChange:
+    """Return the change that makes `override` hold for a DDL to come; None takes one back."""
+
+    def change(now: Checkpoint) -> Mapping[int, Override]:
+        if commit_ts <= max(now.commit_ts, state.after_ts):
+            raise _Busy(
+                f"the DDL at {commit_ts} was passed just now", hint="`drainer ddl list` shows how"
+            )
+        _check_idle(state, now)
+        made = {ts: each for ts, each in _all(state, now).items() if ts != commit_ts}
+        return made if override is None else {**made, commit_ts: override}
+
+    return change
+
+
+def _all(state: _State, now: Checkpoint) -> Mapping[int, Override]:
+    """Return all overrides: as they are now, or what they were in an older version's places."""
+    return (now.overrides or {}) if now.has_all_overrides else state.overrides
+
+
+def _check_idle(state: _State, now: Checkpoint) -> None:
+    """Raise `_Busy` while the Drainer that writes runs a DDL, which it might have to run again."""
+    if state.writer and now.ddl_intent_ts > now.commit_ts:
+        raise _Busy(
+            f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
+            hint="wait until `drainer ddl list` no longer shows it as begun, or stop the Drainer",
+        )
+
+
+def _override(state: _State, commit_ts: int, verb: str, sql: str | None) -> _Decided:
     if commit_ts <= state.after_ts:
-        return _take_back(state, etcd, commit_ts, verb)
-    override = Override(commit_ts=commit_ts, verb=verb, sql=sql, made=made_now())
+        return _take_back(state, commit_ts, verb)
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    override = Override(commit_ts=commit_ts, verb=verb, sql=sql, made=made)
     job = state.job(commit_ts)
     if sql is not None and len(parse(sql)[1]) != 1:
         raise NeedsOperator("more than one statement", hint="give exactly one")
@@ -212,14 +230,19 @@ def _override(
             hint="`drainer ddl list` shows those that come; without its job one can only be"
             " skipped, and what it did is not known then",
         )
-    record(etcd, state.name, override)
     about = "which the DDL history does not have (yet)" if job is None else repr(job.query)
-    return [
-        f"drainer {state.name}: the DDL at {commit_ts}, {about}, will be {override.describe()}",
+    return _changed(state, commit_ts, override), [
+        f"the DDL at {commit_ts}, {about}, will be {override.describe()}, {_by_whom(state)}",
         f"what that means: {_meaning(verb, tracked)}",
-        "this takes effect when the Drainer is started next; until then another override, or"
+        "until the checkpoint has passed the DDL, another override, or"
         f" `drainer ddl undo {commit_ts}`, changes it",
     ]
+
+
+def _by_whom(state: _State) -> str:
+    if state.writer:
+        return f"by drainer {state.writer} or whichever writes this downstream after it"
+    return "by whichever Drainer writes this downstream next"
 
 
 def _tried(state: _State, job: DdlJob, override: Override) -> Tracked | None:
@@ -237,7 +260,7 @@ def _meaning(verb: str, tracked: Tracked | None) -> str:
     return consequences.of_skip(None if tracked is None else tracked.change)
 
 
-def _take_back(state: _State, etcd: EtcdClient, commit_ts: int, verb: str) -> list[str]:
+def _take_back(state: _State, commit_ts: int, verb: str) -> _Decided:
     """End what was left out for a DDL that the checkpoint has passed, from the checkpoint on."""
     known = state.overrides.get(commit_ts)
     if known is None or known.verb == TRACK or known.ended_ts or verb != TRACK:
@@ -247,15 +270,25 @@ def _take_back(state: _State, etcd: EtcdClient, commit_ts: int, verb: str) -> li
             hint="what was followed and run stays. `drainer ddl track` takes a skipped or replaced"
             " one back; `drainer ddl list` shows these",
         )
-    tables = state.tracker().take_back(commit_ts)
-    record(etcd, state.name, replace(known, ended_ts=state.after_ts))
+    if state.writer:
+        raise _Busy(
+            f"drainer {state.writer} writes this downstream",
+            hint="stop it and its standbys first: from the checkpoint on rows will go into tables"
+            " that must be ready for them then",
+        )
     shown = [
-        f"drainer {state.name}: from the checkpoint at {state.after_ts} on, nothing is left out any"
-        f" more for the DDL at {commit_ts}, which was {known.describe()}"
+        f"from the checkpoint at {state.after_ts} on, nothing is left out any more for the DDL at"
+        f" {commit_ts}, which was {known.describe()}"
     ]
-    for schema, table in tables:
+    for schema, table in state.tracker().take_back(commit_ts):
         shown += _wanted(state, schema, table)
-    return [*shown, "this takes effect when the Drainer is started next"]
+
+    def change(now: Checkpoint) -> Mapping[int, Override]:
+        if (now, now.writer) != (state.checkpoint, state.checkpoint.writer):
+            raise _Busy("a Drainer was started just now", hint="stop it and its standbys first")
+        return {**_all(state, now), commit_ts: replace(known, ended_ts=state.after_ts)}
+
+    return change, [*shown, "this takes effect when a Drainer is started next"]
 
 
 def _wanted(state: _State, schema: str, table: TableInfo) -> list[str]:
@@ -264,7 +297,7 @@ def _wanted(state: _State, schema: str, table: TableInfo) -> list[str]:
     columns = ", ".join(c.name for c in table.columns)
     missing = {
         each: count
-        for each, count in state.left_out.items()
+        for each, count in state.checkpoint.left_out.items()
         if each.cause == OVERRIDE and each.table == name
     }
     lost = "; ".join(lines(missing)) or "nothing that is counted under this name"
@@ -275,7 +308,7 @@ def _wanted(state: _State, schema: str, table: TableInfo) -> list[str]:
     ]
 
 
-def _undo(state: _State, etcd: EtcdClient, commit_ts: int) -> list[str]:
+def _undo(state: _State, commit_ts: int) -> _Decided:
     known = state.overrides.get(commit_ts)
     if known is None:
         raise NeedsOperator(
@@ -289,10 +322,8 @@ def _undo(state: _State, etcd: EtcdClient, commit_ts: int) -> list[str]:
             hint=f"`drainer ddl track {commit_ts}` takes back, from the checkpoint on, what is left"
             " out for it",
         )
-    forget(etcd, state.name, commit_ts)
-    return [
-        f"drainer {state.name}: the DDL at {commit_ts} will be followed as it is; it was to be"
-        f" {known.describe()}"
+    return _changed(state, commit_ts, None), [
+        f"the DDL at {commit_ts} will be followed as it is; it was to be {known.describe()}"
     ]
 
 
@@ -301,13 +332,14 @@ def _undo(state: _State, etcd: EtcdClient, commit_ts: int) -> list[str]:
 
 def _list(state: _State) -> list[str]:
     coming = state.coming
+    writer = f"drainer {state.writer} writes" if state.writer else "no Drainer writes"
     shown = [
-        f"drainer {state.name}: the checkpoint is at {state.after_ts},"
+        f"{writer} this downstream; its checkpoint is at {state.after_ts},"
         f" {len(coming)} DDLs come after it"
     ]
-    checkpoint = state.checkpoint
-    if checkpoint is not None and checkpoint.ddl_intent_ts > state.after_ts:
-        shown.append(f"the DDL at {checkpoint.ddl_intent_ts} was begun and is not known to be done")
+    begun_ts = state.checkpoint.ddl_intent_ts
+    if begun_ts > state.after_ts:
+        shown.append(f"the DDL at {begun_ts} was begun and is not known to be done")
     tracker = state.tracker()
     passed = _passed(state, tracker)
     for number, job in enumerate(coming[:_SHOWN_MAX]):
@@ -320,16 +352,15 @@ def _list(state: _State) -> list[str]:
             shown.append(f"{ts}  decided {override.made}: {override.describe()}")
     if passed:
         shown += ["overrides of DDL that the checkpoint has passed:", *passed]
-    counted = [f"  {line}" for line in lines(state.left_out)]
+    counted = [f"  {line}" for line in lines(state.checkpoint.left_out)]
     return shown + (["what did not go downstream so far:", *counted] if counted else [])
 
 
 def _facts(state: _State) -> dict[str, Any]:
     """Return the list for programs: all of it, where the text is cut."""
-    checkpoint, tracker = state.checkpoint, state.tracker()
-    begun_ts = 0 if checkpoint is None else checkpoint.ddl_intent_ts
+    tracker, begun_ts = state.tracker(), state.checkpoint.ddl_intent_ts
     return {
-        "drainer": state.name,
+        "drainer": state.writer or None,
         "checkpoint_ts": state.after_ts,
         "begun_ddl_ts": begun_ts if begun_ts > state.after_ts else None,
         "coming": [
@@ -351,7 +382,8 @@ def _facts(state: _State) -> dict[str, Any]:
             for ts, override in sorted(state.overrides.items())
         ],
         "left_out": [
-            {**each._asdict(), "count": count} for each, count in sorted(state.left_out.items())
+            {**each._asdict(), "count": count}
+            for each, count in sorted(state.checkpoint.left_out.items())
         ],
     }
 

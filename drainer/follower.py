@@ -34,7 +34,6 @@ class FollowedDdl(NamedTuple):
     upstream: SchemaChange
     run: SchemaChange | None
     left_out: Counts
-    override: Override | None = None
 
 
 def straight(change: SchemaChange) -> SchemaChange:
@@ -91,12 +90,12 @@ class DdlFollower:
             counts[LeftOut(DDLS, IGNORED, subject)] = 1
             run = None
         if run is None:
-            return FollowedDdl(change, None, counts, override)
+            return FollowedDdl(change, None, counts)
         routed = self._route(run)
         if isinstance(routed, LeftOut):
             counts[routed] += 1
             routed = None
-        return FollowedDdl(change, routed, counts, override)
+        return FollowedDdl(change, routed, counts)
 
     def _report(self, step: DdlStep, override: Override, tracked: Tracked) -> None:
         meaning = {
@@ -135,7 +134,7 @@ def with_way_out(
     ways.append(f"`drainer ddl skip {commit_ts}`: {consequences.of_skip(change)}")
     return NeedsOperator(
         f"DDL at {commit_ts}: {error.problem}",
-        hint=f"{error.hint}; then start the Drainer again. Or override this DDL while it is"
-        f" stopped. {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo"
-        f" {commit_ts}` takes an override back",
+        hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
+        f" {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo {commit_ts}`"
+        " takes an override back",
     )

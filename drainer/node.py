@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from enum import Enum
 from typing import Any, NamedTuple
 
 from drainer.config import DrainerConfig
@@ -39,7 +40,7 @@ from drainer.relay.stage import NoRelay, Relay, relay_stage
 from drainer.schema import SchemaTracker
 from drainer.schema_start import Followed, schema_at
 from drainer.selection import Selection, compiled
-from drainer.sinks import Checkpoint, TakenOver
+from drainer.sinks import Checkpoint, Overridden, TakenOver
 from drainer.spool import Spool
 from drainer.stages import Feed, Merge
 from drainer.standby import EndedAsStandby, stand_by
@@ -72,9 +73,10 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
             handed_over = ""
             while True:
                 former = await stand_by(parts, front, stop, handed_over=handed_over)
-                if not await _stint(config, parts, front, stop, former):
+                end = await _stint(config, parts, front, stop, former)
+                if end is End.STOPPED:
                     return
-                handed_over = parts.sink.writer
+                handed_over = parts.sink.writer if end is End.REPLACED else ""
                 parts = await with_new_sink(config, parts, stack)
     except StoppedEarly:
         log.info("stopped before the Drainer was up")
@@ -82,10 +84,20 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
         log.info("ended as a standby, as asked")
 
 
+class End(Enum):
+    """What ended a time as the active Drainer."""
+
+    STOPPED = "stopped"
+    REPLACED = "replaced"
+    """Another Drainer is to write the downstream from now on."""
+    OVERRIDDEN = "overridden"
+    """An operator changed overrides of DDL, which are to be read."""
+
+
 async def _stint(
     config: DrainerConfig, parts: Parts, front: Front, stop: asyncio.Event, former: str
-) -> bool:
-    """Be the active Drainer; True when another one is to write the downstream from now on.
+) -> End:
+    """Be the active Drainer.
 
     `former` is the node id of the one whose place this one takes.
     """
@@ -95,11 +107,14 @@ async def _stint(
         stack.push_async_callback(presence.end)
         await presence.begin(stop)
         checkpoint = await starting_point(config, parts, stop)
-        followed = await schema_at(config, parts, checkpoint, stop)
+        followed = await schema_at(config, parts, checkpoint, stop, former)
         relay = await relay_stage(parts, checkpoint, followed, stack)
         node = _Node(config, parts, front, checkpoint, followed, relay)
         try:
-            return await node.live(stop, former)
+            return End.REPLACED if await node.live(stop, former) else End.STOPPED
+        except Overridden as error:
+            log.warning("%s: reading them, and going on from the checkpoint", error.problem)
+            return End.OVERRIDDEN
         except TakenOver as error:
             # Whoever writes now is waited for if it can be seen; else there is something to mend.
             stored = await parts.thread.call(parts.sink.load_checkpoint)
@@ -107,7 +122,7 @@ async def _stint(
             if await asyncio.to_thread(find) is None:
                 raise
             log.error("this Drainer writes no more: %s", error.problem)
-            return True
+            return End.REPLACED
 
 
 class Stream(NamedTuple):
@@ -233,7 +248,11 @@ class _Node:
             retiring = asyncio.create_task(self._membership.retire(former))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set() or self._ended.is_set():
-                await self._pause(pipeline)
+                try:
+                    await self._pause(pipeline)
+                except Overridden as error:
+                    log.warning("%s as it ended: a batch under way is not done", error.problem)
+                    return self._is_handing_over and not stop.is_set()
             for task in tasks:
                 if task.done():
                     task.result()
@@ -301,8 +320,7 @@ def _wired(
     checkpoint: Checkpoint,
 ) -> Pipeline:
     """Return the way from a stream to the downstream."""
-    passed = {ts: each for ts, each in overrides.items() if ts <= checkpoint.commit_ts}
-    checkpoint = replace(checkpoint, overrides=passed)
+    checkpoint = replace(checkpoint, overrides=overrides, has_all_overrides=True)
     selection = Selection.of(config, schemas)
     planner = Planner(
         selection.lookup,

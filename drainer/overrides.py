@@ -11,9 +11,10 @@ downstream lacks. Without "verb", as older versions wrote it, an override with a
 replacement and one without is a skip. `ended` is where a skip or a replacement was taken back:
 from there on nothing is left out because of it.
 
-An override that is still to come is in etcd (`drainer.override_store`). Once the checkpoint passes
-its DDL it is in the checkpoint as well, and that counts: the schema is rebuilt with what really
-happened to this downstream, whichever Drainer writes it next.
+All overrides are in the checkpoint, with the downstream that they are about: of DDL to come, and of
+DDL that it has passed. So whichever Drainer writes that downstream next goes on with the same ones,
+and rebuilds the schema with what really happened to it. Older versions kept those to come in etcd
+(`drainer.override_store`).
 """
 
 from __future__ import annotations
@@ -109,10 +110,10 @@ def _with_ids(table: TableInfo, original: TableInfo) -> TableInfo:
 def in_force(
     recorded: Mapping[int, Override], passed: Mapping[int, Override] | None, up_to_ts: int
 ) -> dict[int, Override]:
-    """Return the overrides that hold for a downstream at `up_to_ts`, and for what comes after.
+    """Return the overrides of a downstream at `up_to_ts` from where an older version kept them.
 
-    `recorded` are those in etcd; `passed` those in the checkpoint, None in one that an older
-    version wrote. Of those that were passed the record only says whether they were taken back.
+    `recorded` are those in etcd; `passed` those in the checkpoint, None in one of before these were
+    there. Of those that were passed the record only says whether they were taken back.
     """
     if passed is None:
         return dict(recorded)

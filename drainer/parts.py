@@ -216,7 +216,11 @@ async def starting_point(config: DrainerConfig, parts: Parts, stop: asyncio.Even
     if start_ts < 0:
         start_ts = await insist(stop, "the present timestamp", parts.oracle.get_ts)
     log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
-    return Checkpoint(start_ts, 0)
+    fresh = Checkpoint(start_ts, 0)
+    if found is None:
+        return fresh
+    # An operator was there before any Drainer.
+    return replace(fresh, overrides=found.overrides, has_all_overrides=found.has_all_overrides)
 
 
 async def unless_stopped(asking: Coroutine[Any, Any, T], stop: asyncio.Event) -> T:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from drainer.apply.work import Batch
 from drainer.fetch import FetchBatch, Fetching
 from drainer.follower import FollowedDdl, with_way_out
 from drainer.left_out import Counts
-from drainer.overrides import Override
 from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.progress import Progress
 from drainer.relay.stage import NoRelay, Relay
@@ -209,12 +208,15 @@ class Pipeline:
         self._last_step_s = time.monotonic()
         # A crash left a DDL half done: its intent stays on record until it has run.
         intent_ts = self._intent_ts if self._intent_ts > step.commit_ts else 0
+        begin = self._downstream.checkpoint
         checkpoint = Checkpoint(
             step.commit_ts,
             self._source.schemas.version,
             ddl_intent_ts=intent_ts,
             origins=step.origins,
             pumps=self._source.pumps.standing(),
+            overrides=begin.overrides,
+            has_all_overrides=begin.has_all_overrides,
         )
         work = _Work(step, checkpoint, ddl, relayed=self._source.relay.flush())
         if isinstance(step, RowsStep) and (step.rows or step.slices):
@@ -271,9 +273,7 @@ class Pipeline:
         after_ts = self.progress.checkpoint.commit_ts
         nothing_left = work.fetched is not None and not self._note_fetched(work, work.fetched)
         checkpoint = work.checkpoint = replace(
-            work.checkpoint,
-            left_out=self.progress.tally.after(_left_out(work)),
-            overrides=self._overrides_after(work),
+            work.checkpoint, left_out=self.progress.tally.after(_left_out(work))
         )
         if work.ddl is not None and work.ddl.run is not None:
             await self._run_ddl(work.ddl, checkpoint)
@@ -289,11 +289,6 @@ class Pipeline:
                 await prepared.commit(checkpoint)
             except Refused as error:
                 raise located(error, after_ts, checkpoint.commit_ts) from error
-
-    def _overrides_after(self, work: _Work) -> Mapping[int, Override]:
-        passed = self.progress.checkpoint.overrides or {}
-        made = None if work.ddl is None else work.ddl.override
-        return passed if made is None else {**passed, made.commit_ts: made}
 
     async def _run_ddl(self, ddl: FollowedDdl, checkpoint: Checkpoint) -> None:
         change, ddl_ts, sink = ddl.run, checkpoint.commit_ts, self._downstream.sink

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from drainer.config import DrainerConfig
 from drainer.override_store import overrides
-from drainer.overrides import Override, in_force
+from drainer.overrides import Override
 from drainer.parts import Parts, insist
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
@@ -43,16 +43,23 @@ class Followed:
 
 
 async def schema_at(
-    config: DrainerConfig, parts: Parts, checkpoint: Checkpoint, stop: asyncio.Event
+    config: DrainerConfig,
+    parts: Parts,
+    checkpoint: Checkpoint,
+    stop: asyncio.Event,
+    former: str = "",
 ) -> Followed:
     """Return the schema at the checkpoint, through outages of etcd.
 
-    A history that does not lead to the checkpoint's schema version raises NeedsOperator.
+    `former` is the node id of the one whose place this one takes, if there was one. A history that
+    does not lead to the checkpoint's schema version raises NeedsOperator.
     """
-    node_id = parts.home.known_node_id(config.node_id, config.advertise_addr or config.addr)
-    ask = functools.partial(overrides, parts.etcd, node_id)
-    recorded = await insist(stop, "the overrides of DDL", ask)
-    made = in_force(recorded, checkpoint.overrides, checkpoint.commit_ts)
+    recorded: dict[int, Override] = {}
+    if not checkpoint.has_all_overrides:
+        node_id = parts.home.known_node_id(config.node_id, config.advertise_addr or config.addr)
+        ask = functools.partial(overrides, parts.etcd, [node_id, *filter(None, [former])])
+        recorded = await insist(stop, "the overrides of DDL", ask)
+    made = checkpoint.overrides_with(recorded)
     history = History(parts.etcd)
     file = SnapshotFile(parts.home.path, parts.cluster_id, history, made)
     # A relay log keeps the jobs themselves, for the day when etcd is gone.

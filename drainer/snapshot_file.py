@@ -62,28 +62,29 @@ class SnapshotFile:
         except (OSError, Corrupt) as error:
             log.warning("%s; reading all DDL history instead", error)
             return None
-        self._check(origin)
         ahead = origin.commit_ts > checkpoint.commit_ts
+        self._check(origin, ahead=ahead)
         if ahead or origin.overrides != self._overridden(origin.commit_ts):
             why = "is ahead of the checkpoint" if ahead else "is older than an override of a DDL"
             log.warning("%s %s; reading all DDL history instead", self.path, why)
             return None
         return tracker, origin
 
-    def _check(self, origin: Origin) -> None:
+    def _check(self, origin: Origin, *, ahead: bool) -> None:
         if origin.cluster_id != self._cluster_id:
             raise NeedsOperator(
                 f"{self.path} is of cluster {origin.cluster_id}, not of {self._cluster_id}",
                 hint="is --data-dir another Drainer's? If not, delete the file",
             )
-        for ts, fields in origin.overrides.items():
+        for ts, fields in () if ahead else origin.overrides.items():
             if int(ts) not in self._overrides:
                 was = Override.from_json(int(ts), fields).describe()
                 raise NeedsOperator(
                     f"{self.path} was made with an override of the DDL at {ts} ({was}), which is"
-                    " gone from etcd",
-                    hint="was etcd wiped or put back? Restore /penstock/v1/ddl_decisions; the DDL"
-                    " was not run as it is, so without the override rows would be written wrongly",
+                    " not in the downstream's checkpoint",
+                    hint="was the checkpoint written by hand, or is this another downstream? The"
+                    " DDL was not run as it is, so without the override rows would be written"
+                    " wrongly: put the checkpoint back; for another downstream delete the file",
                 )
 
     def _overridden(self, up_to_ts: int) -> dict[str, Any]:

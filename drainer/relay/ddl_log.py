@@ -1,8 +1,9 @@
 """All DDL that the relay log's stream speaks of, so that the schema can be rebuilt without etcd.
 
-A log of its own, `ddl/` in the relay log's folder: one frame for each job, JSON as in etcd, and one
-for each override of a DDL, {"decision": commit_ts} with its fields, or without when it is gone. It
-has the whole history and is never cut: the schema at any checkpoint begins with the first job.
+A log of its own, `ddl/` in the relay log's folder: one frame for each job, JSON as in etcd. It has
+the whole history and is never cut: the schema at any checkpoint begins with the first job. Older
+versions wrote a frame for each override of a DDL, too: {"decision": commit_ts} with its fields, or
+without when it is gone.
 """
 
 from __future__ import annotations
@@ -52,21 +53,16 @@ class DdlLog:
         return sorted(self._jobs.values(), key=lambda job: job.schema_version)
 
     def overrides(self) -> dict[int, Override]:
-        """Return the operator's overrides by the commit_ts of the DDL."""
+        """Return the operator's overrides that an older version wrote, by the DDL's commit_ts."""
         return dict(self._overrides)
 
-    def note(self, jobs: Iterable[DdlJob], overrides: Iterable[Override] | None = None) -> None:
-        """Keep jobs, each once, and all overrides that there are now; `sync` makes it durable."""
+    def note(self, jobs: Iterable[DdlJob]) -> None:
+        """Keep jobs, each once; `sync` makes it durable."""
         fresh = [job for job in jobs if job.id not in self._jobs]
-        now = self._overrides if overrides is None else {each.commit_ts: each for each in overrides}
-        made = [each for ts, each in now.items() if self._overrides.get(ts) != each]
-        records = [job_to_json(job) for job in fresh]
-        records += [{"decision": each.commit_ts, **each.to_json()} for each in made]
-        records += [{"decision": ts} for ts in self._overrides if ts not in now]
-        if records:
-            self._segments.append([json.dumps(r, ensure_ascii=False).encode() for r in records])
+        if fresh:
+            records = [json.dumps(job_to_json(job), ensure_ascii=False) for job in fresh]
+            self._segments.append([record.encode() for record in records])
         self._jobs.update((job.id, job) for job in fresh)
-        self._overrides = dict(now)
 
     def sync(self) -> None:
         """Return once everything noted is on the disk."""

@@ -132,7 +132,7 @@ class RelayLog:
         return self._ddl.jobs()
 
     def overrides(self) -> dict[int, Override]:
-        """Return the operator's overrides of DDL."""
+        """Return the operator's overrides of DDL, where an older version kept them here."""
         return self._ddl.overrides()
 
     def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
@@ -158,20 +158,14 @@ class RelayLog:
 
     # --- writing ---------------------------------------------------------------------------
 
-    def start(
-        self,
-        cluster_id: int,
-        checkpoint_ts: int,
-        jobs: Iterable[DdlJob],
-        overrides: Iterable[Override] | None = None,
-    ) -> None:
+    def start(self, cluster_id: int, checkpoint_ts: int, jobs: Iterable[DdlJob]) -> None:
         """Go on with the stream of `cluster_id` after a checkpoint, anew if the log lacks that."""
         if self.cluster_id not in (None, cluster_id):
             raise NeedsOperator(
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
                 hint="give this Drainer another relay log-dir",
             )
-        self.note_jobs(jobs, overrides)
+        self.note_jobs(jobs)
         connected = self.cluster_id is not None and self.after_ts <= checkpoint_ts <= self.last_ts
         if not connected:
             if self.cluster_id is not None:
@@ -208,12 +202,10 @@ class RelayLog:
                 self._reached(stamps[-1])
             del kept[:count]
 
-    def note_jobs(
-        self, jobs: Iterable[DdlJob], overrides: Iterable[Override] | None = None
-    ) -> None:
-        """Keep jobs of DDL, each once, before such a DDL is applied; and all overrides of now."""
+    def note_jobs(self, jobs: Iterable[DdlJob]) -> None:
+        """Keep jobs of DDL, each once, before such a DDL is applied."""
         try:
-            self._ddl.note(jobs, overrides)
+            self._ddl.note(jobs)
         except WriteFailed as error:
             raise failed_write(error) from error
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from drainer.merger import Merged
-from drainer.overrides import Override, in_force
+from drainer.overrides import Override
 from drainer.parts import Parts, StoppedEarly, insist
 from drainer.pipeline import Pipeline
 from drainer.planner import DdlStep
@@ -111,7 +111,7 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
         return False
     may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
     stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
-    overrides = in_force(stored.overrides(), checkpoint.overrides, checkpoint.commit_ts)
+    overrides = checkpoint.overrides_with(stored.overrides())
     tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, overrides)
     spool_dir = parts.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)

@@ -144,10 +144,7 @@ async def relay_stage(
     relay_log = parts.relay_log
     if relay_log is None:
         return NoRelay()
-    made = followed.overrides.values()
-    await asyncio.to_thread(
-        relay_log.start, parts.cluster_id, checkpoint.commit_ts, followed.jobs, made
-    )
+    await asyncio.to_thread(relay_log.start, parts.cluster_id, checkpoint.commit_ts, followed.jobs)
     stage = RelayStage(relay_log)
     stack.push_async_callback(stage.close)
     log.info("the relay log in %s goes on after %d", relay_log.folder, relay_log.last_ts)

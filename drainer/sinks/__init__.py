@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from drainer.sinks.checkpoint import Checkpoint, TakenOver
+from drainer.sinks.checkpoint import Checkpoint, Overridden, OverrideChange, TakenOver
 from drainer.sinks.split import ForeignKey, Missed, Split
 from penstock.errors import NeedsOperator
 
@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
     from penstock.schema import TableInfo
 
-__all__ = ["RETRY_S_MAX", "Checkpoint", "Parts", "Sink", "TakenOver", "open_sink"]
+__all__ = [
+    "RETRY_S_MAX",
+    "Checkpoint",
+    "Overridden",
+    "OverrideChange",
+    "Parts",
+    "Sink",
+    "TakenOver",
+    "open_sink",
+]
 
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it gives up with `Retryable`."""
@@ -54,6 +63,14 @@ class Sink(Protocol):
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store `checkpoint` when nothing but time has moved on."""
+        ...
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whoever writes it; it has been loaded.
+
+        `change` is asked within the transaction, and what it raises ends that. A run that writes
+        this downstream meets `Overridden` at its next commit, and has committed nothing since.
+        """
         ...
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:

@@ -11,29 +11,31 @@ sources that tell their origin, `origins` is {source: [epoch, file, position]}: 
 are downstream, so that none is there twice (`drainer.origins`). `pumps` is whom the merge waited
 for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
 received (`drainer.pumps`). What of the stream up to `commitTS` is not downstream is counted in
-`left-out` (`drainer.left_out`), and `overrides` are the operator's overrides of DDL up to there, by
-commit_ts (`drainer.overrides`). `consistent` is false while a
-Drainer runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
-`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
-is above `commitTS`, is up to where changes may be there already: a batch of several transactions
-is, or was, under way. It stays until `commitTS` has passed it. `writer` names the
-run of the Drainer that wrote the row. It is what makes two Drainers on one downstream visible:
-every transaction first locks the row and compares its text with what this run last knew. Equal:
-go on. Equal to what this run is just writing: an earlier attempt, whose answer got lost, did
-commit. Anything else: another Drainer works here, and this one must stop.
+`left-out` (`drainer.left_out`), and `overrides` are the operator's overrides of DDL, by commit_ts
+(`drainer.overrides`); `all-overrides` says that those of DDL to come are among them, which an older
+version kept elsewhere. `consistent` is false while a Drainer runs and true after a clean stop.
+`ts-map` is for downstreams with timestamps of their own. `ddl-intent` is the commit_ts of a DDL
+that was about to run, 0 when none was. `applying`, when it is above `commitTS`, is up to where
+changes may be there already: a batch of several transactions is, or was, under way. It stays until
+`commitTS` has passed it. `writer` names the run of the Drainer that wrote the row. It is what makes
+two Drainers on one downstream visible: every transaction first locks the row and compares its text
+with what this run last knew. Equal: go on. Equal to what this run is just writing: an earlier
+attempt, whose answer got lost, did commit. The same writer with anything else: an operator has
+changed the overrides, and the row is to be read again. Any other writer: another Drainer works
+here, and this one must stop.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from drainer.left_out import Totals, from_lists, to_lists
-from drainer.overrides import Override
+from drainer.overrides import Override, in_force
 from penstock.errors import Malformed, NeedsOperator
 from penstock.model import Place
 
@@ -52,6 +54,8 @@ class Checkpoint:
     left_out: Totals = field(default_factory=dict, hash=False)
     overrides: Mapping[int, Override] | None = field(default=None, hash=False)
     """None in a checkpoint of before these were kept here."""
+    has_all_overrides: bool = False
+    """False where an older version kept those of DDL to come elsewhere."""
     writer: str = field(default="", compare=False)
     """The run that stored it; empty for one that is still to be stored, or is TiDB-Binlog's."""
 
@@ -59,6 +63,12 @@ class Checkpoint:
     def is_between(self) -> bool:
         """True when a batch may be in the downstream in parts."""
         return self.applying_ts > self.commit_ts
+
+    def overrides_with(self, recorded: Mapping[int, Override]) -> dict[int, Override]:
+        """Return all overrides; `recorded` are those that an older version kept elsewhere."""
+        if self.has_all_overrides:
+            return dict(self.overrides or {})
+        return in_force(recorded, self.overrides, self.commit_ts)
 
     def to_json(self, writer: str) -> str:
         """Return the row's text as this `writer` stores it."""
@@ -78,6 +88,7 @@ class Checkpoint:
             fields["left-out"] = to_lists(self.left_out)
         if self.overrides is not None:
             fields["overrides"] = {ts: each.to_json() for ts, each in self.overrides.items()}
+            fields["all-overrides"] = self.has_all_overrides
         return json.dumps(fields | {"writer": writer})
 
     @classmethod
@@ -106,6 +117,7 @@ class Checkpoint:
             pumps=_pumps(stored),
             left_out=_left_out(stored),
             overrides=_overrides(stored),
+            has_all_overrides=stored.get("all-overrides") is True,
             writer=str(stored.get("writer", "")),
         )
 
@@ -162,7 +174,22 @@ def _unreadable(stored: object, why: str) -> Malformed:
 
 
 class TakenOver(NeedsOperator):
-    """Another run of a Drainer writes this downstream, so this one must not."""
+    """Somebody else wrote the checkpoint of this downstream, so this run must not."""
+
+
+class Overridden(TakenOver):
+    """It was an operator, who changed overrides: read the checkpoint again and go on."""
+
+
+OverrideChange = Callable[[Checkpoint], Mapping[int, Override]]
+"""All overrides as they are to be, by the checkpoint as it is; it may be asked again."""
+
+
+def overridden(stored: str | None, change: OverrideChange) -> str:
+    """Return the row with other overrides; it keeps the name of its writer."""
+    last = Checkpoint(0, 0) if stored is None else Checkpoint.from_json(stored)
+    changed = replace(last, overrides=change(last), has_all_overrides=True)
+    return changed.to_json(last.writer)
 
 
 def of_another_cluster(cluster: object, others: Sequence[object], place: str) -> NeedsOperator:
@@ -200,9 +227,15 @@ class Ledger:
         return checkpoint
 
     @property
-    def is_new(self) -> bool:
+    def has_no_row(self) -> bool:
         """True when the downstream has no row for this cluster yet."""
         return self._known is None
+
+    @property
+    def is_new(self) -> bool:
+        """True when no Drainer has stored a checkpoint yet: there are overrides at the most."""
+        last = self.last
+        return last is None or (not last.writer and not last.commit_ts)
 
     @property
     def last(self) -> Checkpoint | None:
@@ -254,6 +287,15 @@ class Ledger:
         return replace(checkpoint, applying_ts=last.applying_ts, consistent=False)
 
     def _taken_over(self, stored: str | None) -> NeedsOperator:
+        if stored is not None:
+            # Nobody else writes under the name of a run, and an operator keeps that name.
+            last = self.last
+            known = {self.writer, "" if last is None else last.writer}
+            if Checkpoint.from_json(stored).writer in known:
+                return Overridden(
+                    "an operator changed the overrides of DDL",
+                    hint="start the Drainer again: it reads them anew",
+                )
         return TakenOver(
             f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",
             hint="another Drainer writes to the same downstream; stop one of them",

@@ -23,7 +23,14 @@ from pymysql.constants import ER
 
 from drainer.apply.literals import MYSQL
 from drainer.sinks import steps
-from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
+from drainer.sinks.checkpoint import (
+    Checkpoint,
+    Ledger,
+    OverrideChange,
+    Standing,
+    of_another_cluster,
+    overridden,
+)
 from drainer.sinks.mysql_collations import Collations
 from drainer.sinks.mysql_ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql_grants import check_grants
@@ -121,6 +128,17 @@ class MysqlSink:
         """Store `checkpoint` alone."""
         self.apply((), checkpoint)
 
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whoever writes it."""
+
+        def attempt(connection: Connection, retried: bool) -> None:
+            connection.begin()
+            stored = self._stored(connection, " FOR UPDATE")
+            self._store(connection, overridden(stored, change), is_first=stored is None)
+            connection.commit()
+
+        self._session.retrying(attempt)
+
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
 
@@ -208,7 +226,7 @@ class MysqlSink:
                 self._fences.take(connection)
             steps.begun()
             work(connection)
-            self._store(connection, text)
+            self._store(connection, text, is_first=self._ledger.has_no_row)
             steps.stored()
             connection.commit()
             steps.committed()
@@ -316,9 +334,9 @@ class MysqlSink:
         row = one(connection, f"SELECT checkPoint FROM {self._table} {where}")  # noqa: S608
         return (row[0] or "") if row else None  # A row without text is no checkpoint.
 
-    def _store(self, connection: Connection, text: str) -> None:
+    def _store(self, connection: Connection, text: str, *, is_first: bool) -> None:
         value = "'" + text.replace("'", "''") + "'"
-        if self._ledger.is_new:
+        if is_first:
             sql = f"INSERT INTO {self._table} VALUES ({self._cluster_id}, {value})"  # noqa: S608
         else:
             where = f"WHERE clusterID = {self._cluster_id}"

@@ -22,7 +22,14 @@ from urllib.parse import unquote, urlsplit
 
 from drainer.apply.literals import SQLITE
 from drainer.sinks import steps
-from drainer.sinks.checkpoint import Checkpoint, Ledger, Standing, of_another_cluster
+from drainer.sinks.checkpoint import (
+    Checkpoint,
+    Ledger,
+    OverrideChange,
+    Standing,
+    of_another_cluster,
+    overridden,
+)
 from drainer.sinks.refusal import Refused, row_of
 from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
 from drainer.sinks.sqlite_ddl import check_columns, plan
@@ -94,6 +101,16 @@ class SqliteSink:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store `checkpoint` alone."""
         self.apply((), checkpoint)
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whoever writes it."""
+
+        def attempt(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            self._store(connection, overridden(self._stored(connection), change))
+            connection.execute("COMMIT")
+
+        self._retrying(attempt)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
@@ -206,8 +223,7 @@ class SqliteSink:
             assert standing is Standing.OURS
             steps.begun()
             work(connection)
-            sql = f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?)"  # noqa: S608
-            connection.execute(sql, (self._cluster, text))
+            self._store(connection, text)
             steps.stored()
             connection.execute("COMMIT")
             steps.committed()
@@ -228,6 +244,10 @@ class SqliteSink:
         sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608
         row = connection.execute(sql, (self._cluster,)).fetchone()
         return (row[0] or "") if row else None  # A row without text is no checkpoint.
+
+    def _store(self, connection: sqlite3.Connection, text: str) -> None:
+        sql = f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?)"  # noqa: S608
+        connection.execute(sql, (self._cluster, text))
 
     def _retrying(self, attempt: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `attempt` returns; wait while another process holds the file's lock."""

@@ -17,7 +17,7 @@ import pytest
 from drainer.apply.sql import quote, table_name
 from drainer.left_out import LeftOut
 from drainer.overrides import Override
-from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks import Checkpoint, Overridden, Sink, open_sink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import Malformed, NeedsOperator, Retryable
 
@@ -128,6 +128,62 @@ def test_a_checkpoint_with_counts_and_overrides_is_what_the_next_run_loads(
     )
     sink.save_checkpoint(point)
     assert downstream.open().load_checkpoint() == point
+
+
+SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
+
+
+def test_an_override_is_read_before_the_next_commit_of_whoever_writes(
+    shop: tuple[Downstream, Sink],
+) -> None:
+    downstream, sink = shop
+    operator = downstream.open()
+    before = operator.load_checkpoint()
+    assert before is not None
+    operator.change_overrides(lambda now: {SKIPPED.commit_ts: SKIPPED})
+    with pytest.raises(Overridden):
+        sink.apply(insert(downstream, 1), downstream.point())
+    assert downstream.query(f"SELECT id FROM {downstream.table('t')}") == []
+    found = sink.load_checkpoint()
+    assert found == replace(before, overrides={SKIPPED.commit_ts: SKIPPED}, has_all_overrides=True)
+    assert found.writer == sink.writer
+    sink.apply(insert(downstream, 2), replace(found, commit_ts=downstream.point().commit_ts))
+
+
+def test_an_override_that_comes_before_a_run_has_stored_anything_is_read_by_it_too(
+    downstream: Downstream,
+) -> None:
+    sink, operator = downstream.open(), downstream.open()
+    assert sink.load_checkpoint() is operator.load_checkpoint() is None
+    operator.change_overrides(lambda now: {SKIPPED.commit_ts: SKIPPED})
+    with pytest.raises(Overridden):
+        sink.save_checkpoint(downstream.point())
+    found = sink.load_checkpoint()
+    assert sink.is_new
+    assert found == Checkpoint(0, 0, overrides={SKIPPED.commit_ts: SKIPPED}, has_all_overrides=True)
+    sink.save_checkpoint(replace(found, commit_ts=5))
+    assert not sink.is_new
+    # The next one has loaded what the first one stored, and has not stored anything itself.
+    following = downstream.open()
+    following.load_checkpoint()
+    operator.change_overrides(lambda now: {})
+    with pytest.raises(Overridden):
+        following.save_checkpoint(downstream.point())
+
+
+def test_a_change_of_overrides_that_fails_leaves_the_checkpoint_as_it_is(
+    shop: tuple[Downstream, Sink],
+) -> None:
+    downstream, sink = shop
+    operator = downstream.open()
+    operator.load_checkpoint()
+
+    def refuse(now: Checkpoint) -> dict[int, Override]:
+        raise NeedsOperator("it is under way", hint="wait")
+
+    with pytest.raises(NeedsOperator, match="under way"):
+        operator.change_overrides(refuse)
+    sink.apply(insert(downstream, 1), downstream.point())
 
 
 def test_statements_and_checkpoint_arrive_together(shop: tuple[Downstream, Sink]) -> None:

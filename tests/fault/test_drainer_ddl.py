@@ -151,9 +151,7 @@ def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values
     site.by_hand('ALTER TABLE "shop.item" ADD COLUMN extra INTEGER')
     extra_ts = site.ddl("ALTER TABLE shop.item ADD COLUMN extra INT")
     last_ts = site.add("item", id=1, n=2, extra=3)
-    stopped(
-        site.drainer, f"Or override this DDL while it is stopped. `drainer ddl track {extra_ts}"
-    )
+    stopped(site.drainer, f"Or override this DDL, and start it then. `drainer ddl track {extra_ts}")
     assert site.told("skip", extra_ts) == 0
     assert "the values of column extra of shop.item are left out" in capsys.readouterr().out
     assert site.told("undo", extra_ts) == 0
@@ -177,7 +175,8 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
     assert site.told("skip", late_ts) == 0
     site.drainer.start()
     site.drainer.wait_until(last_ts)
-    assert site.told("track", late_ts) == 2, "it runs"
+    assert site.told("track", late_ts) == 2
+    assert "stop it and its standbys first" in capsys.readouterr().err
     details = site.drainer.status().details
     assert (details["rows_left_out"], details["ddls_left_out"]) == ("2", "1")
     assert "override: 2 rows of shop.late" in details["left_out"]

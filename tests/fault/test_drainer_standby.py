@@ -3,7 +3,10 @@ the second goes on within seconds, and they never stop each other."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from drainer.__main__ import main as drainer_main
 from penstock.drainer_runs import standbys
 from penstock.registry import NodeKind, Registry
 from pumpclient import PumpClient
@@ -144,6 +148,106 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
         two.wait_until(shop.trade(10))
         assert one.is_running
         assert in_sqlite(path) == shop.expected()
+
+
+class Overriding:
+    """A table `shop.parts`, and `drainer ddl` with the settings of a Drainer that writes it."""
+
+    def __init__(
+        self, url: str, client: PumpClient, path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._url, self._client, self._path, self._capsys = url, client, path, capsys
+        self.ddl("CREATE DATABASE shop")
+        self.created_ts = self.ddl("CREATE TABLE shop.parts (id INT PRIMARY KEY)")
+
+    def ddl(self, sql: str) -> int:
+        """Run a DDL upstream and return its commit_ts."""
+        (commit_ts,) = self._client.execute_ddl(sql)
+        return commit_ts
+
+    def insert(self, **row: int) -> int:
+        """Insert a row upstream and return its commit_ts."""
+        with self._client.begin("shop") as txn:
+            txn.insert("parts", row)
+        assert txn.commit_ts is not None
+        return txn.commit_ts
+
+    def told(self, drainer: DrainerProcess, *words: object) -> Any:
+        """Run `drainer ddl` and return what it says."""
+        settings = ["--etcd-urls", self._url, "--sink", f"sqlite:///{self._path}"]
+        settings += ["--data-dir", str(drainer.data_dir), "-o", "json"]
+        self._capsys.readouterr()
+        assert drainer_main(["ddl", *map(str, words), *settings]) == 0
+        return json.loads(self._capsys.readouterr().out)
+
+    def by_hand(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a statement downstream."""
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the rows downstream."""
+        return self.by_hand('SELECT * FROM "shop.parts" ORDER BY id')
+
+
+def test_an_override_counts_at_once_for_a_drainer_that_runs(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pump_factory(etcd_server.url)
+    path = tmp_path / "down.db"
+    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1)
+    with PumpClient.connect(etcd_server.url) as client:
+        site = Overriding(etcd_server.url, client, path, capsys)
+        drainer.wait_until(site.created_ts)
+        drainer.freeze()  # So that the DDL is still to come when the operator decides.
+        added_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
+        site.told(drainer, "skip", added_ts)
+        drainer.thaw()
+        drainer.wait_until(site.insert(id=1, extra=1))
+        assert "an operator changed the overrides of DDL" in drainer.log_text()
+        assert drainer.is_running
+    assert site.rows() == [(1,)]
+
+
+def test_whoever_takes_over_goes_on_with_the_overrides_of_the_one_before(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    drainer_factory: DrainerFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url, path = etcd_server.url, tmp_path / "down.db"
+    pump_factory(url)
+    one = drainer_factory(url, f"sqlite:///{path}", spark_tasks=1)
+    two = drainer_factory(url, f"sqlite:///{path}", spark_tasks=1, started=False)
+    with PumpClient.connect(url) as client:
+        site = Overriding(url, client, path, capsys)
+        one.wait_until(site.created_ts)
+        two.spawn()
+        _stands_by(two)
+        # What stops the first stops the second; a decision with either's settings is for both.
+        site.by_hand('ALTER TABLE "shop.parts" ADD COLUMN extra INTEGER')
+        stopped_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
+        assert one.wait(_BUSY_S) == two.wait(_BUSY_S) == 2
+        site.told(one, "skip", stopped_ts)
+        two.start()
+        two.wait_until(site.insert(id=1, extra=1))
+        later_ts = stopped_ts + (1 << 40)
+        site.told(one, "skip", later_ts)  # Of a DDL that is to come some day.
+        two.wait_until(site.insert(id=2, extra=2))
+        assert two.status().details["values_left_out"] == "2"
+        found = site.told(one, "list")
+        assert [(o["commit_ts"], o["is_passed"]) for o in found["overrides"]] == [
+            (stopped_ts, True), (later_ts, False),
+        ]  # fmt: skip
+        assert site.told(two, "list")["overrides"] == found["overrides"]
+    assert site.rows() == [(1, None), (2, None)]
 
 
 @pytest.mark.slow

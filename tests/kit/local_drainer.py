@@ -7,9 +7,9 @@ into a real downstream. One `live` is one life, from the checkpoint on to the le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,6 @@ from drainer.apply.task import answer
 from drainer.config import ApplyConfig, DrainerConfig
 from drainer.merger import Merged
 from drainer.node import Stream, _wired
-from drainer.overrides import Override, in_force
 from drainer.payload import Payload
 from drainer.pipeline import Pipeline
 from drainer.planner import DdlStep
@@ -49,7 +48,6 @@ class Way:
     pause_s: float = 0.0
     retry_s_max: float = 60.0
     ignored: tuple[str, ...] = ()
-    overrides: Mapping[int, Override] = field(default_factory=dict)
 
 
 class Tasks:
@@ -131,7 +129,7 @@ async def live(
         stack.push_async_callback(thread.close, 10)
         stack.callback(sink.close)
         checkpoint = await thread.call(sink.load_checkpoint) or Checkpoint(0, 0)
-        made = in_force(way.overrides, checkpoint.overrides, checkpoint.commit_ts)
+        made = checkpoint.overrides_with({})
         tracker = SchemaTracker.from_history(bank.jobs, checkpoint.commit_ts, made)
         spool = Spool(way.folder / "spool", bytes_max=way.bytes_max)
         runs = await _runs_of(bank, checkpoint.commit_ts, way, spool)

@@ -3,7 +3,8 @@
 `History` makes up DDL and rows as an upstream commits them. `Model` says, by rules of its own, what
 an operator's overrides leave out of that: which row changes and which values, by the names that
 they have when they are committed. `Operator` lets a Drainer's pipeline run to the end, overriding
-what it stops at, and the DDL that it was told to override, and does by hand what `track` promises.
+what it stops at, and the DDL that it was told to override, and does by hand what `track` promises,
+in the `Place` where the Drainer writes.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema import SchemaTracker
-from drainer.sinks import Checkpoint
-from drainer.sinks.sqlite_ddl import create_indexes, create_table
+from drainer.sinks import Checkpoint, Overridden, open_sink
 from penstock.codec import encode_binlog, encode_prewrite_value
 from penstock.datum.rows import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
@@ -30,6 +30,7 @@ from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, Tabl
 from penstock.schema import DdlJob, TableInfo
 from tests.kit.bank import Bank
 from tests.kit.local_drainer import CLUSTER, Way, live
+from tests.kit.places import Place, SqliteFile
 
 INSERT, UPDATE, DELETE = MutationType
 Row = dict[str, Any]
@@ -264,17 +265,24 @@ class Model:
 
 
 class Operator:
-    """Lets the pipeline run, decides, and works on the SQLite file by hand."""
+    """Lets the pipeline run, decides, and works at the downstream by hand."""
 
-    def __init__(self, history: History, folder: Path, seed: int, often: float = 0.4) -> None:
+    def __init__(
+        self,
+        history: History,
+        folder: Path,
+        seed: int,
+        often: float = 0.4,
+        place: Place | None = None,
+    ) -> None:
         self.history = history
         self.model = Model()
-        self.overrides: dict[int, Override] = {}
         self._random = random.Random(seed)
         self._often = often
-        self._path = folder / "down.db"
-        self._way = Way(url=f"sqlite:///{self._path}", folder=folder, rows_max=5, run_binlogs=3)
+        self._place = place or SqliteFile(folder / "down.db")
+        self._way = Way(url=self._place.url, folder=folder, rows_max=5, run_binlogs=3)
         self._at = 0
+        self._undecided_ts = 0
 
     def run(self) -> Checkpoint:
         """Run to the end of the history; return the last checkpoint."""
@@ -282,7 +290,10 @@ class Operator:
         chosen = [ts for ts in ddls if self._random.random() < self._often]
         for ts in chosen:
             self._live(ts - 1)
-            self._decide(ts)
+            if self._random.random() < 0.5:
+                self._decide(ts)
+            else:
+                self._undecided_ts = ts  # Until the Drainer runs again.
         return self._live(self.history.last_ts)
 
     def _live(self, until_ts: int) -> Checkpoint:
@@ -290,14 +301,15 @@ class Operator:
         while True:
             binlogs = [entry for entry in self.history.binlogs if entry[0] <= until_ts]
             bank = _Part(binlogs, self.history.jobs, binlogs[-1][0] if binlogs else 0)
-            way = replace(self._way, overrides=self.overrides)
             stop: NeedsOperator | None = None
             try:
-                asyncio.run(live(cast(Bank, bank), way))
+                asyncio.run(live(cast(Bank, bank), self._way, lambda *_: self._decide_now()))
+            except Overridden:
+                continue  # As a Drainer does; it has committed nothing since.
             except NeedsOperator as error:
                 stop = error
             checkpoint = self.checkpoint()
-            self._account(checkpoint.commit_ts)
+            self._account(checkpoint)
             if stop is None:
                 return checkpoint
             stopped = next(e for e in self.history.events if e.ts > checkpoint.commit_ts)
@@ -306,28 +318,34 @@ class Operator:
             assert f"DDL at {stopped.ts}" in stop.problem
             self._decide(stopped.ts)
 
-    def _account(self, commit_ts: int) -> None:
+    def _account(self, checkpoint: Checkpoint) -> None:
+        commit_ts, overrides = checkpoint.commit_ts, checkpoint.overrides or {}
         for event in self.history.events:
             if self._at < event.ts <= commit_ts:
                 if event.change is not None:
-                    self.model.ddl(event.change, self.overrides.get(event.ts))
+                    self.model.ddl(event.change, overrides.get(event.ts))
                 else:
                     self.model.rows(event)
         self._at = max(self._at, commit_ts)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint in the file."""
-        with closing(sqlite3.connect(self._path)) as connection:
-            sql = "SELECT checkPoint FROM `tidb_binlog.checkpoint` WHERE clusterID = ?"
-            row = connection.execute(sql, (str(CLUSTER),)).fetchone()
-        return Checkpoint.from_json(row[0]) if row else Checkpoint(0, 0)
+        """Return the checkpoint that is downstream."""
+        stored = self._place.stored()
+        return Checkpoint.from_json(stored) if stored else Checkpoint(0, 0)
 
     # --- decisions -----------------------------------------------------------------------------
 
     def _tracker(self, before_ts: int) -> SchemaTracker:
-        held = self.checkpoint()
-        made = in_force(self.overrides, held.overrides, held.commit_ts)
+        made = self.checkpoint().overrides
         return SchemaTracker.from_history(self.history.jobs, before_ts - 1, made)
+
+    def _override(self, override: Override) -> None:
+        """Write an override to where whichever Drainer comes next finds it."""
+        with closing(open_sink(self._way.url, cluster_id=CLUSTER)) as sink:
+            sink.load_checkpoint()
+            sink.change_overrides(
+                lambda now: {**(now.overrides or {}), override.commit_ts: override}
+            )
 
     def _decide(self, ts: int) -> None:
         """Override the DDL at `ts`, and take an earlier override back now and then."""
@@ -338,7 +356,13 @@ class Operator:
         if verb == TRACK:
             self._by_hand(ts, job)
         sql = self._instead(job) if verb == REPLACE else None
-        self.overrides[ts] = Override(commit_ts=ts, verb=verb, sql=sql, made="now")
+        self._override(Override(commit_ts=ts, verb=verb, sql=sql, made="now"))
+
+    def _decide_now(self) -> None:
+        """Decide what is open, while a Drainer runs."""
+        ts, self._undecided_ts = self._undecided_ts, 0
+        if ts:
+            self._decide(ts)
 
     def _instead(self, job: DdlJob) -> str:
         """Return the statement itself, or one that comes to nothing of it."""
@@ -349,33 +373,31 @@ class Operator:
         """Do downstream what a DDL does, and remove what is in its way."""
         tracker = self._tracker(ts)
         change = tracker.track(job, Override(commit_ts=ts, verb=TRACK)).change
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA legacy_alter_table = ON")
-            for schema, table in change.dropped:
-                connection.execute(f"DROP TABLE IF EXISTS `{schema}.{table.name}`")
-            for schema, old, _, _ in change.renamed:
-                if not tracker.deviation(old.id).absent_ts:
-                    connection.execute(f"DROP TABLE IF EXISTS `{schema}.{old.name}`")
-            for schema, table in _after(change):
-                deviation = tracker.deviation(table.id)
-                if not deviation.absent_ts:
-                    self._make(connection, schema, deviation.stripped(table), table.id, ts)
+        gone = list(change.dropped)
+        gone += [(s, t) for s, t, _, _ in change.renamed if not tracker.deviation(t.id).absent_ts]
+        for schema, table in gone:
+            self._drop(schema, table)
+        for sql in self._place.databases(change):
+            self._place.query(sql)
+        for schema, table in _after(change):
+            deviation = tracker.deviation(table.id)
+            if not deviation.absent_ts:
+                self._make(schema, deviation.stripped(table), table.id, ts)
 
-    def _make(
-        self, connection: sqlite3.Connection, schema: str, table: TableInfo, table_id: int, ts: int
-    ) -> None:
+    def _drop(self, schema: str, table: TableInfo) -> None:
+        self._place.query(f"DROP TABLE IF EXISTS {self._place.name(schema, table.name)}")
+
+    def _make(self, schema: str, table: TableInfo, table_id: int, ts: int) -> None:
         """Make a table with the rows that upstream has in it at `ts`."""
-        name = f"`{schema}.{table.name}`"
-        connection.execute(f"DROP TABLE IF EXISTS {name}")
-        for index in table.indexes:  # One that stayed under an older name may have them.
-            connection.execute(f"DROP INDEX IF EXISTS `penstock.index.{table.id}.{index.id}`")
-        for sql in (create_table(name, table), *create_indexes(name, table)):
-            connection.execute(sql)
-        names = [c.name for c in table.columns]
+        self._drop(schema, table)
+        name, names = self._place.name(schema, table.name), [c.name for c in table.columns]
+        for sql in self._place.create(schema, table):
+            self._place.query(sql)
         for row in self._rows_at(table_id, ts).values():
-            marks = ", ".join("?" * len(names))
-            values = [row.get(each) for each in names]
-            connection.execute(f"INSERT INTO {name} ({', '.join(names)}) VALUES ({marks})", values)
+            values = ["NULL" if row.get(n) is None else str(row[n]) for n in names]
+            self._place.query(
+                f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join(values)})"
+            )
         if table_id in self.model.copies:
             copy = self.model.copies[table_id]
             copy.has_more, copy.was_absent, copy.lacked = False, False, set(copy.lacking)
@@ -411,37 +433,33 @@ class Operator:
         skips = [
             each
             for ts_passed, each in (held.overrides or {}).items()
-            if each.verb == SKIP and not self.overrides[ts_passed].ended_ts
+            if each.verb == SKIP and ts_passed <= held.commit_ts and not each.ended_ts
         ]
         if not skips or held.commit_ts >= ts:
             return
         chosen = self._random.choice(skips)
         tracker = self._tracker(held.commit_ts + 1)
         tables = tracker.take_back(chosen.commit_ts)
-        ended = replace(chosen, ended_ts=held.commit_ts)
-        self.overrides[chosen.commit_ts] = ended
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
-            for schema, table in tables:
-                deviation = tracker.deviation(table.id)
-                if deviation.absent_ts:
-                    continue
-                stripped = deviation.stripped(table)
-                self._make(connection, schema, stripped, table.id, held.commit_ts)
-                copy = self.model.copies[table.id]
-                copy.is_absent = False
-                copy.lacking &= set(deviation.lacking(table))
-                copy.converted &= set(deviation.converted(table))
-                copy.lacked = set(copy.lacking)
+        self._override(replace(chosen, ended_ts=held.commit_ts))
+        for schema, table in tables:
+            deviation = tracker.deviation(table.id)
+            if deviation.absent_ts:
+                continue
+            self._make(schema, deviation.stripped(table), table.id, held.commit_ts)
+            copy = self.model.copies[table.id]
+            copy.is_absent = False
+            copy.lacking &= set(deviation.lacking(table))
+            copy.converted &= set(deviation.converted(table))
+            copy.lacked = set(copy.lacking)
         self.model.absent_schemas &= set(tracker.absent_schemas)
 
     # --- at the end ----------------------------------------------------------------------------
 
-    def rows(self, name: str) -> dict[int, Row]:
-        """Return a table's rows downstream by their id."""
-        with closing(sqlite3.connect(self._path)) as connection:
-            connection.row_factory = sqlite3.Row
-            found = connection.execute(f"SELECT * FROM `{name}`").fetchall()
-        return {row["id"]: dict(row) for row in found}
+    def rows(self, schema: str, table: str, columns: Sequence[str]) -> dict[int, list[Any]]:
+        """Return the values of a table's columns downstream, by the rows' id."""
+        names = ", ".join(("id", *columns))
+        found = self._place.query(f"SELECT {names} FROM {self._place.name(schema, table)}")
+        return {row[0]: list(row[1:]) for row in found}
 
 
 @dataclass

@@ -110,7 +110,6 @@ MISTAKES: dict[str, tuple[str, Sequence[str], str]] = {
     "a config that is not there": ("pump", ["--config", "/nowhere.toml"], "cannot read"),
     "a config that is a directory": ("drainer", ["--config", "/"], "cannot read /"),
     "no command of ddl": ("drainer", ["ddl"], "unknown command"),
-    "a data-dir of ddl": ("drainer", ["ddl", "list", "--data-dir", "/proc/x"], "/proc/x"),
     "an etcd of ddl": ("drainer", ["ddl", "list", "--etcd-urls", "x"], "'x' is not host:port"),
     "a source's page": ("mysql-source", ["status", "--status-addr", "x"], "host:port"),
     "an upstream": ("penstock", ["verify", "--upstream=x", "--downstream=y"], "no URL"),

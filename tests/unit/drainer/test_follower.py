@@ -11,10 +11,11 @@ import pytest
 
 from drainer.follower import DdlFollower, FollowedDdl
 from drainer.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
-from drainer.override_store import OVERRIDES, forget, overrides, record
+from drainer.override_store import OVERRIDES, overrides
 from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
 from drainer.planner import DdlStep
 from drainer.schema import SchemaTracker, Unknown
+from drainer.sinks import Checkpoint
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema import DdlJob
@@ -210,28 +211,36 @@ def test_what_was_taken_back_is_no_longer_left_out_from_there_on() -> None:
     assert not SchemaTracker.from_history(JOBS, 40, ended).deviations
 
 
-def test_overrides_are_kept_for_one_drainer_and_the_last_one_counts(etcd: Any) -> None:
-    for node, ts, verb, sql in (
-        ("one", 30, SKIP, None), ("one", 30, REPLACE, "DROP TABLE t"), ("one", 7, TRACK, None),
-        ("one", 9, SKIP, None), ("other", 30, SKIP, None),
-    ):  # fmt: skip
-        record(etcd, node, Override(commit_ts=ts, verb=verb, sql=sql, made="then"))
-    forget(etcd, "one", 9)
-    found = overrides(etcd, "one")
+def test_overrides_that_older_versions_wrote_are_read_for_the_drainers_of_a_downstream(
+    etcd: Any,
+) -> None:
+    for node, ts, text in (
+        ("one", 7, '{"verb": "track", "replace": null, "made": "then"}'),
+        ("one", 8, '{"replace": null, "made": "then"}'),
+        ("former", 8, '{"replace": "DROP TABLE t", "made": "then"}'),
+        ("other", 9, '{"replace": null, "made": "then"}'),
+    ):
+        etcd.put(f"{OVERRIDES}{node}/{ts:020d}", text)
+    found = overrides(etcd, ["one", "former"])
     assert {ts: (o.verb, o.sql) for ts, o in found.items()} == {
-        7: (TRACK, None), 30: (REPLACE, "DROP TABLE t"),
+        7: (TRACK, None), 8: (REPLACE, "DROP TABLE t"),
     }  # fmt: skip
     etcd.put(f"{OVERRIDES}one/{8:020d}", "nonsense")
     with pytest.raises(Malformed, match="no override"):
-        overrides(etcd, "one")
+        overrides(etcd, ["one"])
 
 
-def test_overrides_that_an_older_version_wrote_are_read(etcd: Any) -> None:
-    etcd.put(f"{OVERRIDES}one/{8:020d}", '{"replace": null, "made": "then"}')
-    etcd.put(f"{OVERRIDES}one/{9:020d}", '{"replace": "DROP TABLE t", "made": "then"}')
-    assert {ts: (o.verb, o.sql) for ts, o in overrides(etcd, "one").items()} == {
-        8: (SKIP, None), 9: (REPLACE, "DROP TABLE t"),
-    }  # fmt: skip
+def test_what_older_versions_kept_elsewhere_counts_until_a_checkpoint_has_all() -> None:
+    recorded = {ts: Override(commit_ts=ts, verb=SKIP) for ts in (10, 30)}
+    passed = {10: Override(commit_ts=10, verb=TRACK)}
+    of_before = Checkpoint(20, 1, overrides=passed)
+    read = Checkpoint.from_json(of_before.to_json("run").replace(', "all-overrides": false', ""))
+    made = read.overrides_with(recorded)
+    assert made == {10: passed[10], 30: recorded[30]}
+    stored = Checkpoint.from_json(
+        replace(read, overrides=made, has_all_overrides=True).to_json("run")
+    )
+    assert stored.overrides_with({40: Override(commit_ts=40, verb=SKIP)}) == made
 
 
 def test_what_the_checkpoint_has_passed_counts_and_not_what_is_recorded_later() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.files import Files
 from penstock.model import Binlog, BinlogType, fake_binlog
 from penstock.schema import DdlJob, SchemaInfo
+from penstock.segments import Segments
 from tests.kit.files import MemoryFiles
 
 FOLDER = Path("/relay")
@@ -227,15 +229,24 @@ def test_a_relay_log_of_another_cluster_is_refused() -> None:
 def test_jobs_of_ddl_are_kept_once_and_for_good() -> None:
     files = MemoryFiles()
     log = opened(files)
-    skipped = Override(commit_ts=7, verb=SKIP, made="now")
-    log.start(CLUSTER, 0, [job(2), job(1)], [skipped])
+    log.start(CLUSTER, 0, [job(2), job(1)])
     log.note_jobs([job(2), job(3)])
     log.sync()
     log.close()
     again = started(files, 10**6)
     again.note_jobs([job(3)])
     assert again.jobs() == [job(1), job(2), job(3)]
-    assert again.overrides() == {7: skipped}
+
+
+def test_overrides_that_an_older_version_wrote_are_read() -> None:
+    files = MemoryFiles()
+    started(files, 10**6).close()
+    skipped = Override(commit_ts=7, verb=SKIP, made="then")
+    records = [{"decision": ts, **skipped.to_json()} for ts in (7, 8)]
+    segments = Segments.open(FOLDER / "ddl", files=files)
+    segments.append([json.dumps(each).encode() for each in (*records, {"decision": 8})])
+    segments.close()
+    assert started(files, 10**6).overrides() == {7: skipped}
 
 
 def test_the_last_group_cut_at_every_byte_is_torn_off_and_written_again() -> None:

@@ -167,8 +167,10 @@ def test_an_override_that_the_snapshot_was_made_with_must_not_get_lost(
     first = start(230, made)
     assert first.tracker.deviation(MANY[100].table_id).absent_ts == ts
     assert knows(start(230, made).tracker) == knows(first.tracker)
-    with pytest.raises(NeedsOperator, match="which is gone"):
+    with pytest.raises(NeedsOperator, match="which is not in the downstream"):
         start(230)
+    # A downstream that was put back to before the DDL is asked about it again.
+    assert knows(start(90).tracker) == knows(SchemaTracker.from_history(MANY, 900))
 
 
 def test_a_long_life_renews_the_snapshot_behind_the_stream(
