@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from penstock.errors import Retryable
 from penstock.etcd import connect, etcd_errors, read
 from penstock.pb.etcd import rpc_pb2
 from pumpclient.mysql.source.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
+from pumpclient.mysql.source.conditions import saved
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.source_rig import SourceRig, cleared
 from tests.kit.sourcing import LONG_S
@@ -128,10 +130,11 @@ def test_a_lost_source_is_taken_again_only_with_the_checkpoint_that_was_left(etc
         lose(etcd, mine)
         with pytest.raises(Retryable):
             mine.save(replace(BEGUN, epoch=2))
-        mine.own_again()
-        mine.save(replace(BEGUN, epoch=3))
+        saved(mine, threading.Event(), replace(BEGUN, epoch=3))
         lose(etcd, mine)
         other.own("other")
+        with pytest.raises(SourceTaken, match="other runs this source"):
+            saved(mine, threading.Event(), BEGUN)
         with pytest.raises(SourceTaken, match="other runs this source"):
             mine.own_again()
         assert other.load() == replace(BEGUN, epoch=3)

@@ -63,6 +63,17 @@ def owned_again(store: SourceStore, stopped: threading.Event) -> None:
             return
 
 
+def saved(store: SourceStore, stopped: threading.Event, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint before anything runs; take a source that was lost meanwhile again."""
+    while True:
+        try:
+            return store.save(checkpoint)
+        except Retryable:
+            if stopped.is_set() or not store.is_lost():
+                raise
+        owned_again(store, stopped)
+
+
 def loaded(store: SourceStore, stopped: threading.Event) -> Checkpoint | None:
     """Return the checkpoint, asking until etcd answers; None when stopped before."""
     while True:

@@ -30,7 +30,7 @@ from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.unit import RelayUnit
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore
-from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_again
+from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_again, saved
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.journal import Journal
 from pumpclient.mysql.source.loading import floors_of, load_tables
@@ -319,11 +319,11 @@ class SourceUnit:
             found = replace(found, gtids=gtids or found.gtids)
             if self._config.mode != "full":  # What came before this place is not in the stream.
                 cascades.look_at_server(self._address)
-            store.save(found)
+            saved(store, self._stopped, found)
         else:
             moved = without_relay(found, root, self._address, self._stream)
             if moved != found:
-                store.save(moved)
+                saved(store, self._stopped, moved)
                 found = moved
         self._take(found)
         log.info("source %s goes on behind %s", self._config.source_id, found.done)
