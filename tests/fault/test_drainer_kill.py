@@ -24,6 +24,8 @@ from tests.kit.shop import Shop, in_mariadb, in_sqlite
 from tests.kit.trading import trading
 
 pytestmark = pytest.mark.fault
+SPARK_S = 180.0
+"""How long Spark may take on a machine that others use."""
 
 
 def _alter(shop: Shop, round_number: int) -> None:
@@ -52,7 +54,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
         with trading(shop, _alter):
             for _ in range(4):
                 seen = drainer.checkpoint_ts()
-                drainer.wait_for("2 in all")
+                drainer.wait_for("2 in all", SPARK_S)
                 _until(lambda seen=seen: drainer.checkpoint_ts() > seen)
                 time.sleep(rng.random())
                 drainer.restart()
@@ -80,7 +82,7 @@ def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(
         shop.create()
         with trading(shop):
             for _ in range(2):
-                drainer.wait_for("2 in all")
+                drainer.wait_for("2 in all", SPARK_S)
                 time.sleep(rng.random())
                 drainer.restart()
         drainer.wait_until(shop.last_ts)
@@ -124,7 +126,7 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
         shop = Shop(client, seed=13)
         shop.create()
         with trading(shop):
-            drainer.wait_for("2 in all")
+            drainer.wait_for("2 in all", SPARK_S)
             for _ in range(2):
                 time.sleep(1)
                 sink_server.kill()
