@@ -34,6 +34,8 @@ FEATURES: dict[str, str | dict[str, str]] = {
         for server in ("mysql-9", "mariadb-11.8")
     },
     "dates of ALLOW_INVALID_DATES": _LEFT_OUT + "dates_that_no_calendar_has_come_out_as_they_are",
+    "generated columns, also where the server does not log them": "test_mysql_generated.py::"
+    "test_generated_columns_are_downstream_what_they_are_on_the_server",
     "rows near max_allowed_packet": "test_mysql_packets.py::"
     "test_events_larger_than_the_packets_of_a_server_come_out",
     "gh-ost followed without its copy, killed at the rename": {
