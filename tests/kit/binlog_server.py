@@ -44,9 +44,13 @@ def on_servers(*fast: str, kinds: Sequence[str] = KINDS) -> list[Any]:
 
 def numbers(count: int) -> str:
     """Return a table expression with the numbers from 1 on in its column `seq`, for any server."""
+    places = range(len(str(count)))
+    terms = " + ".join(f"{10**place} * d{place}.n" for place in places)
+    tables = ", ".join(f"digits AS d{place}" for place in places)
+    digits = " UNION ALL ".join(f"SELECT {digit}" for digit in range(10))
     return (
-        "(WITH RECURSIVE counted (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM counted"
-        f" WHERE seq < {count}) SELECT seq FROM counted) AS numbers"
+        f"(WITH digits (n) AS ({digits}), counted (seq) AS (SELECT {terms} FROM {tables})"
+        f" SELECT seq FROM counted WHERE seq BETWEEN 1 AND {count}) AS numbers"
     )
 
 
@@ -155,7 +159,6 @@ class BinlogServer(_Binlogs, MariadbServer):
         options = (
             *local_mariadb.binlog_options(server_id),
             *_OPTIONS,
-            "--max-recursive-iterations=1000000",
             *more,
         )
         super().__init__(home, buffer_pool_mib=32, options=options, unpacked=unpacked)
@@ -170,7 +173,6 @@ class MysqlBinlogServer(_Binlogs, local_mysql.MysqlServer):
         options = (
             *local_mysql.binlog_options(server_id),
             *_OPTIONS,
-            "--cte-max-recursion-depth=1000000",
             *more,
         )
         super().__init__(home, buffer_pool_mib=32, options=options)
