@@ -106,3 +106,22 @@ def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
     other = Load(pair.source.address, pair.client, tmp_path / "other.json", options)
     with pytest.raises(NeedsOperator, match="there already"):
         other.run("db-2", 1)
+
+
+@pytest.mark.parametrize("kind", on_servers(MYSQL))
+def test_two_tables_of_one_name_but_for_its_letter_case_are_not_loaded(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pump_factory: Any,
+    source_server: AnyBinlogServer,
+    tmp_path: Path,
+) -> None:
+    pump_factory(etcd_server.url)
+    for name in ("orders", "Orders"):
+        source_server.run(
+            "CREATE DATABASE IF NOT EXISTS shop", f"CREATE TABLE shop.{name} (id INT PRIMARY KEY)"
+        )
+    with PumpClient.connect(etcd_server.url) as client:
+        load = Load(source_server.address, client, tmp_path / "load.json", mysql_load.options())
+        with pytest.raises(NeedsOperator, match="letter case makes no difference"):
+            load.run(mysql_load.SOURCE, 1)

@@ -8,8 +8,11 @@ import pytest
 
 from penstock.ddl import Catalog
 from penstock.history import History
+from pumpclient.mysql.source import command
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.source_rig import SourceRig, cleared
+from tests.kit.sourcing import LONG_S
+from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.mariadb
 
@@ -107,6 +110,31 @@ def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
     assert table is not None
     assert [c.name for c in table.columns] == ["id", "v", "x"]
     assert not table.indexes
+
+
+def test_a_table_is_never_taken_for_one_whose_name_differs_by_letter_case_only(
+    server: BinlogServer, rig: SourceRig
+) -> None:
+    cleared(server)
+    server.run("INSERT INTO shop.t VALUES (1, 'a')")
+    source = rig.begin(server)
+    server.run("DROP TABLE IF EXISTS shop.T", "DROP DATABASE IF EXISTS SHOP")
+    source.catch_up(server)
+    assert "shop.T is not here, and so not dropped; shop.t is another one" in source.text()
+    server.run(
+        "CREATE TABLE IF NOT EXISTS shop.T (id INT PRIMARY KEY, v LONGTEXT)",
+        "INSERT INTO shop.T VALUES (7, 'other')",
+    )
+    status = source.fails()
+    assert "shop.T and shop.t are two" in status["problem"]
+    command.ask(["skip", "--status-addr", source.address])
+    eventually(lambda: source.status()["statement"] != status["statement"], LONG_S)
+    assert "shop.T and shop.t are two" in source.fails()["problem"]
+    command.ask(["skip-table", "shop.T", "--status-addr", source.address])
+    server.run("DROP TABLE shop.T", "INSERT INTO shop.t VALUES (2, 'b')")
+    source.catch_up(server)
+    assert source.stop() == 0
+    rig.check(server)
 
 
 NAMED = (

@@ -148,8 +148,15 @@ class Draft:
         return any(
             [p.name.lower() for p in key.parts[: len(wanted)]] == wanted
             and all(p.length == -1 for p in key.parts[: len(wanted)])
-            and not (key.fulltext or key.spatial)
+            and not (key.fulltext or key.spatial or self._is_hashed(key))
             for key in self.keys
+        )
+
+    def _is_hashed(self, key: DraftKey) -> bool:
+        """Return whether a unique key is too long for an index: MariaDB keeps a hash then."""
+        columns = [(c, p.length) for p in key.parts if (c := self.column(p.name)) is not None]
+        return key.unique and (
+            sum(part_bytes(column, length) for column, length in columns) > KEY_BYTES_MAX
         )
 
     def check_bounds(self, what: str, names: Collection[str]) -> None:

@@ -12,7 +12,7 @@
     DATETIME, TIMESTAMP         12 7         19, or 20 + fsp           fsp
     TIME                        11           10, or 11 + fsp           fsp
     CHAR, BINARY                0xfe         1, at most 255            0
-    VARCHAR, VARBINARY          15           as written, ≤ 65535 bytes 0
+    VARCHAR, VARBINARY          15           as written, ≤ 65532 bytes 0
     TINY/–/MEDIUM/LONG TEXT     f9 fc fa fb  bytes the type can hold   0
     ENUM, SET                   f7 f8        longest name; all joined  0
     JSON                        0xf5         4294967295                0
@@ -67,7 +67,8 @@ GEOMETRIES = (
 POINT_BYTES = 25
 """SRID, byte order, number and two coordinates: what a key over a POINT holds."""
 NUMERIC = frozenset({*INTEGERS, "DECIMAL", "FLOAT", "DOUBLE"})
-VARCHAR_BYTES_MAX = 65535
+VARCHAR_BYTES_MAX = 65532
+"""MariaDB's: what is longer is a TEXT or BLOB where its sql_mode is lax. MySQL stops at 65535."""
 SCALE_MAX = 38
 """MariaDB's; MySQL stops at 30."""
 NATIVE = {

@@ -59,9 +59,11 @@ class Targets:
     def check_definitions(self, tables: Iterable[SourceTable]) -> None:
         """Raise `NeedsOperator` for a table that cannot be defined here, before any is dropped.
 
-        So are tables that go into one and have other columns.
+        So are tables that go into one and have other columns, and those of one name but for its
+        letter case, which makes no difference here.
         """
         ids = itertools.count(1)
+        spelled: dict[str, Name] = {}
         columns: dict[Name, tuple[SourceTable, object]] = {}
         for table in tables:
             catalog, (schema, name) = Catalog(), self.name(table)
@@ -72,6 +74,12 @@ class Targets:
                 found = catalog.table(schema, name)
                 assert found is not None, "its CREATE TABLE was planned"
                 text_rows(found)
+                other = spelled.setdefault(f"{schema}.{name}".lower(), (schema, name))
+                if other != (schema, name):
+                    raise NeedsOperator(
+                        f"{'.'.join(other)} is loaded too, and letter case makes no difference",
+                        hint="leave one of them out by the filters, or route it to another name",
+                    )
                 first, known = columns.setdefault((schema, name), (table, _essence(found)))
                 if known != _essence(found):
                     raise NeedsOperator(

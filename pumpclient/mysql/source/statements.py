@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from penstock.ddl import plan_ddl
 from penstock.ddl.explicit import explicit
 from penstock.ddl.parse import parse
-from penstock.ddl.statements import CreateLike, CreateSchema, CreateTable, CreateView
+from penstock.ddl.statements import (
+    CreateLike,
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    DropSchema,
+    DropTables,
+)
 from penstock.ddl.statements import Statement as Parsed
 from penstock.ddl.syntax import TableRef
 from penstock.errors import NeedsOperator
@@ -22,7 +29,7 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.source import merged
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.left_out import LeftOut, Verdict, judged
-from pumpclient.mysql.source.tables import ensure_schema
+from pumpclient.mysql.source.tables import Tables, ensure_schema, two_names
 from pumpclient.mysql.translate.collations import session_collations
 from pumpclient.mysql.translate.ddl import (
     Piece,
@@ -56,14 +63,14 @@ class Statements:
         online: OnlineDdl | None,
         cascades: Cascades,
         *,
-        database_collation: Callable[[str], str | None],
+        tables: Tables,
         merges: bool = False,
     ) -> None:
         """Execute through `client` what `rules` let pass; `merges` as `merged` says.
 
-        `database_collation` asks the server for the collation that a database of it has now.
+        `tables` asks the server what only it knows.
         """
-        self._database_collation = database_collation
+        self._tables = tables
         self._cascades = cascades
         self._merges = merges
         self._client = client
@@ -171,7 +178,7 @@ class Statements:
         catalog = self._client.session.schemas.catalog()
         if target == schema and catalog.schema(schema) is not None:
             return None
-        return self._database_collation(schema)
+        return self._tables.database_collation(schema)
 
     def execute(self, statement: Statement, pieces: Sequence[Piece | None], origin: Origin) -> int:
         """Execute all pieces that were not executed before; return how many were.
@@ -196,6 +203,8 @@ class Statements:
         if last is not None and origin.place <= last.place:
             return False
         statements = parse(piece.sql)[1]
+        if not all(self._means_itself(piece, statement) for statement in statements):
+            return False
         for statement in statements:
             if isinstance(statement, (CreateTable, CreateLike, CreateView)):
                 self._ensure_schema(statement.ref.schema, piece)
@@ -212,13 +221,31 @@ class Statements:
                 raise
             return False
 
+    def _means_itself(self, piece: Piece, statement: Parsed) -> bool:
+        """Tell whether a statement finds here what it is of, and not what is spelled otherwise.
+
+        Where it does not, there is nothing to drop; anything else raises `NeedsOperator`.
+        """
+        for ref in statement.refs:
+            name = (ref.schema or "", ref.name)
+            if name not in piece.tables or piece.is_ruled:
+                continue
+            if not (other := self._tables.namesake(*name)):
+                continue
+            label = ".".join(filter(None, name))
+            if not isinstance(statement, (DropTables, DropSchema)):
+                raise two_names(label, other)
+            log.warning("%s is not here, and so not dropped; %s is another one", label, other)
+            return False
+        return True
+
     def _are_wanted(self, piece: Piece, statements: Sequence[Parsed]) -> bool:
         return all(self._is_wanted(piece, statement) for statement in statements)
 
     def _ensure_schema(self, schema: str | None, piece: Piece) -> None:
         if schema and self._client.session.schemas.catalog().schema(schema) is None:
             own = next((name for name, _ in piece.tables if name), schema)
-            ensure_schema(self._client, schema, self._database_collation(own))
+            ensure_schema(self._client, schema, self._tables.database_collation(own))
 
     def _is_wanted(self, piece: Piece, statement: Parsed) -> bool:
         """Tell whether another of several merged tables has not brought a statement already."""

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 from penstock.ddl.explicit import explicit
 from penstock.ddl.lexer import quote_name, quote_path
@@ -95,6 +96,8 @@ class Tables:
         if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
             return None
         target = self._rules.target(schema, name)
+        if target == (schema, name) and (other := self.namesake(schema, name)):
+            raise two_names(f"{schema}.{name}", other)
         if self._schemas.catalog().table(*target) is None:
             self.define(schema, name)
         known = self._schemas.catalog().table(*target)
@@ -113,6 +116,25 @@ class Tables:
                 schema, name,
             )  # fmt: skip
         return made
+
+    def namesake(self, schema: str, name: str) -> str:
+        """Return what has a name here in other letters, and is another table on the server.
+
+        An empty `name` is the database; the answer is empty where there is nothing like that.
+        """
+        catalog = self._schemas.catalog()
+        found = catalog.schema(schema)
+        if found is None:
+            return ""
+        table = catalog.table(found.name, name) if name else None
+        here = (found.name, name if table is None else table.name)
+        return ".".join(filter(None, here)) if here != (schema, name) and self._minds_case else ""
+
+    @cached_property
+    def _minds_case(self) -> bool:
+        with self._address.session() as connection:
+            (row,) = rows(connection, "SELECT @@lower_case_table_names AS folds")
+        return not row["folds"]
 
     def define(self, schema: str, name: str) -> None:
         """Create a table here as the server has it now, under its target's name."""
@@ -145,6 +167,14 @@ class Tables:
 
     def _is_online_ddl(self, name: str) -> bool:
         return self._online is not None and self._online.is_copy(name)
+
+
+def two_names(name: str, other: str) -> NeedsOperator:
+    """Return the refusal of a name that differs from another one by letter case only."""
+    return NeedsOperator(
+        f"{name} and {other} are two on the server, but letter case makes no difference here",
+        hint=f"skip what is about {name}, or rename it on the server",
+    )
 
 
 def server_tables(connection: Connection) -> list[tuple[str, str]]:

@@ -239,7 +239,7 @@ class SourceUnit:
                 self._rules,
                 self._online,
                 cascades,
-                database_collation=tables.database_collation,
+                tables=tables,
                 merges=merges,
             ),
             progress=self.progress,
@@ -270,7 +270,7 @@ class SourceUnit:
         def statements(names: frozenset[Name]) -> Statements:
             made = StatementsOfSome(
                 parts.client, self._rules, None, cascades,
-                database_collation=parts.tables.database_collation,
+                tables=parts.tables,
                 merges=self._config.shard_mode == OPTIMISTIC,
             )  # fmt: skip
             made.only = names

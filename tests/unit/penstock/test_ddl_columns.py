@@ -272,6 +272,8 @@ def test_generated_columns_keep_their_expression() -> None:
         "DATETIME DEFAULT '2021-02-29'",
         "DATETIME DEFAULT '2020-01-01 00:00:00.5'",
         "DATE UNSIGNED",
+        "VARBINARY(65533)",
+        "VARCHAR(21845) CHARACTER SET utf8",
         "TEXT AUTO_INCREMENT KEY",
         "INT AUTO_INCREMENT",
         "INT AUTO_INCREMENT DEFAULT 1 KEY",

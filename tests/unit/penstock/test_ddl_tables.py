@@ -98,6 +98,18 @@ def test_options_that_change_no_row_are_read_and_passed_on() -> None:
         assert clause in job.query
 
 
+def test_a_key_that_is_kept_as_a_hash_serves_no_foreign_key() -> None:
+    session = DdlSession(
+        "CREATE TABLE p (id INT PRIMARY KEY)",
+        "CREATE TABLE t (p INT, note VARCHAR(1000), UNIQUE long_one (p, note))",
+        "CREATE TABLE u (p INT, note VARCHAR(100), UNIQUE short (p, note))",
+    )
+    for table in "tu":
+        session.run(f"ALTER TABLE {table} ADD CONSTRAINT of_p FOREIGN KEY (p) REFERENCES p (id)")
+    assert [index.name for index in session.table("t").indexes] == ["long_one", "of_p"]
+    assert [index.name for index in session.table("u").indexes] == ["short"]
+
+
 def test_a_comma_behind_an_option_that_is_left_out_goes_with_it() -> None:
     (job,) = DdlSession().run("CREATE TABLE t (a INT) DATA DIRECTORY='/x', CHECKSUM=1, COMMENT='c'")
     assert "," not in job.query
