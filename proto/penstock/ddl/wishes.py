@@ -176,7 +176,13 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
     draft = Draft.of(table)
     match operation:
         case AddColumns(columns):
-            return all(c.if_not_exists and draft.column(c.name) is not None for c in columns)
+            known = [c for c in columns if c.if_not_exists and draft.column(c.name) is not None]
+            if any(draft.key(key.wanted_name) is None for c in known for key in c.keys):
+                # MariaDB adds the key all the same.
+                raise draft.refuse(
+                    "a key of a column that is there already", "add the key by ADD KEY alone"
+                )
+            return len(known) == len(columns)
         case (
             DropColumn(name, if_exists=True)
             | ChangeColumn(name, if_exists=True)

@@ -306,6 +306,15 @@ def test_what_is_there_or_gone_by_then_comes_to_nothing_where_that_is_allowed(
     assert [job.query for job in jobs] == ([f"ALTER TABLE `t` {runs}"] if runs else [])
 
 
+def test_a_key_of_a_column_that_is_there_already_is_refused() -> None:
+    session = DdlSession("CREATE TABLE t (a INT, b INT)")
+    for operation in ("ADD IF NOT EXISTS a INT UNIQUE", "ADD IF NOT EXISTS (c INT, b SERIAL)"):
+        with pytest.raises(NeedsOperator, match="that is there already"):
+            session.run(f"ALTER TABLE t {operation}")
+    session.run("ALTER TABLE t ADD UNIQUE (a)")
+    assert not session.run("ALTER TABLE t ADD IF NOT EXISTS a INT UNIQUE")
+
+
 def test_a_column_that_comes_may_get_its_default_by_the_same_statement() -> None:
     session = DdlSession("CREATE TABLE t (a INT)")
     session.run(
