@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.ddl.charsets import built_in
-from penstock.ddl.collations import charset_of_collation
+from penstock.ddl.collations import charset_of_collation, full_name
 from penstock.ddl.operations import AddColumns, ChangeColumn, Convert, Operation, SetOptions
 from penstock.ddl.parse import parse
 from penstock.ddl.spelling import collate_edits, column_edits
@@ -68,16 +68,8 @@ def _edits(
     statement: Statement, session: SessionCollations, database: DatabaseOf
 ) -> Iterator[Edit]:
     match statement:
-        case CreateSchema(charset=given):
-            if given.says_nothing and session.server is not None:
-                # The character set follows from it.
-                taken = _as_server(session) if _is_default(given) else session.server
-                yield Edit(statement.end, statement.end, f" COLLATE {taken}")
-            yield from collate_edits(given, session.of)
-        case AlterSchema(charset=given):
-            if given.is_default and given.says_nothing:
-                yield Edit(statement.end, statement.end, f" COLLATE {_as_server(session)}")
-            yield from _collations(given, session)
+        case CreateSchema() | AlterSchema():
+            yield from _of_schema(statement, session)
         case CreateTable(options=options):
             given = options.charset
             if given.says_nothing and (own := database(statement.ref)) is not None:
@@ -92,6 +84,24 @@ def _edits(
                 yield from _of_operation(part.operation, session)
 
 
+def _of_schema(statement: CreateSchema | AlterSchema, session: SessionCollations) -> Iterator[Edit]:
+    given, end = statement.charset, statement.end
+    if isinstance(statement, AlterSchema):
+        if given.is_default and given.says_nothing:
+            yield Edit(end, end, f" COLLATE {_as_server(session)}")
+        elif given.is_default:
+            yield from _in_full(given, session, end)
+        yield from _collations(given, session)
+        return
+    if given.says_nothing and session.server is not None:
+        # The character set follows from it.
+        taken = _as_server(session) if _is_default(given) else session.server
+        yield Edit(end, end, f" COLLATE {taken}")
+    else:
+        yield from _in_full(given, session, end)
+    yield from collate_edits(given, session.of)
+
+
 def _is_default(given: Charset) -> bool:
     return given.is_default or given.collate_is_default
 
@@ -100,6 +110,14 @@ def _as_server(session: SessionCollations) -> str:
     if session.server is None or session.by_charset:
         raise _unclear()
     return built_in(charset_of_collation(session.server))
+
+
+def _in_full(given: Charset, session: SessionCollations, at: int) -> Iterator[Edit]:
+    """Yield the collation of a database in full: a short name is of the server's set."""
+    if given.charset is None and given.collate is not None and session.server is not None:
+        name = full_name(given.collate, charset_of_collation(session.server))
+        if name != given.collate:
+            yield Edit(at, at, f" COLLATE {name}")
 
 
 def _unclear() -> NeedsOperator:

@@ -101,6 +101,20 @@ def test_default_for_a_database_is_of_the_servers_charset_or_of_its_own() -> Non
     assert found == ["latin1_swedish_ci"] * 3 + ["utf8mb4_general_ci"]
 
 
+def test_a_databases_collation_without_a_set_is_of_the_servers_set() -> None:
+    session = SessionCollations(server="utf8mb3_general_ci", is_reset=True)
+    short = "CHARACTER SET DEFAULT COLLATE uca1400_as_ci"
+    made = DdlSession(
+        explicit("CREATE DATABASE a COLLATE uca1400_as_ci", session),
+        "CREATE DATABASE b COLLATE utf8mb4_bin",
+        explicit(f"ALTER DATABASE b {short}", session),
+    )
+    found = [schema.collate for schema in made.catalog.schemas()[1:]]
+    assert found == ["utf8mb3_uca1400_as_ci"] * 2
+    for sql in (f"CREATE DATABASE a {short}", "CREATE DATABASE a COLLATE latin1_bin"):
+        assert explicit(explicit(sql, session), session) == explicit(sql, session)
+
+
 def test_default_is_refused_where_a_session_chose_collations_and_no_set_is_written() -> None:
     session = SessionCollations(by_charset={"utf8mb4": "utf8mb4_uca1400_ai_ci"}, is_reset=True)
     for sql in ("CREATE TABLE t (a CHAR COLLATE DEFAULT)", "ALTER TABLE t COLLATE DEFAULT"):
