@@ -76,8 +76,8 @@ def change(server: AnyBinlogServer, n: int) -> None:
         f"UPDATE place SET g = ST_GeomFromText('POINT(1 {n})', {SRIDS[n]}) WHERE ST_X(p) = {n}",
         f"DELETE FROM place WHERE ST_X(p) = {10 + n}",
         "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
-        f"INSERT INTO invalid VALUES ('2025-02-3{n - 1}', '2025-11-31')",
-        f"UPDATE invalid SET t = '2024-02-3{n - 1}' WHERE d = '2024-02-30'",
+        f"INSERT INTO invalid VALUES ('2025-0{2 * n}-31', '2025-11-31')",
+        f"UPDATE invalid SET t = '2024-0{2 * n}-31' WHERE d = '2024-02-30'",
         f"DELETE FROM loose WHERE a = {n} LIMIT 1", f"INSERT INTO loose VALUES ({n}, 'new')",
     )  # fmt: skip
 
