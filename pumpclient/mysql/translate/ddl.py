@@ -19,7 +19,7 @@ from enum import Enum
 from penstock.ddl.lexer import quote_name
 from penstock.ddl.parse import parse
 from penstock.ddl.routing import rename_tables
-from penstock.ddl.statements import DropTables, RenameTables, Statement
+from penstock.ddl.statements import AlterSchema, DropTables, RenameTables, Statement
 from penstock.ddl.syntax import TableRef
 from penstock.errors import NeedsOperator
 from penstock.model import Origin
@@ -59,6 +59,7 @@ _CHANGES_ROWS = re.compile(
     r"^(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT)\b", re.IGNORECASE
 )
 _OR_REPLACE = re.compile(r"^CREATE\s+OR\s+REPLACE\s+TABLE\b", re.IGNORECASE)
+_ALTER_DATABASE = re.compile(r"^ALTER\s+(DATABASE|SCHEMA)\b", re.IGNORECASE)
 _FROM_SELECT = re.compile(r"\s+START\s+TRANSACTION$", re.IGNORECASE)
 _HINT = (
     "decide about this place of the binlog: skip the statement, replace it by others, or inject"
@@ -186,6 +187,9 @@ class Translator:
     def _piece(
         self, sql: str, statement: Statement, schema: str, kept: Kept
     ) -> tuple[list[Piece], Kept]:
+        if isinstance(statement, AlterSchema) and statement.name is None:
+            sql = _ALTER_DATABASE.sub(lambda verb: f"{verb[0]} {quote_name(schema)}", sql, count=1)
+            statement = parse(sql)[1][0]
         tables = _names(statement, schema)
         if self.online is not None and all(table for _, table in tables):
             steps, kept = self._online(sql, statement, tables, kept)

@@ -232,3 +232,10 @@ def test_a_routine_is_one_whatever_its_body_holds() -> None:
     assert is_routine("create or replace aggregate function f(x INT) RETURNS INT # it's open")
     assert not is_routine("CREATE TABLE t (a INT) COMMENT 'FUNCTION'")
     assert not is_routine("CREATE DEFINER=a VIEW `FUNCTION` AS SELECT 1")
+
+
+@pytest.mark.parametrize("options", ["CHARACTER SET utf8", "COMMENT 'x' COLLATE utf8mb4_bin"])
+def test_a_database_that_is_altered_without_its_name_is_the_current_one(options: str) -> None:
+    found = Translator().translate(f"ALTER DATABASE {options}", "sh`op", {})
+    assert [piece.sql for piece in found.pieces] == [f"ALTER DATABASE `sh``op` {options}"]
+    assert found.pieces[0].tables == (("sh`op", ""),)
