@@ -265,10 +265,10 @@ def _status(server: BinlogServer, name: str) -> str:
 def test_a_time_leads_to_the_file_that_was_written_then(source: AnyBinlogServer) -> None:
     begun_s = _now(source)
     eventually(lambda: _now(source) > begun_s + 1, LONG_S)
+    before_s = _now(source)
     source.run("FLUSH BINARY LOGS")
-    later_s = _now(source)
-    assert file_at(source.address, STREAM, later_s) == "mysql-bin.000002"
-    assert file_at(source.address, STREAM, later_s - 1) == FIRST
+    assert file_at(source.address, STREAM, _now(source)) == "mysql-bin.000002"
+    assert file_at(source.address, STREAM, before_s - 1) == FIRST
     with pytest.raises(Purged):
         file_at(source.address, STREAM, begun_s - 1000)
 
