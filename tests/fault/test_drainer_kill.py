@@ -32,8 +32,10 @@ def _alter(shop: Shop, round_number: int) -> None:
     """Every few rounds, a DDL: a table more, or an index that is there or not."""
     if round_number % 12 == 0:
         shop.execute_ddl(f"CREATE TABLE shop.extra_{round_number} (id INT PRIMARY KEY)")
-    elif round_number % 12 == 6:
-        shop.execute_ddl(f"CREATE INDEX price_{round_number} ON shop.item (price)")
+    elif round_number % 24 == 6:
+        shop.execute_ddl("CREATE INDEX by_price ON shop.item (price)")
+    elif round_number % 24 == 18:
+        shop.execute_ddl("DROP INDEX by_price ON shop.item")
 
 
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))

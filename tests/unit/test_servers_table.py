@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,7 @@ def collected(marks: str) -> set[str]:
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", marks]
         + [f"{folder}/{name}" for name in files],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     return {line.removeprefix(f"{folder}/") for line in done.stdout.splitlines() if "::" in line}
 
