@@ -7,7 +7,7 @@ import os
 # The JVM is started by fork and exec while gRPC is in use; gRPC must not take part in the fork,
 # and it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# Its lines about callers become ours (`penstock.grpc_lines`).
+# Its lines about callers become ours (`penstock.node.grpc_lines`).
 if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
     os.environ["GRPC_VERBOSITY"] = "INFO"
 
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock import command
+from penstock.node import command
 
 if TYPE_CHECKING:
     import asyncio
@@ -60,8 +60,8 @@ def _run(argv: Sequence[str] | None) -> int:
     from drainer.config import DrainerConfig
     from drainer.node import run
     from drainer.original import load_settings
-    from penstock import service
-    from penstock.settings_text import differing
+    from penstock.node import service
+    from penstock.settings.published import differing
 
     if {"-h", "--help"} & set(arguments):
         from drainer.ddl_command import USAGE

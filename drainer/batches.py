@@ -33,9 +33,9 @@ from drainer.left_out import (
 from drainer.loopback import MarkTable
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters.rules import RowPolicy
-from penstock.model import BinlogType, MutationType
 from penstock.pb import binlog_pb2 as pb
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import BinlogType, MutationType
 
 _HINT = "the writer and the Drainer must speak the same binlog.proto"
 _INT32_BYTES_MAX = 2**31 - 1

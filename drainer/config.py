@@ -8,11 +8,11 @@ from pathlib import Path
 
 from drainer.downstream import DEFAULT_SINK, downstream_url
 from drainer.syncer import SyncerConfig
-from penstock.config import size_bytes
 from penstock.filters import FilterConfig
-from penstock.http_status import OFF
-from penstock.security import SecurityConfig
-from penstock.settings import check_address, check_advertised, out_of_range, setting
+from penstock.node.http_status import OFF
+from penstock.security.tls import SecurityConfig
+from penstock.settings.config import size_bytes
+from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\S+|yarn")
 _MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")

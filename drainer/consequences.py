@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.ddl import SchemaChange, adopted
-from penstock.schema import DdlType, TableInfo
+from penstock.schema.model import DdlType, TableInfo
 
 _BY_PARTITION = (
     DdlType.ADD_PARTITION,

@@ -33,15 +33,15 @@ from drainer.override_store import overrides
 from drainer.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema import SchemaTracker, Tracked
 from drainer.sinks import Checkpoint, OverrideChange, Sink, open_sink
-from penstock.ddl.parse import parse
-from penstock.drainer_runs import run_named
+from penstock.cluster.drainer_runs import run_named
+from penstock.cluster.etcd import EtcdClient, connect
+from penstock.cluster.history import History
+from penstock.cluster.registry import Registry
+from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator
-from penstock.etcd import EtcdClient, connect
-from penstock.history import History
-from penstock.output import take_output, write
-from penstock.registry import Registry
-from penstock.schema import DdlJob, TableInfo
-from penstock.security import Security
+from penstock.node.output import take_output, write
+from penstock.schema.model import DdlJob, TableInfo
+from penstock.security.tls import Security
 
 _ARGUMENTS = {"list": 0, TRACK: 1, REPLACE: 2, SKIP: 1, "undo": 1}
 _SHOWN_MAX = 20
@@ -61,7 +61,7 @@ each takes -o json, too
 
 
 def main(argv: Sequence[str]) -> int:
-    """Carry out one command and return the exit code; raise what `penstock.command` sorts."""
+    """Carry out one command and return the exit code; raise what `penstock.node.command` sorts."""
     form, arguments = take_output(argv)
     verb, *rest = arguments or ("",)
     if verb in ("--help", "-h", "help"):

@@ -18,14 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.ddl import adopted, successors
-from penstock.schema import (
-    ColumnFlag,
-    ColumnInfo,
-    DdlJob,
-    IndexColumn,
-    IndexInfo,
-    TableInfo,
-)
+from penstock.schema.model import ColumnFlag, ColumnInfo, DdlJob, IndexColumn, IndexInfo, TableInfo
 
 _NOT_THERE = 0
 """The state of a column that is neither read nor written."""

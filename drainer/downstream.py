@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-from penstock.config import duration_s
 from penstock.errors import NeedsOperator
-from penstock.settings import out_of_range, setting
-from penstock.sql_tls import FULL
+from penstock.security.sql_tls import FULL
+from penstock.settings.config import duration_s
+from penstock.settings.setting import out_of_range, setting
 
 if TYPE_CHECKING:
     from drainer.syncer import SyncerConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from drainer.planner import DdlStep, RowsStep, Step
-from penstock.distribution import Distribution
+from penstock.node.histogram import Distribution
 
 DELAYS_S = tuple(0.001 * 2**n for n in range(22))
 """The original's bounds of its checkpoint delay, 1 ms to 35 minutes."""

@@ -21,7 +21,7 @@ from drainer.planner import DdlStep
 from drainer.schema import SchemaTracker, Tracked
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 from drainer.config import DrainerConfig
 from drainer.parts import Parts
 from drainer.server import Role, Services, build_server, listen, reached_at
-from penstock.http_status import HttpStatus
+from penstock.node.http_status import HttpStatus
 
 log = logging.getLogger(__name__)
 

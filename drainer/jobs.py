@@ -9,7 +9,7 @@ from typing import Protocol
 
 from drainer.planner import DdlStep
 from penstock.errors import NeedsOperator, Retryable
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 

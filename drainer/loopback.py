@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 
 MARK_SCHEMA, MARK_TABLE = "retl", "_drainer_repl_mark"
 OWN_SCHEMAS = (MARK_SCHEMA, "tidb_binlog")

@@ -12,11 +12,9 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.last_word import LastWord
-from penstock.lost import LostPump
-from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import (
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import (
     NodeKind,
     NodeRegistry,
     NodeState,
@@ -24,8 +22,10 @@ from penstock.registry import (
     Statuses,
     is_live,
 )
-from penstock.security import Tls, open_aio_channel
-from penstock.timestamp import Oracle
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.oracle.client import Oracle
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.security.tls import Tls, open_aio_channel
 from penstock.ts import LOGICAL_BITS, compose, seconds_between
 
 log = logging.getLogger(__name__)

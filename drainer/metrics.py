@@ -19,10 +19,10 @@ from drainer.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.progress import Progress
 from drainer.pumps import Pumps
 from drainer.stall import Condition
-from penstock.distribution import Distribution
-from penstock.metric_families import Labels, histogram
-from penstock.model import MutationType
+from penstock.node.histogram import Distribution
+from penstock.node.metric_families import Labels, histogram
 from penstock.ts import physical_ms
+from penstock.wire.binlog import MutationType
 
 ORIGINAL = "binlog_drainer"
 OWN = "penstock_drainer"

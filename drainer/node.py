@@ -46,13 +46,13 @@ from drainer.stages import Feed, Merge
 from drainer.standby import EndedAsStandby, stand_by
 from drainer.status_http import Pages
 from drainer.strategies.choice import strategy_of
-from penstock.drainer_runs import DrainerRun, run_named, standbys
+from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
+from penstock.cluster.history import History
+from penstock.cluster.registry import NodeState, Registry
 from penstock.errors import NeedsOperator
-from penstock.history import History
-from penstock.http_status import HttpStatus
+from penstock.node.http_status import HttpStatus
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeState, Registry
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 _REPLAY_CHECKPOINT_S = 0.1

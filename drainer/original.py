@@ -4,7 +4,7 @@
     [syncer] txn-batch      -txn-batch 50            BINLOG_SERVER_TXN_BATCH       there
     [apply] txn-batch       --apply-txn-batch=50     DRAINER_APPLY_TXN_BATCH       here
 
-What the answers mean is in `penstock.foreign_settings`.
+What the answers mean is in `penstock.settings.compat`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from drainer.config import DrainerConfig
-from penstock.config import load
-from penstock.foreign_settings import Answer, Met, Refused, Renamed, Translation, is_true
+from penstock.settings.compat import Answer, Met, Refused, Renamed, Translation, is_true
+from penstock.settings.config import load
 
 OLD_PREFIX, PREFIX = "BINLOG_SERVER", "DRAINER"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from penstock.model import Origin, Place
+from penstock.wire.binlog import Origin, Place
 
 log = logging.getLogger(__name__)
 

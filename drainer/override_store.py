@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterable
 
 from drainer.overrides import Override
+from penstock.cluster.etcd import EtcdClient, read_prefix
 from penstock.errors import Malformed
-from penstock.etcd import EtcdClient, read_prefix
 
 OVERRIDES = "/penstock/v1/ddl_decisions/"
 

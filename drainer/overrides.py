@@ -26,7 +26,7 @@ from typing import Any
 
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
 
 TRACK, SKIP, REPLACE = "track", "skip", "replace"
 VERBS = (TRACK, SKIP, REPLACE)

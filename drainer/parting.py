@@ -6,15 +6,15 @@
     no last word, and it took no part since our checkpoint     let go, if we are as far as it was
 
 A state in etcd can be anybody's, by a command or by hand, and a Pump that lives corrects it only at
-its next heartbeat. What a Pump holds is its own word alone (`penstock.last_word`). The original's
-Pumps leave none: of those, what they said in their last status has to do.
+its next heartbeat. What a Pump holds is its own word alone (`penstock.cluster.last_word`). The
+original's Pumps leave none: of those, what they said in their last status has to do.
 """
 
 from __future__ import annotations
 
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.registry import NodeStatus
 from penstock.errors import NeedsOperator
-from penstock.last_word import LastWord
-from penstock.registry import NodeStatus
 
 
 def may_part(

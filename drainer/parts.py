@@ -23,11 +23,11 @@ from drainer.relay.log import RelayLog
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.spark import SparkJob, SparkSettings
+from penstock.cluster.etcd import EtcdClient, connect
+from penstock.cluster.registry import Registry
 from penstock.errors import Retryable
-from penstock.etcd import EtcdClient, connect
-from penstock.registry import Registry
-from penstock.security import Security
-from penstock.timestamp import Oracle, open_oracle
+from penstock.oracle.client import Oracle, open_oracle
+from penstock.security.tls import Security
 
 log = logging.getLogger(__name__)
 

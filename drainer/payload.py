@@ -15,8 +15,8 @@ from pathlib import Path
 
 from drainer.slicing import Outline
 from drainer.wire import Source
-from penstock.codec import decode_binlog
 from penstock.errors import NeedsOperator
+from penstock.wire.codec import decode_binlog
 
 _HANDLE_BYTES = 1000
 _REMOTE_BYTES = 100

@@ -35,7 +35,7 @@ from penstock.errors import NeedsOperator
 from penstock.failpoints import point
 
 if TYPE_CHECKING:
-    from penstock.schema import TableInfo
+    from penstock.schema.model import TableInfo
 
 log = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ from drainer.merger import Merged
 from drainer.origins import Origins
 from drainer.payload import Payload, Remote, Spooled
 from drainer.slicing import Limits
-from penstock.codec import origin_of
-from penstock.model import BinlogType, Origin, Place
+from penstock.wire.binlog import BinlogType, Origin, Place
+from penstock.wire.codec import origin_of
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from penstock.drainer_runs import DrainerRun, Entry, LeasedEntry, Standby, key_of, text_of
+from penstock.cluster.drainer_runs import DrainerRun, Entry, LeasedEntry, Standby, key_of, text_of
+from penstock.cluster.etcd import EtcdClient
 from penstock.errors import PenstockError
-from penstock.etcd import EtcdClient
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from drainer.apply.work import TableRows
 from drainer.left_out import Tally
 from drainer.planner import LargeStep, RowsStep, Step
 from drainer.sinks import Checkpoint
-from penstock.model import MutationType
+from penstock.wire.binlog import MutationType
 
 log = logging.getLogger(__name__)
 

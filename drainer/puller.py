@@ -25,8 +25,8 @@ from drainer.payload import Payload, Remote
 from drainer.spool import Run, Spool, piece_of
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
-from penstock.security import Tls, open_aio_channel
-from penstock.tls_refusal import refusal_of
+from penstock.security.refusal import refusal_of
+from penstock.security.tls import Tls, open_aio_channel
 
 log = logging.getLogger(__name__)
 

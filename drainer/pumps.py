@@ -40,9 +40,9 @@ from drainer.stall import (
     view_of,
     view_of_lost,
 )
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import Retryable
-from penstock.lost import LostPump
-from penstock.registry import NodeState, NodeStatus
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from drainer.deviations import NONE, Deviation, absent, compared
 from drainer.overrides import REPLACE, SKIP, TRACK, Override
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob, DdlType, SchemaInfo, TableInfo
+from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 
 VERSIONS_PER_TABLE_MAX = 8
 _CHANGES_NOTHING = 27  # TiDB's LOCK TABLES.

@@ -16,9 +16,9 @@ from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
 from drainer.snapshot import Origin
 from drainer.snapshot_file import JOBS_BETWEEN, SnapshotFile
+from penstock.cluster.history import History
 from penstock.errors import NeedsOperator
-from penstock.history import History
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ anything else, and is counted (`drainer.left_out`). Several tables that are repl
            commits: the last change of a key counts, whichever source made it. While shapes
            differ, a batch ends where the source changes. Rows that a route marks with their
            source are kept apart: a statement touches only rows of its own source.
-    DDL    `penstock.filters.merging`
+    DDL    `penstock.filters.shard_merge`
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.extraction import Constants
-from penstock.filters.merging import check_newcomer, routed_table, runs_alter, united
-from penstock.schema import DdlType, TableInfo
+from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
+from penstock.schema.model import DdlType, TableInfo
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import grpc
 
 from drainer.config import DrainerConfig
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.http_status import HttpStatus
+from penstock.node.http_status import HttpStatus
+from penstock.node.requests import parsed
 from penstock.pb import cistern_pb2, penstock_pb2
-from penstock.requests import parsed
-from penstock.security import Security
+from penstock.security.tls import Security
 
 _MESSAGE_BYTES_MAX = 1 << 20
 _HANDSHAKE_MS = 10_000

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from drainer.wire import LEN, VARINT, Source, fields, malformed, raw_fields, signed, tag
-from penstock.codec import decode_origin
-from penstock.datum.values import encode_uvarint
-from penstock.model import MutationType, Origin
+from penstock.wire.binlog import MutationType, Origin
+from penstock.wire.codec import decode_origin
+from penstock.wire.varint import encode_uvarint
 
 _TP, _START_TS, _COMMIT_TS = tag(1, VARINT), tag(2, VARINT), tag(3, VARINT)
 _PREWRITE_VALUE, _DDL_JOB_ID, _ORIGIN = tag(5, LEN), tag(7, VARINT), tag(15, LEN)

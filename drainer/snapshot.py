@@ -21,7 +21,7 @@ from typing import Any
 from drainer.deviations import Deviation
 from drainer.schema import SchemaTracker, State
 from penstock.errors import Corrupt
-from penstock.tableinfo import (
+from penstock.schema.tableinfo import (
     schema_from_json,
     schema_to_json,
     table_from_json,

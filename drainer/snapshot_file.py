@@ -17,8 +17,8 @@ from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
 from drainer.snapshot import Origin, pack, unpack
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.files import replace_file
-from penstock.schema import DdlJob
+from penstock.log.files import replace_file
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from drainer.payload import Payload, Spooled, opened
 from drainer.slicing import Outline, outline
 from penstock.errors import Malformed, NeedsOperator
 from penstock.failpoints import point
-from penstock.model import BinlogType
+from penstock.wire.binlog import BinlogType
 
 log = logging.getLogger(__name__)
 

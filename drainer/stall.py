@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from penstock.lost import LostPump
-from penstock.registry import NodeState, NodeStatus, is_live
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeState, NodeStatus, is_live
 from penstock.ts import physical_ms, seconds_between
 
 MUTE_S = 6.0

@@ -27,14 +27,14 @@ from drainer.parts import Parts, StoppedEarly, unless_stopped
 from drainer.presence import Presence
 from drainer.sinks import Checkpoint
 from drainer.watch import ActiveWatch, Answer, Look, Verdict
-from penstock import drainer_runs
-from penstock.drainer_runs import DrainerRun, Standby
+from penstock.cluster import drainer_runs
+from penstock.cluster.drainer_runs import DrainerRun, Standby
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.http_status import JSON, HttpStatus
-from penstock.http_status import Answer as Page
+from penstock.node.http_status import JSON, HttpStatus
+from penstock.node.http_status import Answer as Page
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
-from penstock.security import Tls, open_aio_channel
+from penstock.security.tls import Tls, open_aio_channel
 from penstock.ts import compose
 
 log = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from drainer.metrics import left_out_metrics, original_metrics, pump_metrics
+from penstock.cluster.registry import NodeState
 from penstock.errors import NeedsOperator
-from penstock.http_status import JSON, Answer, HttpStatus
-from penstock.node_facts import facts_of
-from penstock.registry import NodeState
+from penstock.node.facts import facts_of
+from penstock.node.http_status import JSON, Answer, HttpStatus
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from drainer.downstream import ToConfig, check_db_type
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
-from penstock.filters.tables import DrainerList
-from penstock.settings import out_of_range, setting
+from penstock.filters.table_lists import DrainerList
+from penstock.settings.setting import out_of_range, setting
 
 _UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
                      "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# gRPC reads it when it is imported; its lines about callers become ours (`penstock.grpc_lines`).
+# gRPC reads it at its import; its lines about callers become ours (`penstock.node.grpc_lines`).
 if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
     os.environ["GRPC_VERBOSITY"] = "INFO"
 
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock import command
+from penstock.node import command
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,14 +28,14 @@ _KEPT_BYTES = 64 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a Pump until it is asked to stop; return the exit code as `penstock.command` defines."""
+    """Run a Pump until asked to stop; return the exit code as `penstock.node.command` defines."""
     return command.run("pump", lambda: _run(argv), extra="pump")
 
 
 def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
-    from penstock import service
-    from penstock.settings_text import differing
+    from penstock.node import service
+    from penstock.settings.published import differing
     from pump.config import PumpConfig
     from pump.node import run
     from pump.original import load_settings

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from penstock.batch import peek_binlog
+from penstock.cluster.registry import NodeState
 from penstock.errors import PenstockError
-from penstock.model import BinlogType
 from penstock.pb import binlog_pb2, penstock_pb2
-from penstock.registry import NodeState
+from penstock.wire.batch import peek_binlog
+from penstock.wire.binlog import BinlogType
 from pump.figures import Figures
 from pump.record import IN_ONE, Record
 

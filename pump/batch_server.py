@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from penstock.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.log.chunks import DATA_BYTES
 from penstock.pb import penstock_pb2 as pb
-from penstock.pieces import DATA_BYTES
+from penstock.wire.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from pump.admission import Refused, invalid
 from pump.metadata import encode_metadata
 from pump.record import OutOfSpace

@@ -18,7 +18,7 @@ import struct
 from typing import NamedTuple
 
 from penstock.errors import Corrupt
-from penstock.segments import Place, Position
+from penstock.log.segments import Place, Position
 from pump.record import IN_ONE
 
 FORMAT = 3

@@ -17,7 +17,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.ts import LOGICAL_BITS
 
 if TYPE_CHECKING:
-    from penstock.timestamp import Oracle
+    from penstock.oracle.client import Oracle
 
 log = logging.getLogger(__name__)
 

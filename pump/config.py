@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.http_status import OFF
-from penstock.labels import parse_labels
-from penstock.security import SecurityConfig
-from penstock.settings import check_address, check_advertised, out_of_range, setting
+from penstock.cluster.labels import parse_labels
+from penstock.node.http_status import OFF
+from penstock.security.tls import SecurityConfig
+from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
 from pump.resolvers import ResolverConfig
 from pump.storage import StorageConfig
 

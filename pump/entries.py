@@ -7,9 +7,9 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.frame import HEADER_SIZE
-from penstock.model import BinlogType
-from penstock.segments import Place, Position
+from penstock.log.frame import HEADER_SIZE
+from penstock.log.segments import Place, Position
+from penstock.wire.binlog import BinlogType
 from pump.checkpoint import Checkpoint, OpenPrewrite
 from pump.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, Batch
 from pump.ledger import Ledger

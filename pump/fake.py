@@ -19,9 +19,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from penstock.codec import encode_binlog
 from penstock.errors import PenstockError
-from penstock.model import BinlogType, fake_binlog
+from penstock.wire.binlog import BinlogType, fake_binlog
+from penstock.wire.codec import encode_binlog
 from pump.record import Record
 
 if TYPE_CHECKING:

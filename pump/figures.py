@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from penstock.distribution import Distribution
 from penstock.errors import Retryable
+from penstock.node.histogram import Distribution
 from penstock.pb import penstock_pb2
 from pump.record import Contradiction, NoPrewrite, OutOfSpace, TooManyOpen
 

@@ -20,8 +20,8 @@ import shutil
 from pathlib import Path
 
 from penstock.errors import Corrupt
-from penstock.files import Files
-from penstock.segment_chain import MissingSegments
+from penstock.log.files import Files
+from penstock.log.segment_chain import MissingSegments
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from penstock.registry import NodeState
+from penstock.cluster.registry import NodeState
 
 _SERVING = frozenset({NodeState.ONLINE, NodeState.PAUSING, NodeState.CLOSING})
 _WATCH_TICK_S = 0.5

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.cluster.registry import CLUSTER_ID_KEY
 from penstock.errors import NeedsOperator
-from penstock.files import replace_file
-from penstock.registry import CLUSTER_ID_KEY
+from penstock.log.files import replace_file
 
 _NAME_FILE = ".node"
 _CLUSTER_FILE = ".cluster"

@@ -34,7 +34,7 @@ import plyvel
 
 from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
-from penstock.segments import Place, Position
+from penstock.log.segments import Place, Position
 from pump.checkpoint import Checkpoint, pack_checkpoint, unpack_checkpoint
 
 TAKEN, COMMIT, FAKE, ROLLED_BACK, LARGE = 0, 1, 2, 3, 4

@@ -3,8 +3,8 @@
     WritePiece ──> gathered to pieces of 1 MiB ──> Writer.submit, a few at a time ──> durable
     after the last byte, when all pieces are durable:  the assembly, a small record of its own
 
-The assembly is what is acknowledged, indexed and replayed: see `penstock/pieces.py`. A stream that
-breaks off leaves pieces that mean nothing and go with the next purge of their segment.
+The assembly is what is acknowledged, indexed and replayed: see `penstock/log/chunks.py`. A stream
+that breaks off leaves pieces that mean nothing and go with the next purge of their segment.
 
 Memory is bounded: a handful of streams, each with a few pieces on their way to the disk; further
 ones are refused. Others wait no longer than for the pieces that are in the queue before them.
@@ -21,9 +21,7 @@ from google.protobuf.message import DecodeError
 from google_crc32c import extend
 
 from penstock.errors import Malformed, PenstockError, Retryable
-from penstock.model import BinlogType
-from penstock.pb import penstock_pb2 as pb
-from penstock.pieces import (
+from penstock.log.chunks import (
     DATA_BYTES,
     Assembly,
     encode_assembly,
@@ -31,6 +29,8 @@ from penstock.pieces import (
     head_of,
     parsed_head,
 )
+from penstock.pb import penstock_pb2 as pb
+from penstock.wire.binlog import BinlogType
 from pump.admission import invalid
 from pump.figures import Figures
 from pump.record import IN_ONE, PIECE, OutOfSpace, PieceRecord, Record

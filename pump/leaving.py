@@ -6,8 +6,8 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from penstock.cluster.last_word import LastWord
 from penstock.errors import PenstockError
-from penstock.last_word import LastWord
 
 if TYPE_CHECKING:
     from pump.storage import Storage

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from penstock.errors import PenstockError
-from penstock.model import BinlogType
-from penstock.pieces import identity, is_special
-from penstock.segments import Position
+from penstock.log.chunks import identity, is_special
+from penstock.log.segments import Position
+from penstock.wire.binlog import BinlogType
 from pump.index import FAKE, ROLLED_BACK, CommitEntry
 from pump.record import IN_ONE, PIECE, Contradiction, NoPrewrite, Record, TooManyOpen
 from pump.sorter import Open, Sorter

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
+from penstock.cluster.labels import published, text_of
+from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.labels import published, text_of
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
-from penstock.security import Tls, open_aio_channel
+from penstock.security.tls import Tls, open_aio_channel
 
 if TYPE_CHECKING:
-    from penstock.last_word import LastWord
-    from penstock.registry import NodeRegistry
+    from penstock.cluster.last_word import LastWord
+    from penstock.cluster.registry import NodeRegistry
     from pump.clock import ClusterClock
     from pump.identity import Identity
     from pump.storage import Storage

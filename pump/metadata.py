@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from penstock.model import BinlogType
 from penstock.pb import binlog_pb2, penstock_pb2
+from penstock.wire.binlog import BinlogType
 
 _COMMIT = int(BinlogType.COMMIT)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.files import File, Files
+from penstock.log.files import File, Files
 from pump.figures import Figures
 
 

@@ -25,12 +25,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from penstock.metric_families import Labels, histogram
-from penstock.registry import NodeState
+from penstock.cluster.registry import NodeState
+from penstock.node.metric_families import Labels, histogram
 from penstock.ts import physical_ms, seconds_between
 
 if TYPE_CHECKING:
-    from penstock.distribution import Distribution
+    from penstock.node.histogram import Distribution
     from pump.observed import Observed
 
 ORIGINAL = "binlog_pump"

@@ -12,15 +12,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
+from penstock.cluster.etcd import EtcdClient, connect
+from penstock.cluster.history import History
+from penstock.cluster.labels import parse_labels
+from penstock.cluster.registry import NodeState, Registry
 from penstock.errors import Retryable
-from penstock.etcd import EtcdClient, connect
-from penstock.files import OsFiles
-from penstock.history import History
-from penstock.labels import parse_labels
-from penstock.registry import NodeState, Registry
-from penstock.security import Security
-from penstock.timestamp import open_oracle
-from penstock.timestamp_server import OracleServer
+from penstock.log.files import OsFiles
+from penstock.oracle.client import open_oracle
+from penstock.oracle.server import OracleServer
+from penstock.security.tls import Security
 from pump.admission import Admission
 from pump.batch_server import BatchService
 from pump.clock import ClusterClock

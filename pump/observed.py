@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.ts import compose
 
 if TYPE_CHECKING:
-    from penstock.timestamp_server import OracleServer
+    from penstock.oracle.server import OracleServer
     from pump.clock import ClusterClock
     from pump.fake import Faker
     from pump.figures import Figures

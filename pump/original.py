@@ -1,7 +1,7 @@
 """The keys, flags and variables of TiDB-Binlog's own Pump, and what becomes of each here.
 
 Those that bear the same name here are not in the table; what the answers mean is in
-`penstock.foreign_settings`.
+`penstock.settings.compat`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.config import duration_s, load, size_bytes
-from penstock.foreign_settings import Answer, Met, Refused, Renamed, Translation
+from penstock.settings.compat import Answer, Met, Refused, Renamed, Translation
+from penstock.settings.config import duration_s, load, size_bytes
 from pump.config import PumpConfig
 
 _DAY_S = 86400.0

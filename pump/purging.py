@@ -6,8 +6,8 @@ import logging
 import threading
 
 from penstock import failpoints
-from penstock.segment_chain import MissingSegments
-from penstock.segments import Segments
+from penstock.log.segment_chain import MissingSegments
+from penstock.log.segments import Segments
 from pump.index import Index, Purge
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.segments import Position
+from penstock.log.segments import Position
 
 PIECE = -1
 """The type of a record that is a part of a large binlog; no binlog has it."""

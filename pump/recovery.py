@@ -29,12 +29,12 @@ from pathlib import Path
 
 from penstock import failpoints
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.files import Files
-from penstock.model import BinlogType
-from penstock.segment import CutShort
-from penstock.segment_chain import MissingSegments
-from penstock.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
-from penstock.settings import out_of_range
+from penstock.log.files import Files
+from penstock.log.segment import CutShort
+from penstock.log.segment_chain import MissingSegments
+from penstock.log.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
+from penstock.settings.setting import out_of_range
+from penstock.wire.binlog import BinlogType
 from pump.checkpoint import Checkpoint
 from pump.entries import checkpoint_of
 from pump.giving_up import give_up

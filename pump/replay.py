@@ -16,12 +16,12 @@ from google.protobuf.message import DecodeError
 
 from penstock import failpoints
 from penstock.errors import Corrupt, Malformed
-from penstock.model import BinlogType
+from penstock.log.chunks import PIECE as PIECE_KIND
+from penstock.log.chunks import decode_assembly, piece_start_ts, special_kind
+from penstock.log.segment import BEGIN, segment_name
+from penstock.log.segments import Place, Position, Segments
 from penstock.pb import binlog_pb2
-from penstock.pieces import PIECE as PIECE_KIND
-from penstock.pieces import decode_assembly, piece_start_ts, special_kind
-from penstock.segment import BEGIN, segment_name
-from penstock.segments import Place, Position, Segments
+from penstock.wire.binlog import BinlogType
 from pump.checkpoint import Checkpoint
 from pump.entries import Told, enter, fill, largest_ts, place_after
 from pump.index import Index, Purge

@@ -28,11 +28,11 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.codec import decode_binlog, encode_binlog
 from penstock.errors import PenstockError
-from penstock.model import Binlog, BinlogType
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 from penstock.ts import seconds_between
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.record import Record
 
 if TYPE_CHECKING:

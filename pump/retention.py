@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.cluster.registry import NodeStatus
 from penstock.errors import PenstockError
-from penstock.registry import NodeStatus
 from penstock.ts import LOGICAL_BITS, seconds_between
 
 if TYPE_CHECKING:

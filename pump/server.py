@@ -34,7 +34,7 @@ from pump.admission import Refused
 from pump.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
 
 if TYPE_CHECKING:
-    from penstock.security import Security
+    from penstock.security.tls import Security
     from pump.admission import Admission
     from pump.config import PumpConfig
     from pump.pulls import Pulls

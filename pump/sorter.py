@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from penstock.segments import Position
+from penstock.log.segments import Position
 from pump.record import IN_ONE
 
 _new = tuple.__new__

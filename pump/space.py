@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.files import Files
-from penstock.model import BinlogType
+from penstock.log.files import Files
+from penstock.wire.binlog import BinlogType
 from pump.record import OutOfSpace, Record
 
 log = logging.getLogger(__name__)

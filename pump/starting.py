@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import grpc
 
-from penstock.http_status import JSON, TEXT, Answer, HttpStatus
-from penstock.registry import NodeState
-from penstock.security import Security
+from penstock.cluster.registry import NodeState
+from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
+from penstock.security.tls import Security
 from pump.config import PumpConfig
 from pump.health import add_health
 from pump.server import build_server, listen

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from penstock.binlog_text import describe
-from penstock.codec import decode_binlog
+from penstock.cluster.registry import NodeKind, is_live
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.http_status import JSON, Answer, BadRequest, HttpStatus
-from penstock.node_facts import facts_of
-from penstock.registry import NodeKind, is_live
+from penstock.node.facts import facts_of
+from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
+from penstock.wire.binlog_text import describe
+from penstock.wire.codec import decode_binlog
 from pump.metrics import PumpMetrics
 
 if TYPE_CHECKING:
-    from penstock.registry import NodeRegistry, NodeStatus
+    from penstock.cluster.registry import NodeRegistry, NodeStatus
     from pump.observed import Observed
     from pump.operator import Operator
 

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from penstock import failpoints
-from penstock.files import Files, OsFiles
-from penstock.segments import Position, WriteFailed
+from penstock.log.files import Files, OsFiles
+from penstock.log.segments import Position, WriteFailed
 from pump.entries import Appended, checkpoint_of, enter, fill, largest_ts
 from pump.flusher import Flusher
 from pump.progress import Progress

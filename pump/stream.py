@@ -8,9 +8,9 @@ from typing import NamedTuple
 from google_crc32c import extend
 
 from penstock.errors import Corrupt, Malformed, PenstockError
-from penstock.pieces import Assembly, decode_assembly, decode_piece, is_special
-from penstock.segment import segment_name
-from penstock.segments import Position, Segments
+from penstock.log.chunks import Assembly, decode_assembly, decode_piece, is_special
+from penstock.log.segment import segment_name
+from penstock.log.segments import Position, Segments
 from pump.index import COMMIT, LARGE, Index, Purge
 from pump.record import NotHere, PurgedRange
 

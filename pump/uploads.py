@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from penstock.segments import Position
+from penstock.log.segments import Position
 from pump.record import PieceRecord
 
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.codec import encode_prewrite_value
-from penstock.model import MutationType, PrewriteValue, TableMutation
+from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_prewrite_value
 from pumpclient.rows import Table
 from pumpclient.spill import Spill
 

@@ -16,14 +16,14 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from penstock import etcd
+from penstock.cluster import etcd
+from penstock.cluster.fence import DdlFence, WriterFence
+from penstock.cluster.history import History
+from penstock.cluster.registry import NodeKind, Registry
 from penstock.errors import NeedsOperator
-from penstock.fence import DdlFence, WriterFence
-from penstock.history import History
-from penstock.model import Binlog, BinlogType, Origin
-from penstock.registry import NodeKind, Registry
-from penstock.schema import TableInfo
-from penstock.timestamp import open_oracle
+from penstock.oracle.client import open_oracle
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.ddl import DdlExecutor
 from pumpclient.delivery import Deliveries
 from pumpclient.options import Options, Tls

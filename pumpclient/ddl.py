@@ -34,12 +34,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
+from penstock.cluster.fence import DdlFence
+from penstock.cluster.history import DdlHistory, Guard
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
-from penstock.fence import DdlFence
-from penstock.history import DdlHistory, Guard
-from penstock.model import Binlog, BinlogType, Origin
-from penstock.schema import PUBLIC, DdlJob
+from penstock.schema.model import PUBLIC, DdlJob
+from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.failures import OutcomeUnknown
 from pumpclient.session import Session
 

@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient.failures import Failure, Reason
 from pumpclient.write_queue import PendingWrite
 

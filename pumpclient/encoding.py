@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.codec import encode_prewrite_value
 from penstock.errors import Retryable
-from penstock.model import Binlog, BinlogType, Origin, PrewriteValue
+from penstock.wire.binlog import Binlog, BinlogType, Origin, PrewriteValue
+from penstock.wire.codec import encode_prewrite_value
 from pumpclient.changes import ChangeSet
 from pumpclient.large import LargePrewrite
 from pumpclient.rows import Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.model import Origin
+from penstock.wire.binlog import Origin
 from pumpclient.changes import ChangeSet
 
 

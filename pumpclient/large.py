@@ -12,12 +12,12 @@ from typing import Protocol
 
 import grpc
 
-from penstock.batch import encode_write_piece
-from penstock.codec import encode_binlog
-from penstock.model import Binlog
+from penstock.log.chunks import DATA_BYTES, before_rows
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.pieces import DATA_BYTES, before_rows
-from penstock.tls_refusal import refusal_of
+from penstock.security.refusal import refusal_of
+from penstock.wire.batch import encode_write_piece
+from penstock.wire.binlog import Binlog
+from penstock.wire.codec import encode_binlog
 from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options, open_channel
 from pumpclient.writer import Target, failure_of, text_of

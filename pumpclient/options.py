@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import grpc
 
-from penstock import security
+from penstock.cluster.labels import parse_labels
 from penstock.errors import NeedsOperator
-from penstock.labels import parse_labels
-from penstock.security import Tls
+from penstock.security import tls as security
+from penstock.security.tls import Tls
 
 __all__ = ["CHANNEL_OPTIONS", "Options", "Tls", "open_channel"]
 

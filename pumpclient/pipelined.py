@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock import failpoints
-from penstock.codec import encode_binlog
+from penstock.cluster.fence import Pin
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.fence import Pin
-from penstock.model import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient.encoding import bring_up_to_date, prewrite_of
 from pumpclient.failures import Failure, Reason
 from pumpclient.groups import GroupJournal, Pending

@@ -22,10 +22,10 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from penstock.codec import encode_binlog
-from penstock.labels import labels_in, matches, parse_labels, text_of
-from penstock.model import Binlog, BinlogType
-from penstock.registry import NodeState, NodeStatus
+from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
+from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient.failures import Failure, NoPump, Reason
 from pumpclient.large import LargePrewrite, write_large
 from pumpclient.options import Options, Tls

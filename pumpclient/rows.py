@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.datum.defaults import parse_default
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.defaults import parse_default
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
-from penstock.schema import PUBLIC, ColumnFlag, ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import PUBLIC, ColumnFlag, ColumnInfo, MysqlType, TableInfo
 
 Row = Mapping[str, object] | Sequence[object]
 Image = tuple[object, ...]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 import threading
 
+from penstock.cluster.history import DdlHistory
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
-from penstock.history import DdlHistory
 from pumpclient.rows import Table
 
 

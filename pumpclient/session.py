@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.codec import encode_binlog
+from penstock.cluster.fence import WriterFence
 from penstock.errors import Retryable
-from penstock.fence import WriterFence
-from penstock.model import Binlog
-from penstock.timestamp import Oracle
+from penstock.oracle.client import Oracle
+from penstock.wire.binlog import Binlog
+from penstock.wire.codec import encode_binlog
 from pumpclient.delivery import Deliveries, Delivery
 from pumpclient.failures import OutcomeUnknown, Reason
 from pumpclient.large import LargePrewrite, payload_of

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from penstock.codec import decode_prewrite_value, encode_mutation_field
 from penstock.errors import NeedsOperator
-from penstock.model import TableMutation
+from penstock.wire.binlog import TableMutation
+from penstock.wire.codec import decode_prewrite_value, encode_mutation_field
 
 
 class _Field(NamedTuple):

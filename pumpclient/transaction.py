@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType, MutationType, Origin
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet, next_row_id
 from pumpclient.encoding import bring_up_to_date, prewrite_of
 from pumpclient.rows import Row, Table

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import grpc
 
-from penstock.batch import encode_write_batch
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
-from penstock.tls_refusal import refusal_of
+from penstock.security.refusal import refusal_of
+from penstock.wire.batch import encode_write_batch
 from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options, Tls, open_channel
 from pumpclient.write_queue import PendingWrite, Session, WriteQueue

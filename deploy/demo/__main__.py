@@ -28,7 +28,7 @@ from deploy.demo.store import Store
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
 from penstock.errors import PenstockError, Retryable
-from penstock.logs import start_logging
+from penstock.node.logs import start_logging
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient import PumpClient
 

@@ -9,9 +9,9 @@ from types import TracebackType
 from deploy.local.etcd import EtcdServer
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
-from penstock import etcd
+from penstock.cluster import etcd
+from penstock.cluster.registry import NodeKind, NodeState, Registry
 from penstock.errors import Retryable
-from penstock.registry import NodeKind, NodeState, Registry
 from penstock.ts import seconds_between
 
 ONLINE_S_MAX = 60.0

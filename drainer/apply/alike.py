@@ -21,7 +21,7 @@ import numpy as np
 from drainer.apply import partition
 from drainer.apply.keys import apply_key
 from drainer.apply.work import TableRows
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 
 TABLE_ROWS_MAX = 5 * partition.SHARE_ROWS_MIN
 """A table with so many rows is worth its own calls, and may be cut into shares.

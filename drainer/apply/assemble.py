@@ -18,7 +18,7 @@ from drainer.apply.work import Batch, Statements, in_order
 from drainer.batches import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.left_out import Counts
 from drainer.selection import Selection
-from penstock.model import MutationType
+from penstock.wire.binlog import MutationType
 
 
 def assembled(

@@ -32,7 +32,7 @@ from typing import Any
 from drainer.apply.keys import apply_key
 from drainer.apply.literals import Family, family, padded_length
 from drainer.apply.work import Link
-from penstock.schema import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 
 NO_KEY, WILD = 0, 1
 

@@ -41,10 +41,10 @@ from drainer.apply.keys import apply_key, is_told, normal_key, unique_columns
 from drainer.apply.partition import shares
 from drainer.apply.rowwise import compact_few
 from drainer.apply.work import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
-from penstock.datum.columns import decode_keys
+from penstock.datum.columnar.decode import decode_keys
 from penstock.errors import Malformed
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 
 ROWWISE_MAX = 100
 """Below so many rows of a table, one row at a time costs less than setting up columns."""

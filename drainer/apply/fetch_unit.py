@@ -27,7 +27,7 @@ from drainer.apply.work import Statements
 from drainer.left_out import Counts, from_lists, to_lists
 from penstock.errors import Malformed
 from penstock.filters import FilterConfig
-from penstock.filters.tables import TableFilter
+from penstock.filters.table_lists import TableFilter
 
 MAGIC = b"PSTFETCH"
 _LENGTH = struct.Struct("<I")

@@ -33,7 +33,7 @@ from drainer.snapshot import unpack
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.filters import Rules
 from penstock.pb import penstock_pb2
-from penstock.security import Tls, open_channel
+from penstock.security.tls import Tls, open_channel
 
 TRY_S = 10.0
 _PAUSE_S = 0.3

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from drainer.apply.keys import EXACT, is_written
 from drainer.apply.literals import Family, family
-from penstock.schema import IndexInfo, MysqlType, TableInfo
+from penstock.schema.model import IndexInfo, MysqlType, TableInfo
 
 _CARRIERS = (EXACT, {MysqlType.VARCHAR, MysqlType.STRING})
 """Through IF, numbers and plain texts come as they were; an ENUM, say, would come as a text."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.datum.columns import Side, decode_columns
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.datum.columnar.decode import Side, decode_columns
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 
 Kinds = np.ndarray[Any, np.dtype[np.uint8]]
 Columns = list[pa.Array]

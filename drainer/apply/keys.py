@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from drainer.apply.literals import padded_length
 from penstock.errors import Malformed
-from penstock.schema import PUBLIC, ColumnInfo, IndexInfo, MysqlType, TableInfo
+from penstock.schema.model import PUBLIC, ColumnInfo, IndexInfo, MysqlType, TableInfo
 
 EXACT = {
     MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG,

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import Malformed
-from penstock.schema import ColumnInfo, MysqlType
+from penstock.schema.model import ColumnInfo, MysqlType
 
 MYSQL = "mysql"
 SQLITE = "sqlite"

@@ -34,7 +34,7 @@ from drainer.apply.rowwise import Row, row_codec
 from drainer.apply.sql import TableSql, table_sql
 from drainer.apply.work import Op, WorkUnit
 from penstock.errors import Malformed
-from penstock.model import MutationType
+from penstock.wire.binlog import MutationType
 
 _METADATA_KEY = b"penstock"
 _HINT = "Drainer and Spark tasks must run the same version of Penstock"

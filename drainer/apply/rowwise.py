@@ -20,9 +20,9 @@ from drainer.apply.images import Kinds
 from drainer.apply.keys import apply_key, is_told, normal_value, unique_columns
 from drainer.apply.sql import TableSql
 from drainer.apply.work import Op, Statements
-from penstock.datum.rows import RowCodec
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 
 
 @lru_cache(maxsize=1024)

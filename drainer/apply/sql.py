@@ -32,7 +32,7 @@ from drainer.apply import guard
 from drainer.apply.keys import apply_key, can_meet_others, is_written
 from drainer.apply.literals import MYSQL, SQLITE, Family, family, literal, literal_column
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnInfo, IndexInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, IndexInfo, MysqlType, TableInfo
 
 ROWS_MAX = 500
 STATEMENT_BYTES_MAX = 1 << 20

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from drainer.overrides import Override
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.files import Files
-from penstock.schema import DdlJob
-from penstock.segment import segment_name
-from penstock.segments import Position, Segments
-from penstock.tableinfo import job_from_json, job_to_json
+from penstock.log.files import Files
+from penstock.log.segment import segment_name
+from penstock.log.segments import Position, Segments
+from penstock.schema.model import DdlJob
+from penstock.schema.tableinfo import job_from_json, job_to_json
 
 
 class DdlLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from penstock.errors import NeedsOperator
-from penstock.segments import WriteFailed
+from penstock.log.segments import WriteFailed
 
 
 def failed_write(error: WriteFailed) -> Exception:

@@ -33,10 +33,10 @@ from drainer.relay.records import (
     is_fake,
 )
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.files import Files, OsFiles
-from penstock.schema import DdlJob
-from penstock.segment import BEGIN, segment_name
-from penstock.segments import Place, Segments, WriteFailed
+from penstock.log.files import Files, OsFiles
+from penstock.log.segment import BEGIN, segment_name
+from penstock.log.segments import Place, Segments, WriteFailed
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 

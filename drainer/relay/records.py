@@ -1,4 +1,4 @@
-"""What a relay log's frames hold; the frames and files themselves are `penstock.segments`.
+"""What a relay log's frames hold; the frames and files themselves are `penstock.log.segments`.
 
     offset  size  field
     0       1     kind         "S", "B" or "P"; an empty payload is the mark of a clean stop
@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 
 from drainer.payload import Payload
-from penstock.model import BinlogType
 from penstock.pb import binlog_pb2 as pb
+from penstock.wire.binlog import BinlogType
 
 RECORD_BYTES_MAX = 1 << 20
 """A run is cut at this many bytes; a larger binlog is written in pieces of this size."""

@@ -22,9 +22,9 @@ from drainer.relay.pieces import Gathering
 from drainer.relay.records import RECORD_BYTES_MAX, Run
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint
+from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.registry import Registry
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from drainer.merger import Merged
 from drainer.relay.log import Entry, RelayLog
 from penstock.failpoints import point
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 
 if TYPE_CHECKING:
     from drainer.parts import Parts

@@ -12,7 +12,7 @@ from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
-    from penstock.schema import TableInfo
+    from penstock.schema.model import TableInfo
 
 __all__ = [
     "RETRY_S_MAX",

@@ -37,7 +37,7 @@ from typing import Any
 from drainer.left_out import Totals, from_lists, to_lists
 from drainer.overrides import Override, in_force
 from penstock.errors import Malformed, NeedsOperator
-from penstock.model import Place
+from penstock.wire.binlog import Place
 
 
 @dataclass(frozen=True, slots=True)

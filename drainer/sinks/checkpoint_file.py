@@ -18,7 +18,7 @@ from pathlib import Path
 
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.errors import Malformed, Retryable
-from penstock.files import Files, OsFiles
+from penstock.log.files import Files, OsFiles
 
 NAME = "savepoint"
 

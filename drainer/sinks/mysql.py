@@ -5,7 +5,7 @@ the statements, store the new checkpoint, commit. When the connection breaks, no
 whether the commit happened; the next attempt reads the row, under a lock that waits for the end
 of whatever the server still does, and so finds out. That makes every retry safe.
 
-DDL text comes from elsewhere and keeps backslash escapes, which rows have not (`mysql_session`).
+DDL text comes from elsewhere and keeps backslash escapes, which rows have not (`session`).
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from drainer.sinks.mysql_session import (
 from drainer.sinks.mysql_url import Target, parse_url
 from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
-from penstock.ddl.foreign import spelled_for
-from penstock.ddl.lexer import quote_name
-from penstock.ddl.syntax import Flavor
+from penstock.ddl.rewrite.foreign import spelled_for
+from penstock.ddl.syntax.elements import Flavor
+from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlType
+from penstock.schema.model import DdlType
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
-    from penstock.schema import TableInfo
+    from penstock.schema.model import TableInfo
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
 """Which collations the downstream has, and which stand in there for those that it lacks.
 
 DDL comes with all its collations written out. What the downstream has goes through as it is; for
-the rest `penstock.ddl.substitutes` has what comes nearest. Each one in use is logged once and shown
-in the status. A key decides which rows are one row, so a unique key takes *fine* substitutes only,
-and where the downstream has none, the DDL is refused before it runs. What a substitute still gets
-wrong, among letters that one of the two servers does not know, the upsert's guard stops.
+the rest `penstock.ddl.rewrite.substitutes` has what comes nearest. Each one in use is logged once
+and shown in the status. A key decides which rows are one row, so a unique key takes *fine*
+substitutes only, and where the downstream has none, the DDL is refused before it runs. What a
+substitute still gets wrong, among letters that one of the two servers does not know, the upsert's
+guard stops.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from penstock.ddl.collations import charset_of_collation
-from penstock.ddl.recollate import recollated
-from penstock.ddl.shapes import TEXT_TYPES
-from penstock.ddl.substitutes import SUBSTITUTE_CHARSETS, Substitute, aliases, substitutes
+from penstock.ddl.charsets.collations import charset_of_collation
+from penstock.ddl.rewrite.recollate import recollated
+from penstock.ddl.rewrite.substitutes import SUBSTITUTE_CHARSETS, Substitute, aliases, substitutes
+from penstock.ddl.tables.shapes import TEXT_TYPES
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnInfo, IndexInfo, TableInfo
+from penstock.schema.model import ColumnInfo, IndexInfo, TableInfo
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange

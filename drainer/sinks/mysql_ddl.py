@@ -17,7 +17,7 @@ from pymysql.constants import ER
 
 from penstock.ddl import adopted
 from penstock.errors import NeedsOperator
-from penstock.schema import PUBLIC, DdlType, TableInfo
+from penstock.schema.model import PUBLIC, DdlType, TableInfo
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange

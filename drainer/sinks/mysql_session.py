@@ -33,9 +33,9 @@ from drainer.sinks.mysql_ddl import ALREADY_CODES
 from drainer.sinks.mysql_strangers import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql_url import Target
 from drainer.sinks.refusal import Refused, row_of
-from penstock import enum_errors
 from penstock.errors import Retryable
-from penstock.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
+from penstock.security.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
+from penstock.sql import enum_errors
 
 log = logging.getLogger(__name__)
 

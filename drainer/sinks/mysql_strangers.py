@@ -14,8 +14,8 @@ from typing import Any
 from pymysql.constants import ER
 
 from drainer.sinks.refusal import Refused, pairs
-from penstock.ddl.lexer import quote_name
-from penstock.inserts import inserted, names_in
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.sql.inserts import inserted, names_in
 
 OUT_OF_RANGE = 1690
 """What a guard answers, see `drainer.apply.sql`; so may the downstream's own arithmetic."""

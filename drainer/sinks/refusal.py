@@ -1,7 +1,7 @@
 """What a downstream will not take, and which row of a statement it was.
 
 A statement of many rows is refused as a whole, with a message that counts: `Data too long for
-column 'v' at row 3`. The row is in the statement (`penstock.inserts`).
+column 'v' at row 3`. The row is in the statement (`penstock.sql.inserts`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from penstock.errors import NeedsOperator
-from penstock.inserts import inserted
+from penstock.sql.inserts import inserted
 
 _DELETE = re.compile(r"DELETE FROM (\S.*?) WHERE ")
 _AT_ROW = re.compile(r" at row (\d+)")

@@ -38,7 +38,7 @@ from penstock.errors import NeedsOperator, Retryable
 if TYPE_CHECKING:
     from drainer.sinks import Parts
     from penstock.ddl import SchemaChange
-    from penstock.schema import TableInfo
+    from penstock.schema.model import TableInfo
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from drainer.apply.literals import Family, family, number_to_text, padded_length
-from penstock.datum.defaults import missing_datum
-from penstock.datum.fields import compile_field, decimal_size
+from penstock.datum.rows.defaults import missing_datum
+from penstock.datum.rows.fields import compile_field, decimal_size
 from penstock.errors import Malformed
-from penstock.schema import ColumnInfo, MysqlType
+from penstock.schema.model import ColumnInfo, MysqlType
 
 _INT64_MAX = (1 << 63) - 1
 _TEXTS = (Family.TEXT, Family.ENUM, Family.SET)

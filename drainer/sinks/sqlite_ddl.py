@@ -32,7 +32,7 @@ from drainer.apply.sql import quote, table_name
 from drainer.sinks.sqlite_convert import converter, default_value, form
 from penstock.ddl import adopted
 from penstock.errors import NeedsOperator
-from penstock.schema import (
+from penstock.schema.model import (
     PUBLIC,
     ColumnFlag,
     ColumnInfo,

@@ -22,7 +22,7 @@ from drainer.apply.causality import NO_KEY, WILD, tag_of
 from drainer.apply.row_statements import Keys, RowStatements
 from drainer.apply.work import Link
 from drainer.sinks.split import ForeignKey, RowStatement, Split, Transaction
-from penstock.schema import IndexColumn, TableInfo
+from penstock.schema.model import IndexColumn, TableInfo
 
 _ONCE = WILD
 """Ties all that must happen once; no value's key is this number once wild ones are tamed."""

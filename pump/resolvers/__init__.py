@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.outbox import TABLE
-from penstock.settings import out_of_range, setting
+from penstock.settings.setting import out_of_range, setting
 from pump.resolver import Resolver
 
 

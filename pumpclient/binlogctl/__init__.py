@@ -14,7 +14,7 @@
 
 A node is named as `status pump-1` or `status --node-id pump-1`; every command takes `-o json`.
 Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first; the
-others are those of `penstock.command`.
+others are those of `penstock.node.command`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock import __version__, command
-from penstock.config import ETCD_URLS
-from penstock.output import add_output
+from penstock import __version__
+from penstock.node import command
+from penstock.node.output import add_output
+from penstock.settings.config import ETCD_URLS
 from pumpclient.binlogctl import dump, lost, nodes, steering
 from pumpclient.binlogctl.naming import resolve_node
 from pumpclient.binlogctl.nodes import table_of
@@ -35,7 +36,7 @@ __all__ = ["main", "table_of"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code as `penstock.command` defines."""
+    """Run one command and return the exit code as `penstock.node.command` defines."""
 
     def body() -> int:
         arguments = _parser().parse_args(argv)

@@ -17,13 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.binlog_text import describe, kind_of, line_of, time_text
-from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator
-from penstock.frame import HEADER_SIZE
-from penstock.model import Binlog, BinlogType
-from penstock.output import JSON, add_output, moment_of, show, write_line
-from penstock.pieces import (
+from penstock.log.chunks import (
     PIECE,
     Assembly,
     decode_assembly,
@@ -31,6 +26,11 @@ from penstock.pieces import (
     piece_start_ts,
     special_kind,
 )
+from penstock.log.frame import HEADER_SIZE
+from penstock.node.output import JSON, add_output, moment_of, show, write_line
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.binlog_text import describe, kind_of, line_of, time_text
+from penstock.wire.codec import decode_binlog
 from pumpclient.binlogctl.segments import Damage, Found, Remark, Stored, look, segment_paths
 
 _DAMAGED = 1

@@ -12,9 +12,9 @@ import sys
 import time
 from typing import Final
 
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from pumpclient.binlogctl.nodes import CALL_S, call, now_ts, time_of, tls_of
 
 WATCHED_S: Final = 12.0

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator
-from penstock.lost import LostPump
-from penstock.output import JSON, TEXT, moment_of, show
+from penstock.node.output import JSON, TEXT, moment_of, show
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from pumpclient.binlogctl.liveness import refuse_living
 from pumpclient.binlogctl.naming import add_node
 from pumpclient.binlogctl.nodes import CALL_S, Cluster, call, known_node, now_ts, time_of, tls_of

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import grpc
 
-from penstock import etcd
+from penstock.cluster import etcd
+from penstock.cluster.labels import labels_in
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.labels import labels_in
-from penstock.logs import one_line
-from penstock.node_facts import facts_of
-from penstock.output import moment_of, show
+from penstock.node.facts import facts_of
+from penstock.node.logs import one_line
+from penstock.node.output import moment_of, show
+from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
-from penstock.settings import check_address
-from penstock.timestamp import open_oracle
-from penstock.tls_refusal import refusal_of
+from penstock.security.refusal import refusal_of
+from penstock.settings.setting import check_address
 from penstock.ts import compose, physical_ms
 from pumpclient.binlogctl.naming import add_node
 from pumpclient.options import Tls, open_channel

@@ -3,7 +3,7 @@
 Opening a log cuts torn ends and makes names durable; this only reads, takes no lock and may look
 at the folder of a Pump that runs. Behind damage it goes on at the next place that proves to be a
 frame. What lies at the end of the last segment and is no frame is the torn end of a crash, unless
-a frame behind it says that the place had been on the disk; see `penstock/segment.py`.
+a frame behind it says that the place had been on the disk; see `penstock/log/segment.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from google_crc32c import value
 
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.files import File, Files, OsFiles
-from penstock.frame import HEADER_SIZE, MAGIC, Header, decode_header
-from penstock.segment import BEGIN, BrokenAt, Segment, open_segment, segment_name, walk
+from penstock.log.files import File, Files, OsFiles
+from penstock.log.frame import HEADER_SIZE, MAGIC, Header, decode_header
+from penstock.log.segment import BEGIN, BrokenAt, Segment, open_segment, segment_name, walk
 
 _NAME = re.compile(r"(\d{6,})\.seg")
 _CHUNK_BYTES = 4 << 20

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import NeedsOperator, Retryable
-from penstock.last_word import LastWord
-from penstock.output import show
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.node.output import show
 from pumpclient.binlogctl.liveness import refuse_living
 
 

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import NeedsOperator
-from penstock.output import show
+from penstock.node.output import show
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeKind, NodeState, NodeStatus
 from pumpclient.binlogctl import states
 from pumpclient.binlogctl.naming import add_node
 from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, call, known_node, tls_of

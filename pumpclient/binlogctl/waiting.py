@@ -7,10 +7,10 @@ import contextlib
 import time
 from typing import Final
 
-from penstock.config import duration_s
+from penstock.cluster.registry import NodeKind, NodeState
 from penstock.errors import PenstockError, Retryable
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeKind, NodeState
+from penstock.settings.config import duration_s
 from pumpclient.binlogctl.nodes import CALL_S, Cluster, call, known_node, tls_of
 
 _TICK_S: Final = 0.5

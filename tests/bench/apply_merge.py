@@ -27,8 +27,8 @@ from drainer.apply.rowwise import generate_rows
 from drainer.apply.sql import table_sql
 from drainer.apply.work import Op, Statements, WorkUnit, in_order
 from drainer.sinks import Checkpoint, open_sink
-from penstock.datum.rows import RowCodec
-from penstock.model import MutationType
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.wire.binlog import MutationType
 from tests.bench.figure import Figure
 from tests.kit.changes import batch_of, table_of
 from tests.kit.fix_mariadb import MariadbServer

@@ -31,9 +31,9 @@ from drainer.config import ApplyConfig
 from drainer.sinks import Checkpoint, open_sink
 from drainer.sinks.partitions import PartitionedSink, Partitions
 from drainer.strategies.parallel import PARTITION_BYTES_MIN, arranged
-from penstock.datum.rows import RowCodec
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.bench.sysbench import Change, Tables, Transaction
 from tests.kit.fix_mariadb import MariadbServer
 

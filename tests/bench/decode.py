@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.datum.columns import decode_columns
-from penstock.datum.rows import RowCodec
-from penstock.model import MutationType
-from penstock.schema import (
+from penstock.datum.columnar.decode import decode_columns
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.schema.model import (
     ColumnFlag,
     ColumnInfo,
     IndexColumn,
@@ -19,6 +18,7 @@ from penstock.schema import (
     MysqlType,
     TableInfo,
 )
+from penstock.wire.binlog import MutationType
 from tests.bench.figure import Figure
 
 ROWS = 100_000

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from drainer.config import DrainerConfig
 from drainer.relay.log import RelayLog
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from tests.bench.figure import Figure
 
 SIZES = {"small": 200, "large": 32 << 10}

@@ -48,8 +48,8 @@ class Load:
 class Clock:
     """Timestamps in the order of asking, and the payloads that carry them.
 
-    The messages are filled without the detour by `penstock.model`, which would be a fifth of all
-    the client's time: it is the writer that is measured here, and not its application.
+    The messages are filled without the detour by `penstock.wire.binlog`, which would be a fifth of
+    all the client's time: it is the writer that is measured here, and not its application.
     """
 
     def __init__(self, *, first_ts: int, value_bytes: int) -> None:

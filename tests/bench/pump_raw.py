@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.frame import HEADER_SIZE
+from penstock.log.frame import HEADER_SIZE
 from tests.bench.pump_load import Clock
 
 _BYTES_MAX = 1 << 30

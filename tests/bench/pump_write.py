@@ -16,12 +16,12 @@ from pathlib import Path
 import grpc
 
 from deploy.local.cluster import Cluster
-from penstock import etcd
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.cluster import etcd
+from penstock.cluster.registry import NodeKind, Registry
 from penstock.pb import pump_pb2, pump_pb2_grpc
-from penstock.registry import NodeKind, Registry
 from penstock.ts import compose
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 

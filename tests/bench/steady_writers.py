@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from penstock.model import MutationType
+from penstock.wire.binlog import MutationType
 from pumpclient import PumpClient
 from pumpclient.changes import Changes, ChangeSet, next_row_id
 from pumpclient.groups import Pending

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from drainer.apply.work import Batch, TableRows
 from drainer.config import DrainerConfig
-from penstock.datum.rows import RowCodec
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import table_of
 from tests.kit.fix_mariadb import MariadbServer
 

@@ -10,7 +10,7 @@ import pytest
 from drainer.sinks import Checkpoint
 from drainer.sinks.checkpoint_file import NAME, CheckpointFile
 from penstock.errors import Malformed, Retryable
-from penstock.files import Files, OsFiles
+from penstock.log.files import Files, OsFiles
 from tests.kit.files import MemoryFiles
 
 FIRST = Checkpoint(5, 1)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
 from penstock.errors import NeedsOperator, Retryable
-from penstock.etcd import EtcdClient
-from penstock.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, History
-from penstock.model import Origin
-from penstock.schema import DdlJob, DdlType, TableInfo
+from penstock.schema.model import DdlJob, DdlType, TableInfo
+from penstock.wire.binlog import Origin
 from tests.kit.history import MemoryHistory
 
 

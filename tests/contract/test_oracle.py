@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.timestamp import Oracle, OracleClient, open_oracle
+from penstock.oracle.client import Oracle, OracleClient, open_oracle
 from penstock.ts import physical_ms
 from tests.kit.oracle import MemoryOracle, OracleNode
 

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from penstock.last_word import LastWord
-from penstock.lost import LostPump
-from penstock.registry import Gap, NodeKind, NodeRegistry, NodeState, NodeStatus, Registry, Statuses
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import (
+    Gap,
+    NodeKind,
+    NodeRegistry,
+    NodeState,
+    NodeStatus,
+    Registry,
+    Statuses,
+)
 from tests.kit.registry import MemoryRegistry
 from tests.kit.wait import eventually
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.codec import decode_binlog
-from penstock.registry import Registry
+from penstock.cluster.registry import Registry
+from penstock.wire.codec import decode_binlog
 from pumpclient import NoPump, PumpClient, Retryable
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main
-from penstock.history import JOBS
+from penstock.cluster.history import JOBS
 from pumpclient import PumpClient
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.shop import Shop, in_sqlite

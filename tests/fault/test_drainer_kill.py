@@ -12,11 +12,11 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
-from penstock.etcd import EtcdClient
-from penstock.history import History
-from penstock.model import Binlog, BinlogType
-from penstock.schema import DdlJob
-from penstock.timestamp import open_oracle
+from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.history import History
+from penstock.oracle.client import open_oracle
+from penstock.schema.model import DdlJob
+from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import PumpClient
 from tests.kit.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.fix_drainer import DrainerFactory

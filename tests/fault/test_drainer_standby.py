@@ -15,8 +15,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main as drainer_main
-from penstock.drainer_runs import standbys
-from penstock.registry import NodeKind, Registry
+from penstock.cluster.drainer_runs import standbys
+from penstock.cluster.registry import NodeKind, Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess

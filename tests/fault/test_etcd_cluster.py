@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdServer
-from penstock.codec import decode_binlog, encode_binlog
+from penstock.cluster.etcd import connect, read
+from penstock.cluster.registry import NodeKind, NodeState, Registry, is_live
 from penstock.errors import Retryable
-from penstock.etcd import connect, read
-from penstock.model import Binlog, BinlogType
+from penstock.oracle.client import OracleClient
+from penstock.oracle.stream import LEADER_KEY
 from penstock.pb import pump_pb2, pump_pb2_grpc
-from penstock.registry import NodeKind, NodeState, Registry, is_live
-from penstock.timestamp import OracleClient
-from penstock.timestamp_stream import LEADER_KEY
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient.binlogctl import main
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until

@@ -13,11 +13,11 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect
+from penstock.cluster.registry import Registry
 from penstock.errors import Corrupt
-from penstock.etcd import connect
+from penstock.log.segment import segment_name
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
-from penstock.segment import segment_name
 from pump.giving_up import FOLDER
 from pump.storage import NoPrewrite, NotStored, PurgedRange, Record, Storage
 from tests.kit.fix_pump import PumpProcess

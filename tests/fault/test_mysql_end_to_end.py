@@ -14,7 +14,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
 from drainer.origins import Origins
-from penstock.registry import Registry
+from penstock.cluster.registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.integration.test_pumpclient_origin import streamed

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect, etcd_errors, read
 from penstock.errors import Retryable
-from penstock.etcd import connect, etcd_errors, read
 from penstock.pb.etcd import rpc_pb2
 from pumpclient.mysql.source.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
 from pumpclient.mysql.source.conditions import saved

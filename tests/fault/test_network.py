@@ -19,9 +19,9 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
 from drainer.puller import SILENCE_S_MAX
 from drainer.stall import Condition
-from penstock.codec import decode_binlog
-from penstock.registry import Registry
-from penstock.timestamp import OracleClient
+from penstock.cluster.registry import Registry
+from penstock.oracle.client import OracleClient
+from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter

@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import flags
 from drainer import ddl_command
-from penstock.command import run as run_command
-from penstock.drainer_runs import standbys
+from penstock.cluster.drainer_runs import standbys
+from penstock.cluster.registry import NodeKind, NodeState, Registry
 from penstock.errors import PenstockError
-from penstock.registry import NodeKind, NodeState, Registry
+from penstock.node.command import run as run_command
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess

@@ -18,10 +18,10 @@ from deploy.examples import outbox as example
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import python_module
 from penstock import outbox
-from penstock.codec import decode_binlog
+from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator, Retryable
-from penstock.registry import Registry
-from penstock.timestamp import OracleClient
+from penstock.oracle.client import OracleClient
+from penstock.wire.codec import decode_binlog
 from pumpclient import Options, OutcomeUnknown, PumpClient
 from pumpclient.session import Session
 from tests.kit import dying_writer

@@ -14,13 +14,13 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
-from penstock.codec import decode_binlog, encode_binlog
-from penstock.etcd import connect
-from penstock.model import Binlog, BinlogType
+from penstock.cluster.etcd import connect
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.oracle.client import OracleClient
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock.timestamp import OracleClient
 from penstock.ts import compose
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until
 

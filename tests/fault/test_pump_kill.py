@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.registry import Registry
-from penstock.timestamp import OracleClient
+from penstock.cluster.registry import Registry
+from penstock.oracle.client import OracleClient
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until
 from tests.kit.oracle import OracleNode

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.codec import decode_binlog, encode_binlog
 from penstock.errors import NeedsOperator
-from penstock.model import Binlog
 from penstock.pb import penstock_pb2
+from penstock.wire.binlog import Binlog
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient import PumpClient
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until

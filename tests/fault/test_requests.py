@@ -19,12 +19,12 @@ from google.protobuf.message import DecodeError, Message
 
 from deploy.local.etcd import EtcdServer
 from drainer.server import Services, build_server, listen
-from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator
-from penstock.http_status import HttpStatus
-from penstock.model import Binlog, BinlogType
+from penstock.node.http_status import HttpStatus
 from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2
-from penstock.security import Security, SecurityConfig
+from penstock.security.tls import Security, SecurityConfig
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.node import CHANNEL_OPTIONS
 from tests.kit.session import Session

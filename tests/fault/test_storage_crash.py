@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Corrupt
-from penstock.segments import Place, Position
+from penstock.log.segments import Place, Position
 from pump.checkpoint import Checkpoint, OpenPrewrite
 from pump.entries import checkpoint_of
 from pump.progress import Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Corrupt
-from penstock.segments import Segments
+from penstock.log.segments import Segments
 from pump.storage import Storage
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import (

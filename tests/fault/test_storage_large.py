@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Corrupt
-from penstock.pieces import decode_assembly
+from penstock.log.chunks import decode_assembly
 from pump.record import PurgedRange
 from pump.storage import Storage, StorageConfig
 from tests.fault.test_storage_recorded import Life, cases, is_kept

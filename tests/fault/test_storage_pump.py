@@ -14,8 +14,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock import failpoints
-from penstock.registry import Registry
-from penstock.timestamp import OracleClient
+from penstock.cluster.registry import Registry
+from penstock.oracle.client import OracleClient
 from tests.kit.disks import faulty_disk
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until

@@ -23,11 +23,11 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from drainer.merger import Merger
 from penstock import outbox
-from penstock.codec import decode_binlog
-from penstock.etcd import connect
-from penstock.model import Binlog, BinlogType
+from penstock.cluster.etcd import connect
 from penstock.pb.etcd import rpc_pb2
 from penstock.ts import compose
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until, pulls

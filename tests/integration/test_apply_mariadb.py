@@ -31,8 +31,8 @@ from drainer.sinks.mysql_session import ROWS_SQL_MODE
 from penstock.datum import times
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import (
     CASES,
     Case,

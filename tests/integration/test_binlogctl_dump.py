@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
-from penstock.segments import Segments
+from penstock.log.segments import Segments
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pump.record import Record
 from pump.storage import Storage
 from pumpclient.binlogctl import main

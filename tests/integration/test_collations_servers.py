@@ -8,10 +8,10 @@ import pytest
 
 from deploy.local.sql_server import SqlServer
 from drainer.apply.causality import fold_of
-from penstock.ddl.charsets import built_in, char_bytes_max
-from penstock.ddl.collations import charset_of_collation, collation_name, pads
-from penstock.ddl.substitutes import aliases, substitutes
-from penstock.schema import ColumnInfo, MysqlType
+from penstock.ddl.charsets.charsets import built_in, char_bytes_max
+from penstock.ddl.charsets.collations import charset_of_collation, collation_name, pads
+from penstock.ddl.rewrite.substitutes import aliases, substitutes
+from penstock.schema.model import ColumnInfo, MysqlType
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, SchemaChange
-from penstock.ddl.shapes import GEOMETRIES
+from penstock.ddl.tables.shapes import GEOMETRIES
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnFlag, ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
+from penstock.schema.model import ColumnFlag, ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from tests.kit.ddl_history import RandomDdl
 from tests.kit.fix_mariadb import MariadbServer
 from tests.unit.penstock.ddl_session import DdlSession

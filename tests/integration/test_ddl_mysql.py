@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.sql_server import SqlServer
-from penstock.ddl.foreign import spelled_for
-from penstock.ddl.syntax import Flavor
-from penstock.schema import DdlJob, DdlType, TableInfo
+from penstock.ddl.rewrite.foreign import spelled_for
+from penstock.ddl.syntax.elements import Flavor
+from penstock.schema.model import DdlJob, DdlType, TableInfo
 from tests.kit.binlog_server import KINDS, MYSQL, on_servers
 from tests.kit.fix_mariadb import drop_user_databases
 from tests.unit.penstock.ddl_session import DdlSession

@@ -23,8 +23,8 @@ from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import RowStatement, Split
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock.model import MutationType
 from penstock.ts import compose
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import Upstream, batch_of, catalog_of, table_of
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sliced import sql_of

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer, EtcdTls
+from penstock.cluster.registry import Registry
+from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
-from penstock.security import Security, SecurityConfig, Tls, open_channel
-from penstock.timestamp import OracleClient
+from penstock.security.tls import Security, SecurityConfig, Tls, open_channel
 from pumpclient import Options, PumpClient
 from tests.fault.test_requests import DrainerServer
 from tests.kit.authority import Authority

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect, read, read_prefix
+from penstock.cluster.fence import PENDING_KEY, WRITERS, DdlFence, WriterFence
+from penstock.cluster.history import LOCK_KEY, History
 from penstock.errors import NeedsOperator, Retryable
-from penstock.etcd import connect, read, read_prefix
-from penstock.fence import PENDING_KEY, WRITERS, DdlFence, WriterFence
-from penstock.history import LOCK_KEY, History
-from penstock.schema import DdlJob, DdlType
+from penstock.schema.model import DdlJob, DdlType
 from tests.kit.oracle import MemoryOracle
 from tests.kit.wait import eventually
 

@@ -16,12 +16,12 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import connect, read
 from penstock.errors import Retryable
-from penstock.etcd import connect, read
+from penstock.oracle.client import COUNT_MAX, OracleClient
+from penstock.oracle.server import WINDOW_KEY
+from penstock.oracle.stream import LEADER_KEY
 from penstock.pb import pdpb_pb2
-from penstock.timestamp import COUNT_MAX, OracleClient
-from penstock.timestamp_server import WINDOW_KEY
-from penstock.timestamp_stream import LEADER_KEY
 from penstock.ts import LOGICAL_END, compose, physical_ms
 from tests.kit.oracle import OracleNode
 from tests.kit.wait import eventually
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.alone
 
 _CANDIDATE = """
 import sys
-from penstock.etcd import connect
+from penstock.cluster.etcd import connect
 from tests.kit.oracle import OracleNode
 etcd = connect(sys.argv[1])
 node = OracleNode(etcd)

@@ -11,12 +11,12 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
+from penstock.cluster.etcd import Watch, connect, read
+from penstock.cluster.history import LOCK_KEY, History
+from penstock.cluster.lease import Lease
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
-from penstock.etcd import Watch, connect, read
-from penstock.history import LOCK_KEY, History
-from penstock.lease import Lease
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock.schema import DdlJob, DdlType
+from penstock.schema.model import DdlJob, DdlType
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.alone

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
-from penstock.filters.expressions import compile_expression
+from penstock.filters.expressions.compiler import compile_expression
 from tests.kit.fix_mariadb import MariadbServer
 
 TABLE = (

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.batch import read_varint
-from penstock.codec import decode_prewrite_value, encode_binlog
-from penstock.datum.rows import RowCodec
+from penstock.cluster.registry import Registry
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
-from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.batch import read_varint
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_prewrite_value, encode_binlog
 from pumpclient import Options, PumpClient, Transaction
 from pumpclient.spill import Spill
 from tests.kit.fix_pump import PumpProcess

@@ -9,7 +9,7 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.sinks import open_sink
 from penstock.errors import NeedsOperator
-from penstock.sql_tls import CA, SqlTls
+from penstock.security.sql_tls import CA, SqlTls
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.authority import Authority
 

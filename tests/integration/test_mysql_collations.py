@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from deploy.local.sql_server import SqlServer
+from penstock.cluster.history import History
 from penstock.ddl import Catalog
-from penstock.history import History
-from penstock.schema import MysqlType, TableInfo
+from penstock.schema.model import MysqlType, TableInfo
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.fix_mariadb import drop_user_databases
 from tests.kit.source_rig import SourceRig

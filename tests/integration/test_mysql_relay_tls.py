@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.sql_tls import SqlTls
+from penstock.security.sql_tls import SqlTls
 from tests.kit.authority import Authority
 from tests.kit.binlog_server import binlog_server
 from tests.kit.relaying import FIRST, assert_same, relaying, sub_dir

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.cluster.history import History
 from penstock.ddl import Catalog
-from penstock.history import History
 from pumpclient.mysql.source import command
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.source_rig import SourceRig, cleared

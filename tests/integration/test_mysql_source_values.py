@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.history import History
 from penstock.ddl import Catalog, plan_ddl
-from penstock.history import History
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.source_rig import SourceRig, cleared
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows import TableMap

@@ -12,9 +12,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock import outbox
+from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced, settle
-from penstock.registry import Registry
 from penstock.ts import compose
 from pump.resolvers.databases import opener
 from pump.resolvers.sql import Database

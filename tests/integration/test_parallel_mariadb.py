@@ -25,7 +25,7 @@ from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import RowStatement, Split
 from drainer.strategies.parallel import arranged
 from penstock.errors import NeedsOperator
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, plain, serial
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.registry import NodeKind, Registry
+from penstock.cluster.registry import NodeKind, Registry
 from pumpclient import NoPump, Options, PumpClient
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.session import Session

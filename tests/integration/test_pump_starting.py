@@ -12,9 +12,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
-from penstock.etcd import connect
+from penstock.cluster.etcd import connect
+from penstock.cluster.registry import Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
 from pumpclient.binlogctl import main
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.pages import asked

@@ -13,8 +13,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.ts import compose
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.codec import decode_binlog, encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.pb import penstock_pb2, pump_pb2
-from penstock.registry import NodeKind, NodeState, NodeStatus
 from penstock.ts import compose, physical_ms
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import Ledger, LedgerWriter, pull_until, pulls
 from tests.kit.session import Session

@@ -14,10 +14,10 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.drainer_runs import Standby, key_of, text_of
+from penstock.cluster.drainer_runs import Standby, key_of, text_of
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock.timestamp import OracleClient
 from pumpclient.binlogctl import liveness, main
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.session import Session

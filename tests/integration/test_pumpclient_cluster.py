@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.codec import decode_binlog, decode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.cluster.history import History
+from penstock.cluster.registry import Registry
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator, Retryable
-from penstock.history import History
-from penstock.model import Binlog, BinlogType, MutationType
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
+from penstock.wire.binlog import Binlog, BinlogType, MutationType
+from penstock.wire.codec import decode_binlog, decode_prewrite_value
 from pumpclient import NoPump, Options, PumpClient
 from pumpclient.delivery import Deliveries
 from pumpclient.session import Session

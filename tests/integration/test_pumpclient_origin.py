@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.codec import decode_binlog
+from penstock.cluster.history import History
+from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator
-from penstock.history import History
-from penstock.model import Binlog, Origin
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
+from penstock.wire.binlog import Binlog, Origin
+from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
 from tests.integration.test_pumpclient_cluster import MakePump
 from tests.kit.fix_pump import PumpProcess

@@ -16,7 +16,7 @@ from drainer.apply.literals import MYSQL
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.sinks.mysql import MysqlSink
 from drainer.sinks.split import Split
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, merged, plain, serial
 from tests.kit.changes import CASES, Case, Upstream, histories, play

@@ -16,9 +16,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from deploy.local.etcd import EtcdServer
 from penstock.errors import NeedsOperator
+from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.security import Tls, open_channel
-from penstock.timestamp import OracleClient
+from penstock.security.tls import Tls, open_channel
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main
 from tests.kit.authority import Authority, Pair

@@ -17,13 +17,13 @@ import pytest
 from deploy.local.etcd import EtcdServer, EtcdTls
 from deploy.local.process import free_port
 from drainer.__main__ import main as drainer_main
+from penstock.cluster.etcd import EtcdClient, connect, read
+from penstock.cluster.registry import NodeKind, Registry
 from penstock.errors import NeedsOperator, Retryable
-from penstock.etcd import EtcdClient, connect, read
-from penstock.model import Binlog, BinlogType
-from penstock.registry import NodeKind, Registry
-from penstock.security import Tls
-from penstock.timestamp import open_oracle
+from penstock.oracle.client import open_oracle
+from penstock.security.tls import Tls
 from penstock.ts import physical_ms
+from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import Options, PumpClient
 from pumpclient.binlogctl import main
 from tests.kit.authority import Authority, Pair

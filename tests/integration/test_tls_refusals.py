@@ -15,10 +15,10 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
 from penstock.errors import NeedsOperator, Retryable
-from penstock.grpc_lines import reason_of
-from penstock.security import Security, SecurityConfig
-from penstock.timestamp import OracleClient
-from penstock.tls_refusal import certificate_refusal
+from penstock.node.grpc_lines import reason_of
+from penstock.oracle.client import OracleClient
+from penstock.security.refusal import certificate_refusal
+from penstock.security.tls import Security, SecurityConfig
 from pumpclient import PumpClient, Tls
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.authority import Authority

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.filters import FilterConfig, RouteRule, Rules
-from penstock.filters.merging import routed_table
 from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
-from penstock.model import MutationType
+from penstock.filters.shard_merge import routed_table
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import CASES, Case, Upstream, histories, padded, play, table_of
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.ways import WAYS, Told, Ways

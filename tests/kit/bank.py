@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from penstock.codec import encode_binlog, encode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
 
 ACCOUNTS = 24
 BALANCE = 1000

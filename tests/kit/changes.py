@@ -19,10 +19,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from drainer.apply.work import Batch, TableRows
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
-from penstock.model import MutationType
-from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
+from penstock.wire.binlog import MutationType
 
 Row = tuple[Any, ...]
 SCHEMA = "shop"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from penstock.ddl import Catalog
-from penstock.schema import MysqlType, TableInfo
+from penstock.schema.model import MysqlType, TableInfo
 
 T = TypeVar("T")
 

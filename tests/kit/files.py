@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.files import File
+from penstock.log.files import File
 
 SECTOR = 512
 

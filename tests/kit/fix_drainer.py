@@ -11,9 +11,9 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from penstock.etcd import EtcdClient, connect
+from penstock.cluster.etcd import EtcdClient, connect
+from penstock.cluster.registry import NodeKind, Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import NodeKind, Registry
 from tests.kit.node import NodeProcess
 
 _SERVES = re.compile(r"drainer (\S+) serves at (\S+)")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdServer
-from penstock.etcd import connect
+from penstock.cluster.etcd import connect
 from penstock.pb.etcd import rpc_pb2
 
 _FIXTURES = {"etcd_server", "etcd", "fresh_etcd", "etcd_cluster"}

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from penstock.cluster.history import FIRST_ID, LOCK_KEY, Guard
 from penstock.errors import NeedsOperator, Retryable
-from penstock.history import FIRST_ID, LOCK_KEY, Guard
-from penstock.model import Origin
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
+from penstock.wire.binlog import Origin
 
 
 class MemoryHistory:

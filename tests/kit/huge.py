@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import grpc
 
 from drainer.schema import SchemaTracker
-from penstock.codec import encode_binlog
-from penstock.datum.rows import RowCodec
-from penstock.datum.values import encode_uvarint
-from penstock.etcd import EtcdClient
-from penstock.history import History
-from penstock.model import Binlog, BinlogType
+from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.history import History
+from penstock.cluster.registry import Registry
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.registry import Registry
-from penstock.schema import TableInfo
-from penstock.timestamp import open_oracle
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
+from penstock.wire.varint import encode_uvarint
 from tests.kit.node import CHANNEL_OPTIONS
 
 CREATE = "CREATE TABLE huge.t (id BIGINT PRIMARY KEY, body VARBINARY(60000))"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from google_crc32c import value
 
-from penstock.batch import encode_write_piece
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
-from penstock.pieces import Assembly, before_rows, encode_assembly, encode_piece, head_of
+from penstock.log.chunks import Assembly, before_rows, encode_assembly, encode_piece, head_of
+from penstock.wire.batch import encode_write_piece
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pump.record import IN_ONE, PIECE, PieceRecord
 from pump.storage import Record, Storage
 from pump.uploads import Upload

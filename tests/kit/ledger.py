@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import grpc
 
-from penstock.codec import decode_binlog, encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
-from penstock.timestamp import Oracle
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from tests.kit.node import CHANNEL_OPTIONS
 
 

@@ -27,7 +27,7 @@ from drainer.schema import SchemaTracker
 from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, Sink, open_sink
 from drainer.spool import Spool
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 from tests.kit.bank import Bank
 
 CLUSTER = 7

@@ -17,11 +17,11 @@ from drainer.puller import Who
 from drainer.pumps import Pumps
 from drainer.spool import Spool
 from drainer.stall import PumpView
-from penstock.last_word import LastWord
-from penstock.lost import LostPump
-from penstock.registry import NodeKind, NodeStatus, Registry
-from penstock.security import Tls
-from penstock.timestamp import Oracle
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeKind, NodeStatus, Registry
+from penstock.oracle.client import Oracle
+from penstock.security.tls import Tls
 
 _PASS_S = 0.2
 

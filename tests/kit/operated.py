@@ -28,11 +28,11 @@ from drainer.membership import Membership as DrainerMembership
 from drainer.merger import Merger
 from drainer.pumps import Pumps
 from drainer.sinks import Checkpoint
-from penstock.codec import decode_binlog
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeKind, NodeState, NodeStatus
 from penstock.ts import compose
+from penstock.wire.codec import decode_binlog
 from pump import membership as pump_membership
 from pump import operator as pump_operator
 from pump.identity import Identity

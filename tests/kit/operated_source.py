@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from drainer.origins import Origins
-from penstock.codec import decode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog
 from penstock.errors import PenstockError
-from penstock.model import Binlog, MutationType
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
+from penstock.wire.binlog import Binlog, MutationType
+from penstock.wire.codec import decode_prewrite_value
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source import command
 from pumpclient.mysql.source.left_out import NO_TABLE

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from penstock.etcd import EtcdClient
-from penstock.timestamp_server import OracleServer
+from penstock.cluster.etcd import EtcdClient
+from penstock.oracle.server import OracleServer
 from penstock.ts import compose
 
 T = TypeVar("T")

@@ -22,12 +22,12 @@ from typing import Any, cast
 from drainer.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema import SchemaTracker
 from drainer.sinks import Checkpoint, Overridden, open_sink
-from penstock.codec import encode_binlog, encode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
 from tests.kit.bank import Bank
 from tests.kit.local_drainer import CLUSTER, Way, live
 from tests.kit.places import Place, SqliteFile

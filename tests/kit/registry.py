@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.last_word import LastWord
-from penstock.lost import LostPump
-from penstock.registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
 
 
 class MemoryRegistry:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from deploy.local.sql_server import SqlServer
-from penstock.codec import encode_binlog
-from penstock.history import History
-from penstock.model import Binlog, BinlogType
-from penstock.registry import Registry
-from penstock.schema import DdlJob
+from penstock.cluster.history import History
+from penstock.cluster.registry import Registry
+from penstock.schema.model import DdlJob
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient import PumpClient
 from tests.integration.test_pumpclient_origin import streamed
 from tests.kit.bank import Bank

@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.cluster.registry import Registry
+from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
-from penstock.registry import Registry
-from penstock.timestamp import OracleClient
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from tests.kit.fix_pump import PumpProcess
 
 

@@ -10,9 +10,9 @@ from drainer.apply.literals import SQLITE
 from drainer.apply.work import Batch, WorkUnit, in_order
 from drainer.batches import Collector, read_changes
 from drainer.slicing import Limits, slices
-from penstock.codec import encode_prewrite_value
-from penstock.model import MutationType, PrewriteValue, TableMutation
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_prewrite_value
 
 Changes = Sequence[tuple[MutationType, bytes]]
 VERSION = 3

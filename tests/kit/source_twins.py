@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from penstock.codec import decode_binlog
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.files import replace_file
-from penstock.http_status import HttpStatus
-from penstock.model import Binlog, BinlogType, MutationType, Origin
-from penstock.schema import DdlJob
+from penstock.log.files import replace_file
+from penstock.node.http_status import HttpStatus
+from penstock.schema.model import DdlJob
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
+from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.failures import Failure, Reason
 from pumpclient.groups import Pending

@@ -9,13 +9,13 @@ from typing import Any, Self
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.sql_server import SqlServer
 from drainer.origins import Origins
-from penstock.codec import decode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.cluster.history import History
+from penstock.cluster.registry import Registry
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog
 from penstock.failpoints import VARIABLE
-from penstock.history import History
-from penstock.model import Binlog, MutationType
-from penstock.registry import Registry
+from penstock.wire.binlog import Binlog, MutationType
+from penstock.wire.codec import decode_prewrite_value
 from tests.integration.test_pumpclient_origin import streamed
 from tests.kit.wait import eventually
 

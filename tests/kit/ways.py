@@ -21,8 +21,8 @@ from drainer.sinks import Checkpoint, open_sink
 from drainer.sinks.mysql import MysqlSink
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread
 from drainer.strategies.parallel import arranged
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.kit.fix_mariadb import MariadbServer
 
 WAYS = ("snapshot", "parallel", "statements")

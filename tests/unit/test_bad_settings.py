@@ -12,8 +12,8 @@ import pytest
 
 from drainer.config import DrainerConfig
 from drainer.selection import compiled
-from penstock.config import load
 from penstock.errors import NeedsOperator
+from penstock.settings.config import load
 from pump.config import PumpConfig
 
 NODES = {"pump": PumpConfig, "drainer": DrainerConfig}

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import command
-from penstock.command import CUT_OFF, EXTRAS, ending
 from penstock.errors import NeedsOperator
+from penstock.node import command
+from penstock.node.command import CUT_OFF, EXTRAS, ending
 from pumpclient import Tls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,7 +165,7 @@ def test_a_data_dir_that_cannot_be_is_one_error_and_exit_code_two(
         lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
         assert done.returncode == 2, done.stderr
         assert len(lines) == 1, done.stderr
-        assert f"ERROR penstock.service: stopped: cannot use {folder}: " in lines[0]
+        assert f"ERROR penstock.node.service: stopped: cannot use {folder}: " in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_an_etcd_that_is_away_is_named_and_worth_another_try(
 @pytest.mark.parametrize("lines", [1, 100_000])
 def test_a_reader_that_goes_away_ends_a_program_quietly(lines: int) -> None:
     body = f"lambda: print('\\n'.join(['a line'] * {lines})) or 0"
-    code = f"from penstock.command import run; raise SystemExit(run('some', {body}))"
+    code = f"from penstock.node.command import run; raise SystemExit(run('some', {body}))"
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -24,7 +24,7 @@ from deploy.local.mysql_source import MysqlSource
 from deploy.local.process import ServerProcess
 from deploy.local.sysbench import Sysbench, SysbenchRun
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.logs import start_logging
+from penstock.node.logs import start_logging
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify

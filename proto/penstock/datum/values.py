@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 
 from penstock.errors import Malformed
+from penstock.wire.varint import encode_uvarint
 
 NULL_FLAG = 0
 BYTES_FLAG = 1
@@ -52,27 +53,6 @@ _PADDING = bytes(_GROUP)
 def damaged(what: str) -> Malformed:
     """Return the error for bytes that do not follow the row format, to be raised by the caller."""
     return Malformed(what, hint="the bytes are damaged or not in TiDB's row format")
-
-
-# Varints are most of what a row is made of, so two bytes of them come from tables at a time:
-# the last ones of a varint, and ones after which more will come.
-LAST_BYTES = tuple(
-    bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)
-)
-MORE_BYTES = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
-
-
-def encode_uvarint(value: int) -> bytes:
-    """Return an unsigned LEB128 varint of `value`, at most ten bytes."""
-    assert 0 <= value <= UINT64_MAX, value
-    if value < 1 << 14:
-        return LAST_BYTES[value]
-    out = MORE_BYTES[value & 0x3FFF]
-    value >>= 14
-    while value >= 1 << 14:
-        out += MORE_BYTES[value & 0x3FFF]
-        value >>= 14
-    return out + LAST_BYTES[value]
 
 
 def encode_varint(value: int) -> bytes:

@@ -2,7 +2,11 @@
 under other names (`rename_tables`, `route_change`).
 
     sql ── lexer ── parse ──> statements ── plan ──> DdlJob ── Catalog.apply ──> SchemaChange
-                              (no catalog)   (tables, types, alter)
+                 (no catalog)            (`tables` makes what they ask for)
+
+    syntax     tokens, and statements as frozen values       parse    text into statements
+    charsets   names, ids, encodings                         rewrite  for other servers and names
+    tables     what CREATE and ALTER TABLE do to a table     plan     statements into jobs
 
 Followed, in MySQL's grammar with MariaDB's IF [NOT] EXISTS, several statements at once if need be:
 
@@ -35,8 +39,8 @@ JSON as text and lets CONVERT TO change its character set; MySQL and the catalog
 """
 
 from penstock.ddl.catalog import Catalog, SchemaChange
-from penstock.ddl.plan import plan_ddl
-from penstock.ddl.routing import rename_tables, route_change
+from penstock.ddl.plan.planner import plan_ddl
+from penstock.ddl.rewrite.routing import rename_tables, route_change
 from penstock.ddl.successors import adopted, successors
 
 __all__ = [

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.ddl.moments import settled
+from penstock.ddl.now_defaults import settled
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob, DdlType, SchemaInfo, TableInfo
+from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 
 _CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, DdlType.CREATE_SEQUENCE, 25)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)

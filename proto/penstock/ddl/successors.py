@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from penstock.ddl.operations import ChangeColumn
-from penstock.ddl.parse import parse
-from penstock.ddl.statements import AlterTable
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.operations import ChangeColumn
+from penstock.ddl.syntax.statements import AlterTable
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob, DdlType, TableInfo
+from penstock.schema.model import DdlJob, DdlType, TableInfo
 
 
 def successors(job: DdlJob, before: TableInfo, after: TableInfo) -> dict[int, int]:

@@ -1,9 +1,9 @@
 """Filters and routes: which changes are replicated, and under which names. Pure.
 
-    names        tables.py       system schemas, block-allow list, the lists of drainer.toml
+    names        table_lists.py  system schemas, block-allow list, the lists of drainer.toml
     kinds        events.py       insert, update, delete, the kinds of DDL (`ddl_events`), DDL text
-    values       rows.py         expressions over a row (`expressions` and its neighbours)
-    other names  routes.py       several tables into one, if need be (`merging` for their DDL)
+    values       row_filter.py   expressions over a row (`expressions`)
+    other names  routes.py       several tables into one, if need be (`shard_merge` for their DDL)
 
 `Rules` is all of it for one replication; it decides by name, kind and row bytes, and knows neither
 where changes come from nor where they go. A change must pass all filters; routes come after them.

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 
 from penstock.ddl import SchemaChange
-from penstock.ddl.lexer import Kind, Token, read
+from penstock.ddl.syntax.lexer import Kind, Token, read
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnFlag, ColumnInfo, DdlType, IndexInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnFlag, ColumnInfo, DdlType, IndexInfo, MysqlType, TableInfo
 
 Names = frozenset[str]
 

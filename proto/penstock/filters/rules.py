@@ -11,11 +11,11 @@ from penstock.errors import NeedsOperator
 from penstock.filters.ddl_events import operations
 from penstock.filters.events import Decision, EventFilter
 from penstock.filters.routes import Router
-from penstock.filters.rows import IsKept, RowFilter
+from penstock.filters.row_filter import IsKept, RowFilter
 from penstock.filters.settings import FilterConfig
-from penstock.filters.tables import SYSTEM_SCHEMAS, BlockAllowList, TableFilter
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.filters.table_lists import SYSTEM_SCHEMAS, BlockAllowList, TableFilter
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 
 _EVENTS = {
     MutationType.INSERT: "insert",

@@ -1,6 +1,7 @@
 """The settings of filters and routes, the same for every source of changes.
 
-They stand in a node's TOML file; what they mean is in `tables`, `events`, `routes` and `rows`.
+They stand in a node's TOML file; what they mean is in `table_lists`, `events`, `routes` and
+`row_filter`.
 
     [filter]                          [[filter.events]]              [[filter.routes]]
     do-dbs = ["shop*"]                schema-pattern = "shop"        schema-pattern = "shop_?"
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.settings import setting
+from penstock.settings.setting import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

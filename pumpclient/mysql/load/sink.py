@@ -2,7 +2,7 @@
 
 The tables there are the Drainer's work: the load's DDL goes through the Pumps, and rows follow once
 the downstream's checkpoint has passed it. So there is one who creates tables, and nothing that is
-"there already". An ENUM's error value goes there as it is (`penstock.enum_errors`).
+"there already". An ENUM's error value goes there as it is (`penstock.sql.enum_errors`).
 
     lock 0 … 31   "penstock load <digest of the source> <n>", one for each session
 
@@ -26,9 +26,9 @@ from typing import Any
 
 import pymysql
 
-from penstock import enum_errors
-from penstock.ddl.lexer import quote_path
+from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
+from penstock.sql import enum_errors
 from pumpclient.mysql.load.sql_rows import SqlRows
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors

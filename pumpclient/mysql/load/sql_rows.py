@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.datum.fields import STRING_TYPES
-from penstock.ddl.lexer import quote_name, quote_path
-from penstock.schema import PUBLIC, ColumnInfo, MysqlType, TableInfo
+from penstock.datum.rows.fields import STRING_TYPES
+from penstock.ddl.syntax.lexer import quote_name, quote_path
+from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.text_rows import AS_NUMBER, INTEGERS, TextRows, compiled, selected
 

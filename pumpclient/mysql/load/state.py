@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.files import replace_file
-from penstock.model import Origin
+from penstock.log.files import replace_file
+from penstock.wire.binlog import Origin
 
 Name = tuple[str, str]
 Floor = tuple[int, int]

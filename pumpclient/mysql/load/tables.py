@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.ddl.lexer import quote_name, quote_path
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.chunks import (
     INTEGER_TYPES,

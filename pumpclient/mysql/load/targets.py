@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.ddl import Catalog, plan_ddl
-from penstock.ddl.explicit import explicit
-from penstock.ddl.lexer import quote_name, quote_path
+from penstock.ddl.rewrite.explicit import explicit
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
-from penstock.model import Origin
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table

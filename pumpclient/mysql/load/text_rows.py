@@ -16,14 +16,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.datum import values
-from penstock.datum.fields import STRING_TYPES, TIME_TYPES
-from penstock.datum.ints import integer_range
-from penstock.datum.layout import EMPTY_ROW, Stored, handle_parts, handle_position, stored_columns
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES
+from penstock.datum.rows.ints import integer_range
+from penstock.datum.rows.layout import (
+    EMPTY_ROW,
+    Stored,
+    handle_parts,
+    handle_position,
+    stored_columns,
+)
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.datum.times import Held
-from penstock.ddl.lexer import quote_name
+from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import Malformed
-from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
+from penstock.wire import varint
 from pumpclient.changes import next_row_id
 
 INTEGERS = frozenset(
@@ -35,7 +42,7 @@ _SHORT = 251
 _QUICK = 1 << 27
 """Numbers below this are at most four bytes as a varint: two look-ups."""
 _LAST_COUNT = 1 << 14
-_LAST = [values.encode_uvarint(n) for n in range(_LAST_COUNT)]
+_LAST = [varint.encode_uvarint(n) for n in range(_LAST_COUNT)]
 _MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(_LAST_COUNT)]
 _INT_FLAG, _UINT_FLAG = bytes([values.VARINT_FLAG]), bytes([values.UVARINT_FLAG])
 PACKET_BYTES_MAX = 0xFFFFFF

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters.rules import RowPolicy
-from penstock.model import Origin
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.progress import Brake, Progress
 from pumpclient.mysql.load.readers import Group, Readers, TableJob

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters.rules import RowPolicy
-from penstock.model import MutationType, Origin
+from penstock.wire.binlog import MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.groups import GroupJournal, Pending
 from pumpclient.pipelined import GroupWriter

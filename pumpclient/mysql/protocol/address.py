@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.password_file import PasswordFile
-from penstock.sql_tls import SqlTls
+from penstock.security.password_file import PasswordFile
+from penstock.security.sql_tls import SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"

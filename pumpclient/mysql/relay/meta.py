@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import Malformed, NeedsOperator
-from penstock.files import DRAFT, replace_file
+from penstock.log.files import DRAFT, replace_file
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,

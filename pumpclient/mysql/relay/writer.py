@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from penstock.errors import Corrupt
-from penstock.files import sync_folder
+from penstock.log.files import sync_folder
 from pumpclient.mysql.events.description import FormatDescription
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, read_header
 from pumpclient.mysql.events.rotation import is_fake, rotate_of

@@ -21,7 +21,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from uuid import UUID
 
-from penstock.ddl.encodings import Charset
+from penstock.ddl.charsets.encodings import Charset
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.numbers import shortest_float
 from pumpclient.mysql.rows.reading import Reading, prefixed, unsigned

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock import command
+from penstock.node import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a source or one command; return the exit code as `penstock.command` defines."""
+    """Run a source or one command; return the exit code as `penstock.node.command` defines."""
 
     def body() -> int:
         from pumpclient.mysql.source.command import main

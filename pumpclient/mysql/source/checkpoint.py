@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
+from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
+from penstock.cluster.lease import Lease
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.etcd import EtcdClient, etcd_errors, read, read_prefix
-from penstock.lease import Lease
-from penstock.model import Origin
+from penstock.wire.binlog import Origin
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.left_out import LeftOutTable
 

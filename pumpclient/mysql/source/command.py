@@ -26,13 +26,15 @@ from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
-from penstock import config, etcd, service
+from penstock.cluster import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from penstock.http_status import HttpStatus
-from penstock.output import TEXT, add_output, take_output, write
-from penstock.security import Security
-from penstock.settings import check_address
+from penstock.node import service
+from penstock.node.http_status import HttpStatus
+from penstock.node.output import TEXT, add_output, take_output, write
+from penstock.security.tls import Security
+from penstock.settings import config
+from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.checkpoint import SourceStore
@@ -62,7 +64,7 @@ _COMMANDS = ("status", "pause", "resume", *VERBS, "skip-table", "reload", "revok
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a source or one command; return the exit code, raise what `penstock.command` sorts."""
+    """Run a source or a command; return the exit code, raise what `penstock.node.command` sorts."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(arguments) and arguments[0] not in _COMMANDS:
         sys.stdout.write(f"{__doc__}\n")

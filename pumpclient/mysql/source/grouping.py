@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.filters.rules import RowPolicy
-from penstock.model import MutationType, Origin
+from penstock.wire.binlog import MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.groups import Pending
 from pumpclient.rows import Table

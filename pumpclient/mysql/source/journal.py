@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.files import sync_folder
+from penstock.log.files import sync_folder
 
 _BYTES_MAX = 1 << 20
 _DISK_HINT = "look at the disk of data-dir; what the journal says stays true"

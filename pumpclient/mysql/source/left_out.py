@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.ddl.lexer import quote_path
-from penstock.ddl.parse import parse
-from penstock.ddl.statements import (
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.lexer import quote_path
+from penstock.ddl.syntax.statements import (
     AlterTable,
     CreateLike,
     CreateTable,
@@ -30,7 +30,7 @@ from penstock.ddl.statements import (
     DropTables,
     RenameTables,
 )
-from penstock.ddl.statements import Statement as Parsed
+from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.translate.ddl import Piece, Translation
 from pumpclient.mysql.translate.names import Name, changed_by, likened

@@ -10,7 +10,7 @@
                                     behind it: another kind of type, less room, NULL no longer
     TRUNCATE, DROP, RENAME          would take the rows of the others too: refused
 
-Nobody knows all sources, so nothing here waits for the last one, as `penstock.filters.merging`
+Nobody knows all sources, so nothing here waits for the last one, as `penstock.filters.shard_merge`
 does: a column that all of them have dropped is dropped by hand.
 """
 
@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from penstock.datum.fields import STRING_TYPES
-from penstock.datum.ints import INTEGER_BITS
-from penstock.ddl.operations import (
+from penstock.datum.rows.fields import STRING_TYPES
+from penstock.datum.rows.ints import INTEGER_BITS
+from penstock.ddl.syntax.elements import ColumnDef
+from penstock.ddl.syntax.operations import (
     AddColumns,
     AddKey,
     ChangeColumn,
@@ -34,8 +35,7 @@ from penstock.ddl.operations import (
     RenameKey,
     RenameTo,
 )
-from penstock.ddl.shapes import GEOMETRIES
-from penstock.ddl.statements import (
+from penstock.ddl.syntax.statements import (
     AlterTable,
     CreateLike,
     CreateTable,
@@ -46,10 +46,10 @@ from penstock.ddl.statements import (
     Statement,
     TruncateTable,
 )
-from penstock.ddl.syntax import ColumnDef
-from penstock.ddl.types import build_column
+from penstock.ddl.tables.shapes import GEOMETRIES
+from penstock.ddl.tables.types import build_column
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.translate.columns import stand_in
 
 _HINT = (

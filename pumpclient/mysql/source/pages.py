@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.errors import NeedsOperator
-from penstock.http_status import JSON, Answer, HttpStatus
+from penstock.node.http_status import JSON, Answer, HttpStatus
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.left_out import LeftOutTable
 from pumpclient.mysql.source.overrides import VERBS, revoked, table_name

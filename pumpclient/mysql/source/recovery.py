@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 
-from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator
-from penstock.model import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient.delivery import Delivery
 from pumpclient.failures import Failure, Reason
 from pumpclient.mysql.source.journal import Group, Journal

@@ -36,11 +36,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock import etcd
+from penstock.cluster import etcd
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.files import replace_file
 from penstock.filters import Rules
-from penstock.security import Security
+from penstock.log.files import replace_file
+from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.ddl import plan_ddl
-from penstock.ddl.explicit import explicit
-from penstock.ddl.parse import parse
-from penstock.ddl.statements import (
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.explicit import explicit
+from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.syntax.statements import (
     CreateLike,
     CreateSchema,
     CreateTable,
@@ -19,12 +20,11 @@ from penstock.ddl.statements import (
     DropSchema,
     DropTables,
 )
-from penstock.ddl.statements import Statement as Parsed
-from penstock.ddl.syntax import TableRef
+from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
-from penstock.model import Origin
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.source import merged
 from pumpclient.mysql.source.cascades import Cascades

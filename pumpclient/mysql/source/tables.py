@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from penstock.ddl.explicit import explicit
-from penstock.ddl.lexer import quote_name, quote_path
-from penstock.ddl.routing import rename_tables
+from penstock.ddl.rewrite.explicit import explicit
+from penstock.ddl.rewrite.routing import rename_tables
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.rules import RowPolicy

@@ -19,10 +19,10 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from penstock import etcd
+from penstock.cluster import etcd
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from penstock.security import Security
+from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purge import Purger

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.ddl.operations import AddColumns, AddKey, ChangeColumn, Operation
-from penstock.ddl.parse import parse
-from penstock.ddl.statements import AlterTable, CreateTable, Statement
-from penstock.ddl.syntax import ColumnDef, KeyDef
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.elements import ColumnDef, KeyDef
+from penstock.ddl.syntax.operations import AddColumns, AddKey, ChangeColumn, Operation
+from penstock.ddl.syntax.statements import AlterTable, CreateTable, Statement
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.ddl import Piece
 from pumpclient.mysql.translate.online import Name

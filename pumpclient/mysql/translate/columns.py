@@ -7,7 +7,7 @@
     FLOAT, DOUBLE                    float                                 struct
     DATE, DATETIME, TIMESTAMP, TIME  packed number, nanoseconds            arithmetic
     UTF-8 texts, bytes               length, bytes                         copying
-    all others, and other sizes      as `penstock.datum.fields` encodes the value that was decoded
+    all others, and other sizes      as `penstock.datum.rows.fields` encodes the decoded value
 
 Columns meet by name where the server told names (`binlog_row_metadata=FULL`), by position else.
 What a server does not tell (signs, charsets) is taken from the table: the source followed its DDL.
@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from penstock.datum.defaults import missing_datum
-from penstock.datum.fields import STRING_TYPES
-from penstock.datum.layout import Stored, stored_columns
-from penstock.ddl.versioning import IMPLICIT
+from penstock.datum.rows.defaults import missing_datum
+from penstock.datum.rows.fields import STRING_TYPES
+from penstock.datum.rows.layout import Stored, stored_columns
+from penstock.ddl.parse.versioning import IMPLICIT
 from penstock.errors import Malformed, NeedsOperator
-from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.rows.charsets import charset_name
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.table_map import TableMap

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from penstock.ddl.lexer import quote_name
-from penstock.ddl.parse import parse
-from penstock.ddl.routing import rename_tables
-from penstock.ddl.statements import AlterSchema, DropTables, RenameTables, Statement
-from penstock.ddl.syntax import TableRef
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.routing import rename_tables
+from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.ddl.syntax.statements import AlterSchema, DropTables, RenameTables, Statement
 from penstock.errors import NeedsOperator
-from penstock.model import Origin
+from penstock.wire.binlog import Origin
 from pumpclient.mysql.translate.online import Kept, Name, OnlineDdl
 
 _SKIPPED = [

@@ -10,17 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from penstock.ddl.lexer import Kind, Token, read
-from penstock.ddl.operations import RenameTo
-from penstock.ddl.parse import parse
-from penstock.ddl.statements import (
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.syntax.lexer import Kind, Token, read
+from penstock.ddl.syntax.operations import RenameTo
+from penstock.ddl.syntax.statements import (
     AlterTable,
     CreateLike,
     DropTables,
     RenameTables,
     Statement,
 )
-from penstock.ddl.syntax import TableRef
 from penstock.errors import NeedsOperator
 
 Name = tuple[str, str]

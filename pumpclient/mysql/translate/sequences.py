@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.ddl.lexer import quote_path
+from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.decoder import Decoder, decoder_for
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.ddl.lexer import Kind, read
+from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.status import ALTER_BEGINS, ALTER_IS_UNDONE, StatusVariables

@@ -17,11 +17,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from penstock.ddl.operations import AddColumns, ChangeColumn, DropColumn, RenameColumn
-from penstock.ddl.parse import parse
-from penstock.ddl.statements import AlterTable, CreateTable
-from penstock.ddl.syntax import ColumnDef, Edit, Place, TableRef, ValueKind, edited
-from penstock.schema import MysqlType, TableInfo
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.elements import ColumnDef, Edit, Place, TableRef, ValueKind, edited
+from penstock.ddl.syntax.operations import AddColumns, ChangeColumn, DropColumn, RenameColumn
+from penstock.ddl.syntax.statements import AlterTable, CreateTable
+from penstock.schema.model import MysqlType, TableInfo
 from pumpclient.mysql.events.status import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.sql import Dialect

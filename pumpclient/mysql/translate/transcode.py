@@ -5,8 +5,8 @@
     insert  handle, pieces but the handle's and NULLs that read as NULL
     update  all pieces before, all pieces after, NULLs too         delete  all pieces
 
-The layout is `penstock.datum.rows`'s: `RowCodec` reads what is made here, and makes it itself where
-a short way is not known (keys over parts of columns, partial updates).
+The layout is `penstock.datum.rows.row_codec`'s: `RowCodec` reads what is made here, and makes it
+itself where a short way is not known (keys over parts of columns, partial updates).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.datum import values
-from penstock.datum.fields import TIME_TYPES
-from penstock.datum.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.fields import TIME_TYPES
+from penstock.datum.rows.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.datum.times import Held
 from penstock.errors import Malformed, NeedsOperator
-from penstock.model import MutationType
-from penstock.schema import ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
+from penstock.wire.binlog import MutationType
 from pumpclient.changes import next_row_id
 from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.rows.decoder import Decoder, decoder_for

@@ -17,7 +17,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from penstock.errors import Malformed
-from penstock.model import MutationType
+from penstock.wire.binlog import MutationType
 from pumpclient.mysql.rows.events import Kind
 
 _ENDS_OF_TIME = frozenset({"2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999"})

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from penstock import __version__
 from penstock.errors import Retryable
-from penstock.output import add_output, plain, show
+from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.names import names_of
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide

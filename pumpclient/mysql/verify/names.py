@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock import config
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
+from penstock.settings import config
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.translate.online import OnlineDdl
 

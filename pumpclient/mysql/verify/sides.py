@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.ddl.lexer import quote_name, quote_path
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.chunks import Range

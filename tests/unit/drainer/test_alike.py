@@ -17,10 +17,10 @@ from drainer.apply.generate import generate
 from drainer.apply.keys import apply_key
 from drainer.apply.literals import MYSQL, SQLITE
 from drainer.apply.work import Batch, Statements, TableRows, WorkUnit, in_order
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import CASES, Case, Upstream, histories, play, table_of
 from tests.unit.drainer.test_compaction import column_wise_from, content, database, run
 

@@ -24,8 +24,8 @@ from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_convert import stored_value
 from drainer.sinks.sqlite_ddl import create_indexes, create_table
 from penstock.errors import Malformed
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
 
 INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE

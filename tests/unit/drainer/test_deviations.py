@@ -13,7 +13,7 @@ from drainer.deviations import NONE, Deviation
 from drainer.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema import SchemaTracker, Tracked
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession
 
 BEGIN = (

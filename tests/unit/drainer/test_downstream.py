@@ -12,7 +12,7 @@ from drainer.sinks.mysql_session import ddl_sql_mode, rows_sql_mode
 from drainer.sinks.mysql_url import parse_url
 from drainer.syncer import SyncerConfig
 from penstock.errors import NeedsOperator
-from penstock.sql_tls import SqlTls
+from penstock.security.sql_tls import SqlTls
 
 
 def url_of(sink: str = "sqlite:///downstream.db", **settings: object) -> str:

@@ -40,11 +40,11 @@ from drainer.payload import Remote
 from drainer.planner import Planner, RowsStep
 from drainer.schema import SchemaTracker
 from drainer.selection import Selection
-from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.pb import penstock_pb2
-from penstock.security import SecurityConfig, Tls
+from penstock.security.tls import SecurityConfig, Tls
+from penstock.wire.codec import decode_binlog
 from tests.kit.authority import Authority
 from tests.kit.bank import Bank
 from tests.kit.wait import eventually

@@ -18,7 +18,7 @@ from drainer.schema import SchemaTracker, Unknown
 from drainer.sinks import Checkpoint
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 from tests.unit.drainer.test_schema import columns, history
 
 JOBS = history(

@@ -28,10 +28,10 @@ from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_convert import stored_value
 from drainer.sinks.sqlite_ddl import create_indexes, create_table
 from drainer.slicing import Limits, outline
-from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType, MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Binlog, BinlogType, MutationType
+from penstock.wire.codec import encode_binlog
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
 from tests.kit.sliced import VERSION, Changes, sliced, sql_of, value_of
 

@@ -23,13 +23,13 @@ from drainer.sink_thread import SinkThread
 from drainer.sinks import Checkpoint, open_sink
 from drainer.slicing import Limits, outline
 from drainer.syncer import SyncerConfig
-from penstock.codec import encode_binlog, encode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.errors import Malformed
 from penstock.filters import EventRule, FilterConfig, Rules
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
 
 INSERT, UPDATE, DELETE = MutationType
 MARKS = (

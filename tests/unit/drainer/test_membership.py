@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from drainer.membership import Membership
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
-from penstock.registry import NodeKind, NodeState, NodeStatus
 from tests.kit.registry import MemoryRegistry
 
 DRAINER = NodeKind.DRAINER

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.merger import RUN_BYTES, Merger
-from penstock.codec import encode_binlog
 from penstock.errors import NeedsOperator
-from penstock.model import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 
 
 def payload(ts: int) -> bytes:

@@ -9,8 +9,8 @@ import pytest
 from drainer.config import DrainerConfig
 from drainer.original import FLAGS, KEYS, load_settings, translation
 from penstock.errors import NeedsOperator
-from penstock.foreign_settings import Met
-from penstock.settings_text import differing, without_password
+from penstock.settings.compat import Met
+from penstock.settings.published import differing, without_password
 
 # (key, a value that asks for something): the whole list of its configuration.
 TOP = [

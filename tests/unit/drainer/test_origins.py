@@ -15,9 +15,10 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.checkpoint_file import CheckpointFile
 from drainer.slicing import outline
-from penstock.codec import encode_binlog, encode_prewrite_value
 from penstock.errors import Malformed
-from penstock.model import (
+from penstock.log.chunks import before_rows
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import (
     Binlog,
     BinlogType,
     MutationType,
@@ -26,8 +27,7 @@ from penstock.model import (
     PrewriteValue,
     TableMutation,
 )
-from penstock.pieces import before_rows
-from penstock.schema import TableInfo
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
 
 
 def lookup(table_id: int, version: int) -> tuple[str, TableInfo]:

@@ -25,7 +25,7 @@ from drainer.sinks.partitions import Partition, Partitions, cut_by_bytes
 from drainer.strategies.choice import strategy_of
 from drainer.strategies.parallel import arranged
 from penstock.errors import NeedsOperator
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
 from tests.unit.drainer.test_statements import (
     Changes,

@@ -8,9 +8,10 @@ from drainer.batches import Lookup, Loss, Screened, Target
 from drainer.left_out import Counts, LeftOut
 from drainer.merger import Merged
 from drainer.planner import DdlStep, Planner, RowsStep, Step
-from penstock.codec import encode_binlog, encode_prewrite_value
 from penstock.errors import Malformed
-from penstock.model import (
+from penstock.pb import binlog_pb2
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import (
     Binlog,
     BinlogType,
     MutationType,
@@ -18,8 +19,7 @@ from penstock.model import (
     TableMutation,
     fake_binlog,
 )
-from penstock.pb import binlog_pb2
-from penstock.schema import TableInfo
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
 
 DROPPED = 99
 

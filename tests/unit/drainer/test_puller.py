@@ -17,13 +17,13 @@ from drainer.payload import Payload
 from drainer.puller import Puller, Who
 from drainer.pumps import Pumps
 from drainer.spool import Spool
-from penstock.codec import encode_binlog
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator, Retryable
-from penstock.last_word import LastWord
-from penstock.lost import LostPump
-from penstock.model import Binlog, BinlogType, fake_binlog
 from penstock.pb import penstock_pb2, pump_pb2
-from penstock.registry import NodeState, NodeStatus
+from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
+from penstock.wire.codec import encode_binlog
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -20,12 +20,12 @@ from drainer.relay.log import RelayLog
 from drainer.relay.pieces import Gathering
 from drainer.relay.records import RECORD_BYTES_MAX, NotARecord, Piece, Run, Start, decode
 from drainer.slicing import outline
-from penstock.codec import encode_binlog
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
-from penstock.files import Files
-from penstock.model import Binlog, BinlogType, fake_binlog
-from penstock.schema import DdlJob, SchemaInfo
-from penstock.segments import Segments
+from penstock.log.files import Files
+from penstock.log.segments import Segments
+from penstock.schema.model import DdlJob, SchemaInfo
+from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
+from penstock.wire.codec import encode_binlog
 from tests.kit.files import MemoryFiles
 
 FOLDER = Path("/relay")

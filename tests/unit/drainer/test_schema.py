@@ -4,7 +4,7 @@ import pytest
 
 from drainer.schema import VERSIONS_PER_TABLE_MAX, Gone, SchemaTracker
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlJob
+from penstock.schema.model import DdlJob
 from tests.unit.penstock.ddl_session import DdlSession
 
 

@@ -12,14 +12,14 @@ from drainer.merger import Merged
 from drainer.planner import Planner, RowsStep
 from drainer.schema import SchemaTracker
 from drainer.selection import Selection
-from penstock.codec import encode_binlog, encode_prewrite_value
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, ExpressionRule, FilterConfig, RouteRule, Rules
 from penstock.filters.settings import ExtractTable
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
 
 INSERT, UPDATE, DELETE = MutationType
 SHARDS = (RouteRule(schema_pattern="s_?", table_pattern="t*", target_schema="all",

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from drainer import wire
 from drainer.slicing import Limits, outline, slices, survey
 from drainer.wire import LEN, VARINT, Source, fields, raw_fields, tag
-from penstock.codec import encode_binlog
-from penstock.datum.values import encode_uvarint
 from penstock.errors import Malformed
-from penstock.model import Binlog, BinlogType
 from penstock.pb import binlog_pb2 as pb
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
+from penstock.wire.varint import encode_uvarint
 
 Changes = dict[int, list[tuple[int, bytes]]]
 

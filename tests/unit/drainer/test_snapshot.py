@@ -17,11 +17,11 @@ from drainer.schema_start import Followed, schema_from
 from drainer.sinks import Checkpoint
 from drainer.snapshot import Origin, pack, unpack
 from drainer.snapshot_file import FILE_NAME, JOBS_BETWEEN, STEPS_BEHIND, SnapshotFile
+from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.history import JOBS, SCHEMA_VERSION_KEY, History
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.etcd import EtcdClient
-from penstock.history import JOBS, SCHEMA_VERSION_KEY, History
-from penstock.schema import DdlJob
-from penstock.tableinfo import job_to_json
+from penstock.schema.model import DdlJob
+from penstock.schema.tableinfo import job_to_json
 from tests.unit.drainer.test_schema import history
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run

@@ -15,10 +15,10 @@ import pytest
 from drainer.merger import Merger
 from drainer.payload import Spooled, opened
 from drainer.spool import DDL_BYTES_MAX, Spool, piece_of
-from penstock.codec import encode_binlog
 from penstock.errors import Malformed, NeedsOperator
-from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 
 PIECE_BYTES = 1000
 

@@ -16,7 +16,7 @@ from drainer.apply.literals import MYSQL, SQLITE, Column, literal, literal_colum
 from drainer.apply.sql import ROWS_MAX, STATEMENT_BYTES_MAX, TableSql
 from drainer.sinks.sqlite import exact_double
 from penstock.errors import Malformed
-from penstock.schema import ColumnInfo, MysqlType
+from penstock.schema.model import ColumnInfo, MysqlType
 from tests.kit.changes import table_of
 
 COLUMNS = {

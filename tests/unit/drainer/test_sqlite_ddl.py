@@ -19,7 +19,7 @@ from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_ddl import create_indexes, create_table, plan
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Malformed, NeedsOperator
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
 
 
 class Replica:

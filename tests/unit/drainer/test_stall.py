@@ -14,9 +14,9 @@ from drainer.stall import (
     view_of,
     view_of_lost,
 )
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
-from penstock.lost import LostPump
-from penstock.registry import NodeState, NodeStatus
 from penstock.ts import compose
 
 NOW_TS = compose(1_800_000_000_000, 0)

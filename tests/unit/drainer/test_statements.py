@@ -28,8 +28,8 @@ from drainer.sinks.sqlite import exact_double
 from drainer.sinks.sqlite_convert import stored_value
 from drainer.sinks.sqlite_ddl import create_indexes, create_table
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread, whole
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
 
 Changes = list[tuple[MutationType, bytes]]

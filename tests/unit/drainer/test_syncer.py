@@ -8,9 +8,9 @@ import pytest
 
 from drainer.config import DrainerConfig
 from drainer.selection import compiled
-from penstock import config
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.settings import config
 
 ORIGINAL = """
 sink = "mysql://root@127.0.0.1:3306/?checkpoint-schema=marks"

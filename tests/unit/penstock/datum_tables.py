@@ -11,8 +11,16 @@ from typing import Literal, Protocol, TypeVar
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from penstock.datum import fields, ints, jsonb
-from penstock.schema import ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, MysqlType, TableInfo
+from penstock.datum import jsonb
+from penstock.datum.rows import fields, ints
+from penstock.schema.model import (
+    ColumnFlag,
+    ColumnInfo,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
 
 UNHURRIED = settings(deadline=None)
 """A busy machine says nothing about a codec."""

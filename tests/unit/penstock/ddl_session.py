@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
-from penstock.schema import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, TableInfo
 
 
 class DdlSession:

@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import batch
 from penstock.pb import binlog_pb2, penstock_pb2
+from penstock.wire import batch
 
 BIG = bytes(300_000)
 SIZES = st.sampled_from([0, 1, 127, 128, 1000, 16_383, 16_384, 300_000])

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from penstock.binlog_text import describe, kind_of, line_of, printable, time_text
-from penstock.codec import encode_prewrite_value
-from penstock.model import (
+from penstock.ts import compose
+from penstock.wire.binlog import (
     Binlog,
     BinlogType,
     MutationType,
@@ -10,7 +9,8 @@ from penstock.model import (
     TableMutation,
     fake_binlog,
 )
-from penstock.ts import compose
+from penstock.wire.binlog_text import describe, kind_of, line_of, printable, time_text
+from penstock.wire.codec import encode_prewrite_value
 
 TS = compose(1_700_000_000_016, 3)
 

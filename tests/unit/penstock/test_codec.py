@@ -8,14 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import (
-    decode_binlog,
-    decode_prewrite_value,
-    encode_binlog,
-    encode_prewrite_value,
-)
 from penstock.errors import Malformed
-from penstock.model import (
+from penstock.pb import binlog_pb2
+from penstock.wire.binlog import (
     Binlog,
     BinlogType,
     MutationType,
@@ -23,7 +18,12 @@ from penstock.model import (
     TableMutation,
     fake_binlog,
 )
-from penstock.pb import binlog_pb2
+from penstock.wire.codec import (
+    decode_binlog,
+    decode_prewrite_value,
+    encode_binlog,
+    encode_prewrite_value,
+)
 
 ts = st.integers(0, 2**63 - 1)
 binlogs = st.builds(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import config
 from penstock.errors import NeedsOperator
+from penstock.settings import config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum import columns, fields, plan, render, skip, values
-from penstock.datum.columns import Side, decode_columns, decode_keys
-from penstock.datum.rows import RowCodec
+from penstock.datum import skip, values
+from penstock.datum.columnar import decode, plan, render
+from penstock.datum.columnar.decode import Side, decode_columns, decode_keys
+from penstock.datum.rows import fields
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
-from penstock.model import MutationType
-from penstock.schema import ColumnFlag, MysqlType, TableInfo
+from penstock.schema.model import ColumnFlag, MysqlType, TableInfo
+from penstock.wire.binlog import MutationType
 from tests.unit.penstock.datum_tables import UNHURRIED, column, damage, rows_of, stored_form, tables
 
 T = MysqlType
@@ -26,9 +28,9 @@ Row = tuple[object, ...]
 
 @pytest.fixture(autouse=True, scope="module")
 def _every_left_over_row_is_worth_a_walk() -> Iterator[None]:
-    usual, columns.ROWS_WORTH_A_WALK = columns.ROWS_WORTH_A_WALK, 1
+    usual, decode.ROWS_WORTH_A_WALK = decode.ROWS_WORTH_A_WALK, 1
     yield
-    columns.ROWS_WORTH_A_WALK = usual
+    decode.ROWS_WORTH_A_WALK = usual
 
 
 def encode(table: TableInfo, kind: MutationType, row: Row, after: Row) -> bytes:

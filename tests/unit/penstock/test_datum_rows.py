@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum import defaults, skip, values
-from penstock.datum.rows import RowCodec
+from penstock.datum import skip, values
+from penstock.datum.rows import defaults
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
-from penstock.schema import ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, MysqlType, TableInfo
+from penstock.schema.model import (
+    ColumnFlag,
+    ColumnInfo,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
 from tests.unit.penstock.datum_tables import UNHURRIED, column, damage, rows_of, tables
 
 T = MysqlType

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnFlag, ColumnInfo, MysqlType
+from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType
 from tests.unit.penstock.ddl_session import DdlSession
 
 F = ColumnFlag

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ddl.collations import collation_name, full_name, pads
-from penstock.ddl.explicit import SessionCollations, explicit
+from penstock.ddl.charsets.collations import collation_name, full_name, pads
+from penstock.ddl.rewrite.explicit import SessionCollations, explicit
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.status import StatusVariables, decode_status, encode_status
 from pumpclient.mysql.gtid import Flavor

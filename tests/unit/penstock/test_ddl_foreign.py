@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ddl.foreign import spelled_for
-from penstock.ddl.syntax import Flavor
+from penstock.ddl.rewrite.foreign import spelled_for
+from penstock.ddl.syntax.elements import Flavor
 from penstock.errors import NeedsOperator
-from penstock.schema import MysqlType
-from penstock.tableinfo import table_from_json, table_to_json
+from penstock.schema.model import MysqlType
+from penstock.schema.tableinfo import table_from_json, table_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
 TAIL = "DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ddl.lexer import Kind, quote_name, quote_text, read
+from penstock.ddl.syntax.lexer import Kind, quote_name, quote_text, read
 from penstock.errors import NeedsOperator
 
 

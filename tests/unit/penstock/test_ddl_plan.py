@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.schema import DdlType
+from penstock.schema.model import DdlType
 from tests.unit.penstock.ddl_session import DdlSession
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnFlag, ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession, check_invariants
 
 NAMES = st.sampled_from(["a", "b", "c", "D", "e`e"])

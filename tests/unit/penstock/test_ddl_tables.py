@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.schema import ColumnFlag, TableInfo
+from penstock.schema.model import ColumnFlag, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession
 
 F = ColumnFlag

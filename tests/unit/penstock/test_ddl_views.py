@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, plan_ddl, rename_tables
-from penstock.ddl.lexer import read
-from penstock.ddl.view_tables import TableScan
+from penstock.ddl.parse.view_tables import TableScan
+from penstock.ddl.syntax.lexer import read
 from penstock.errors import NeedsOperator
 from tests.unit.penstock.ddl_session import DdlSession
 

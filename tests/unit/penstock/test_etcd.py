@@ -8,8 +8,8 @@ import time
 import pytest
 
 from deploy.local.process import free_port
+from penstock.cluster.etcd import EtcdClosed, connect, etcd_errors, read
 from penstock.errors import NeedsOperator, Retryable
-from penstock.etcd import EtcdClosed, connect, etcd_errors, read
 
 
 @pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1,b:1"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.files import DRAFT, replace_file
+from penstock.log.files import DRAFT, replace_file
 
 
 def test_a_file_is_replaced_over_a_draft_that_a_crash_left_and_nothing_else_remains(

@@ -8,8 +8,8 @@ from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, Rules, TablePattern
 from penstock.filters.ddl_events import operations
-from penstock.filters.merging import check_newcomer, routed_table, runs_alter, united
-from penstock.schema import TableInfo
+from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
+from penstock.schema.model import TableInfo
 from tests.unit.penstock.ddl_session import DdlSession
 
 CREATE = "CREATE TABLE t (id INT PRIMARY KEY, n BIGINT, s VARCHAR(20), KEY k (n), UNIQUE u (s))"

@@ -15,7 +15,7 @@ from penstock.filters.events import DDL, DML, INCOMPATIBLE, Decision, EventFilte
 from penstock.filters.patterns import plain_regex, wildcard
 from penstock.filters.routes import Router
 from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
-from penstock.filters.tables import BlockAllowList, DrainerList
+from penstock.filters.table_lists import BlockAllowList, DrainerList
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
-from penstock.filters.expressions import check_expression, compile_expression
-from penstock.filters.rows import RowFilter
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.filters.expressions.compiler import check_expression, compile_expression
+from penstock.filters.row_filter import RowFilter
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from tests.unit.penstock.ddl_session import DdlSession
 
 INSERT, UPDATE, DELETE = MutationType

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.frame import HEADER_SIZE, BadFrame, decode_at, decode_header, encode_frames
+from penstock.log.frame import HEADER_SIZE, BadFrame, decode_at, decode_header, encode_frames
 
 PAYLOAD = b"a binlog of a few bytes"
 

@@ -8,9 +8,9 @@ from http import HTTPStatus
 
 import pytest
 
-from penstock import http_status
 from penstock.errors import NeedsOperator, Retryable
-from penstock.http_status import Answer, BadRequest, HttpStatus
+from penstock.node import http_status
+from penstock.node.http_status import Answer, BadRequest, HttpStatus
 
 
 async def hello(names: Mapping[str, str]) -> Answer:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.cluster.labels import labels_in, matches, parse_labels, published, text_of
 from penstock.errors import NeedsOperator
-from penstock.labels import labels_in, matches, parse_labels, published, text_of
 
 
 def test_labels_go_through_settings_and_status_unchanged() -> None:

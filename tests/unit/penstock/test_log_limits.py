@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.log_limits import LimitFilter, Limits
+from penstock.node.log_limits import LimitFilter, Limits
 
 
 class Clock:
@@ -76,7 +76,7 @@ def test_lines_of_other_kinds_pass_meanwhile(logged: Logged) -> None:
 def test_debug_lines_and_the_end_of_the_process_are_never_left_out(logged: Logged) -> None:
     for _ in range(10):
         logged.log.debug("step")
-        logging.getLogger("penstock.service").error("stopped: %s", "why")
+        logging.getLogger("penstock.node.service").error("stopped: %s", "why")
     assert len(logged.lines.texts) == 20
 
 
@@ -84,7 +84,7 @@ def test_what_was_never_told_of_is_told_at_the_end(logged: Logged) -> None:
     for number in range(9):
         logged.log.warning("disk %d is slow, 100%% busy", number)
     for _ in range(2):
-        logged.filter.tell(logging.getLogger("penstock.service"))
+        logged.filter.tell(logging.getLogger("penstock.node.service"))
     assert logged.lines.texts[2:] == [
         "left out 7 lines of some.part like: disk 8 is slow, 100% busy"
     ]

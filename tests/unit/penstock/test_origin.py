@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import batch
-from penstock.codec import decode_binlog, decode_origin, encode_binlog
-from penstock.model import Binlog, BinlogType, Origin
+from penstock.log.chunks import before_rows, head_of, parsed_head
 from penstock.pb import binlog_pb2
-from penstock.pieces import before_rows, head_of, parsed_head
+from penstock.wire import batch
+from penstock.wire.binlog import Binlog, BinlogType, Origin
+from penstock.wire.codec import decode_binlog, decode_origin, encode_binlog
 
 NUMBER = st.integers(0, (1 << 64) - 1)
 ORIGIN = st.builds(

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.output import JSON, TEXT, moment_of, plain, take_output, write, write_line
+from penstock.node.output import JSON, TEXT, moment_of, plain, take_output, write, write_line
 from penstock.ts import compose
 
 

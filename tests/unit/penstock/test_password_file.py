@@ -10,7 +10,7 @@ import pytest
 
 from drainer.sinks.mysql_url import parse_url
 from penstock.errors import NeedsOperator
-from penstock.password_file import PasswordFile
+from penstock.security.password_file import PasswordFile
 from pumpclient.mysql.source.config import ServerConfig
 
 

@@ -5,12 +5,8 @@ from google_crc32c import value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batch import encode_pull_piece, encode_write_piece
-from penstock.codec import encode_binlog
 from penstock.errors import Malformed
-from penstock.model import Binlog, BinlogType
-from penstock.pb import penstock_pb2
-from penstock.pieces import (
+from penstock.log.chunks import (
     HEAD_BYTES_MAX,
     Assembly,
     Piece,
@@ -24,7 +20,11 @@ from penstock.pieces import (
     parsed_head,
     piece_start_ts,
 )
-from penstock.segments import Position
+from penstock.log.segments import Position
+from penstock.pb import penstock_pb2
+from penstock.wire.batch import encode_pull_piece, encode_write_piece
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from tests.kit.large import large_prewrite
 
 U32 = st.integers(0, 2**32 - 1)

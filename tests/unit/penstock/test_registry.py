@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cluster.registry import NodeState, NodeStatus, is_live
 from penstock.errors import Malformed
-from penstock.registry import NodeState, NodeStatus, is_live
 from penstock.ts import compose
 
 statuses = st.builds(

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from penstock.errors import NeedsOperator
-from penstock.security import Security, SecurityConfig, Tls
+from penstock.security.tls import Security, SecurityConfig, Tls
 from tests.kit.authority import Authority, Pair
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.segment import BEGIN, CutShort, segment_name
-from penstock.segments import Place, Position, Segments, WriteFailed
+from penstock.log.segment import BEGIN, CutShort, segment_name
+from penstock.log.segments import Place, Position, Segments, WriteFailed
 from tests.kit.files import MemoryFiles
 
 LOG = Path("/log")

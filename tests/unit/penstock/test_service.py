@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import service
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.logs import start_logging
+from penstock.node import service
+from penstock.node.logs import start_logging
 from tests.kit.authority import Authority
 from tests.kit.wait import eventually
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import config
 from penstock.errors import NeedsOperator
+from penstock.settings import config
 from pump.__main__ import main
 from pump.config import PumpConfig
 

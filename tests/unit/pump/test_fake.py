@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from penstock.codec import decode_binlog
 from penstock.errors import Retryable
+from penstock.wire.codec import decode_binlog
 from pump.fake import Faker
 from pump.record import Record
 from tests.kit.virtual_time import run_in_virtual_time

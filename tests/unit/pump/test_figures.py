@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from penstock.distribution import Distribution
 from penstock.errors import PenstockError, Retryable
+from penstock.node.histogram import Distribution
 from penstock.pb import penstock_pb2
 from pump.figures import COUNTS, SECONDS, SIZES_BYTES, Figures, reason_of
 from pump.metered import MeteredFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Corrupt
-from penstock.segments import Place, Position
+from penstock.log.segments import Place, Position
 from pump.checkpoint import Checkpoint, OpenPrewrite
 from pump.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, CommitEntry, Index, Purge
 

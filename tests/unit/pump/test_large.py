@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.codec import decode_binlog, encode_binlog
-from penstock.model import Binlog, BinlogType
+from penstock.cluster.registry import NodeState
 from penstock.pb import penstock_pb2, pump_pb2
-from penstock.registry import NodeState
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pump import batch_server
 from pump import large as large_module
 from pump.admission import Admission

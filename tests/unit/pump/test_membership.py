@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
-from penstock.last_word import LastWord
-from penstock.registry import NodeKind, NodeState, NodeStatus
 from pump import membership
 from pump.identity import Identity
 from pump.membership import Membership

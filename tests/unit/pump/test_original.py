@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.foreign_settings import Met
+from penstock.settings.compat import Met
 from pump.config import PumpConfig
 from pump.original import KEYS, load_settings
 

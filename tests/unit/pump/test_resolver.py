@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.codec import decode_binlog, encode_binlog
 from penstock.errors import PenstockError, Retryable
-from penstock.model import Binlog, BinlogType
-from penstock.schema import DdlJob, DdlType
+from penstock.schema.model import DdlJob, DdlType
 from penstock.ts import compose
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.record import Record
 from pump.resolver import (
     ROLLED_BACK,

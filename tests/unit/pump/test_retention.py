@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.registry import NodeState, NodeStatus
+from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.ts import compose, seconds_between
 from pump.record import PurgedRange
 from pump.retention import Plan, Retention, plan

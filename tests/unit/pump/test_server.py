@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.codec import decode_binlog, encode_binlog
+from penstock.cluster.registry import NodeState
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.model import Binlog, BinlogType, fake_binlog
 from penstock.pb import penstock_pb2, pump_pb2
-from penstock.registry import NodeState
+from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.admission import Admission, Refused
 from pump.batch_server import BatchService
 from pump.figures import Figures

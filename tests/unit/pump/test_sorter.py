@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.segments import Position
+from penstock.log.segments import Position
 from pump.sorter import Sorter
 
 HERE = Position(0, 32, 10)

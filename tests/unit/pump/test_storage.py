@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.codec import decode_binlog
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog
 from pump import ledger
 from pump.storage import (
     Contradiction,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Retryable
-from penstock.model import BinlogType
+from penstock.wire.binlog import BinlogType
 from pump.record import NotStored, Record
 from pump.writer import Writer
 

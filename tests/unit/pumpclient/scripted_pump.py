@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
-from penstock.codec import decode_binlog
-from penstock.model import Binlog
 from penstock.pb import penstock_pb2, pump_pb2
+from penstock.wire.binlog import Binlog
+from penstock.wire.codec import decode_binlog
 
 Verdict = Callable[[bytes], tuple[penstock_pb2.Refusal.Code, str] | None]
 """What to answer to a payload: None takes it, else a refusal's code and message."""

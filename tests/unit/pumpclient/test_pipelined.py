@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from penstock.codec import decode_binlog
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.model import BinlogType, MutationType, Origin
+from penstock.wire.binlog import BinlogType, MutationType, Origin
+from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.failures import Failure, Reason
 from pumpclient.groups import Pending

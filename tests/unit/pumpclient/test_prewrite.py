@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.codec import decode_binlog, encode_binlog
+from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2
-from penstock.registry import NodeState, NodeStatus
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient.delivery import Deliveries
 from pumpclient.failures import NoPump, OutcomeUnknown
 from pumpclient.large import LargePrewrite, RowsInMemory

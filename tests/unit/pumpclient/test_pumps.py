@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
-from penstock.registry import NodeState, NodeStatus
 from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options
 from pumpclient.pumps import Pumps

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import Malformed
-from penstock.schema import ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, MysqlType, TableInfo
+from penstock.schema.model import (
+    ColumnFlag,
+    ColumnInfo,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
 from pumpclient.rows import Table
 
 NOT_NULL = ColumnFlag.NOT_NULL

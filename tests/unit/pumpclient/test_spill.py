@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.codec import decode_binlog, decode_prewrite_value, encode_binlog
 from penstock.errors import NeedsOperator
-from penstock.model import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.pieces import DATA_BYTES, head_of
+from penstock.log.chunks import DATA_BYTES, head_of
+from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import decode_binlog, decode_prewrite_value, encode_binlog
 from pumpclient import changes as changes_module
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.large import LargePrewrite, RowsInMemory, payload_of

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.codec import encode_binlog
-from penstock.model import Binlog, BinlogType
 from penstock.pb import penstock_pb2
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
 from pumpclient.failures import Failure, Reason
 from pumpclient.options import Options
 from pumpclient.write_queue import PendingWrite

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, Malformed, NeedsOperator
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from pumpclient.mysql.load.chunks import (
     Key,
     Range,

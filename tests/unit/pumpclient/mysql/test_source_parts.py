@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.ddl import Catalog, plan_ddl
-from penstock.ddl.parse import parse
+from penstock.ddl.parse.parser import parse
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from pumpclient.mysql.events.frame import Checksum, Header, make_event
 from pumpclient.mysql.events.mariadb import begin_mariadb
 from pumpclient.mysql.events.types import EventType

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
-from penstock.model import MutationType
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.rows import Column, TableMap, WireType
 from pumpclient.mysql.rows.columns import string_metadata

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ddl.lexer import Kind, read
+from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
-from penstock.model import Origin
+from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.status import StatusVariables, encode_status
 from pumpclient.mysql.translate.ddl import Ruling, Translator, Verb, is_routine, origins_of

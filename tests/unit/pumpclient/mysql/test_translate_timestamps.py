@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.ddl import Catalog, plan_ddl
-from penstock.schema import TableInfo
+from penstock.schema.model import TableInfo
 from pumpclient.mysql.events.status import StatusVariables
 from pumpclient.mysql.translate.sql import dialect_of
 from pumpclient.mysql.translate.timestamps import is_implicit, may_hold_timestamps, written_out

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.datum.rows import RowCodec
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.compressed import Compression, TransactionPayload
 from pumpclient.mysql.events.frame import Checksum, Header, make_event

@@ -1,0 +1,1 @@
+"""What the nodes of a cluster share in etcd: who is there, DDL history, the fence."""

@@ -1,0 +1,111 @@
+"""Which run of a Drainer writes a downstream, and which Drainers stand by to take its place.
+
+/penstock/v1/drainer-runs/<writer>   JSON: the fields of `DrainerRun`, under a lease of the run
+/penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease too
+
+`<writer>` is the random name that the run puts into the downstream's checkpoint with each commit.
+So the downstream itself says whose it is, whatever its URL looks like, and etcd says whether that
+run still lives. Standbys are listed apart from the Drainers, because Pumps keep binlogs for those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeVar
+
+from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
+from penstock.cluster.lease import Lease
+from penstock.errors import Malformed
+
+RUNS = "/penstock/v1/drainer-runs/"
+STANDBYS = "/penstock/v1/standbys/"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerRun:
+    """A run that writes a downstream: its Drainer, and where that is reached."""
+
+    node_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """A Drainer that waits for `active` to end; `checkpoint_ts` is the downstream's, as it sees."""
+
+    node_id: str
+    host: str
+    active: str
+    writer: str
+    checkpoint_ts: int
+    update_ts: int
+    tasks: int = 0
+    """How many Spark tasks it has ready."""
+
+
+class Entry(Protocol):
+    """Something kept in etcd for as long as its owner lives."""
+
+    def put(self, key: str, value: str) -> None:
+        """Write a key; `Retryable` when that fails."""
+
+    def is_lost(self) -> bool:
+        """Tell whether its keys are gone for good."""
+
+    def close(self) -> None:
+        """Take the keys back at once."""
+
+
+class LeasedEntry:
+    """Keys that vanish `ttl_s` after this process stops."""
+
+    def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:
+        """Ask etcd for a lease; `Retryable` when it does not answer."""
+        self._etcd = etcd
+        self._lease = Lease(etcd, ttl_s)
+
+    def put(self, key: str, value: str) -> None:
+        """Write a key under the lease."""
+        with etcd_errors(self._etcd):
+            self._etcd.put(key, value, lease=self._lease.id)
+
+    def is_lost(self) -> bool:
+        """Tell whether etcd let the lease go."""
+        return self._lease.is_lost()
+
+    def close(self) -> None:
+        """Give the lease back, and its keys with it."""
+        self._lease.close()
+
+
+def key_of(entry: DrainerRun | Standby, writer: str) -> str:
+    """Return where an entry is kept."""
+    return STANDBYS + entry.node_id if isinstance(entry, Standby) else RUNS + writer
+
+
+def text_of(entry: DrainerRun | Standby) -> str:
+    """Return what is stored."""
+    return json.dumps(asdict(entry))
+
+
+def run_named(etcd: EtcdClient, writer: str) -> DrainerRun | None:
+    """Return the live run of this name, None when etcd knows of none."""
+    found = read(etcd, RUNS + writer)
+    return None if found is None else _parsed(lambda fields: DrainerRun(**fields), RUNS, found)
+
+
+def standbys(etcd: EtcdClient) -> Sequence[Standby]:
+    """Return all that stand by now, by node id."""
+    items, _ = read_prefix(etcd, STANDBYS)
+    return [_parsed(lambda fields: Standby(**fields), key, items[key]) for key in sorted(items)]
+
+
+def _parsed(make: Callable[[Any], T], key: str, text: bytes) -> T:
+    try:
+        return make(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"{key} is {text!r}: {error}", hint="delete it in etcd") from error

@@ -1,0 +1,325 @@
+"""etcd for every node: a connection, errors we can act on, and watches that outlive outages.
+
+The `etcd3` package carries generated code that protobuf ≥ 4 refuses. We put stubs generated from
+the same messages (`proto/etcd/*.proto`) where it looks for its own, before it is imported.
+
+Its watcher spins while etcd is away and forgets its watches afterwards, so `Watch` is ours:
+
+    list the prefix at revision r ──> call back ──> stream changes from r + 1 ──> call back …
+              ^                                                │ stream breaks
+              └──────────────── wait, with back-off <──────────┘
+
+No change is missed (the list shows its outcome), and every failure says `Retryable`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import grpc
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
+from penstock.security.refusal import etcd_refusal
+from penstock.security.tls import Tls
+
+log = logging.getLogger(__name__)
+
+EtcdClient = Any
+"""An `etcd3.Etcd3Client`; the package has no types."""
+
+_CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", -1),  # A long DDL history is one answer.
+    # A frozen member must not hold a watch for ever; etcd refuses pings closer than 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.lb_policy_name", "round_robin"),
+    ("grpc.enable_http_proxy", 0),
+]
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_RETRY_S_MIN = 0.1
+_RETRY_S_MAX = 1.0
+
+
+class EtcdClosed(Retryable):
+    """This client was closed; another one may work."""
+
+
+def _install_stubs() -> ModuleType:
+    """Import `etcd3` with stubs that today's protobuf accepts."""
+    name = "etcd3.etcdrpc"
+    if name not in sys.modules and "etcd3" not in sys.modules:
+        spec = importlib.util.spec_from_loader(name, loader=None)
+        assert spec is not None
+        stubs = importlib.util.module_from_spec(spec)
+        for source in (rpc_pb2, rpc_pb2_grpc):
+            public = {k: v for k, v in vars(source).items() if not k.startswith("_")}
+            vars(stubs).update(public)
+        sys.modules[name] = stubs
+    return importlib.import_module("etcd3")
+
+
+_etcd3 = _install_stubs()
+
+
+class _TlsClient(_etcd3.Etcd3Client):  # type: ignore[misc,name-defined]
+    """A client with credentials that `penstock.security.tls` has checked."""
+
+    def __init__(self, tls: Tls, **settings: Any) -> None:
+        self._credentials = tls.channel_credentials()
+        super().__init__(ca_cert="", **settings)
+
+    def _get_secure_creds(self, *files: object) -> grpc.ChannelCredentials:
+        return self._credentials
+
+
+def connect(
+    urls: Sequence[str] | str, *, timeout_s: float = 5, tls: Tls | None = None
+) -> EtcdClient:
+    """Return a client for these endpoints ("host:port", "https://host:port", comma-separated).
+
+    Connects lazily and reconnects by itself; each call takes at most `timeout_s` seconds. With
+    several endpoints calls go round those that answer. Those at https:// are asked with `tls` (read
+    now, not again; default: the system's CAs), and must all prove to be the first one's host. As
+    long as none has answered, certificates that cannot do are NeedsOperator. Raises NeedsOperator
+    for a malformed endpoint, Retryable for a host that cannot be resolved.
+    """
+    endpoints, with_tls = _endpoints(urls)
+    target = "{}:{}".format(*endpoints[0]) if len(endpoints) == 1 else _addresses(endpoints)
+    host, _, port = target.rpartition(":")
+    settings: dict[str, Any] = {"host": host, "port": port, "timeout": timeout_s}
+    if with_tls:
+        # Several addresses are one target, so there is one name to be checked.
+        name = ("grpc.ssl_target_name_override", endpoints[0][0])
+        tls = tls or Tls()
+        client = _TlsClient(tls, **settings, grpc_options=[*_CHANNEL_OPTIONS, name])
+    else:
+        tls = None
+        client = _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
+    addresses = [f"{host}:{port}" for host, port in endpoints]
+    client.endpoints = ",".join(addresses)
+    client.refusal = lambda: etcd_refusal(addresses, tls) if tls is not None else None
+    client.has_answered = False
+    return client
+
+
+def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
+    """Return hosts and ports, and whether they are asked with TLS."""
+    parts = urls.split(",") if isinstance(urls, str) else urls
+    found, schemes = [], set()
+    for url in (part.strip() for part in parts):
+        schemes.add(url.startswith("https://"))
+        host, _, port = url.removeprefix("https://").removeprefix("http://").rpartition(":")
+        port = port.rstrip("/")
+        if not host or not port.isdecimal():
+            raise NeedsOperator(
+                f"etcd endpoint {url!r} is not host:port", hint="like 10.0.0.1:2379"
+            )
+        found.append((host, int(port)))
+    if not found:
+        raise NeedsOperator("no etcd endpoint given", hint="give at least one, like 127.0.0.1:2379")
+    if len(schemes) > 1:
+        raise NeedsOperator(
+            "some etcd endpoints are https:// and some are not", hint="it is one or the other"
+        )
+    return found, schemes == {True}
+
+
+def _addresses(endpoints: Sequence[tuple[str, int]]) -> str:
+    """Return one gRPC target of several addresses, which it takes only as numbers."""
+    found = []
+    for host, port in endpoints:
+        try:
+            answers = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            raise Retryable(f"cannot resolve etcd host {host!r}: {error}") from error
+        found.append(f"{answers[0][4][0]}:{port}")
+    return "ipv4:" + ",".join(found)
+
+
+@contextmanager
+def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
+    """Turn whatever goes wrong with etcd inside the block into Retryable.
+
+    A refused login is NeedsOperator, since it does not pass by waiting, and so are certificates at
+    a start; a node that has had an answer goes on trying. The client's endpoints are named.
+    """
+    endpoints = getattr(etcd, "endpoints", "")
+    where = f"etcd at {endpoints}" if endpoints else "etcd"
+    try:
+        yield
+        if etcd is not None:
+            etcd.has_answered = True
+    except PenstockError:
+        raise
+    except grpc.RpcError as error:
+        # A call that failed is a grpc.Call too, which is where code and details live.
+        code = error.code()
+        if code in _REFUSALS:
+            raise NeedsOperator(
+                f"{where} refused: {error.details()}", hint="check etcd's users and roles"
+            ) from error
+        raise _failed(etcd, f"{where} failed: {code.name}: {error.details()}") from error
+    except _etcd3.Etcd3Exception as error:
+        raise _failed(etcd, f"{where} failed: {error or type(error).__name__}") from error
+    except ValueError as error:
+        if "closed channel" not in str(error):
+            raise
+        raise EtcdClosed("this etcd client is closed") from error
+
+
+def _failed(etcd: EtcdClient, problem: str) -> PenstockError:
+    """Return the error of a call that failed, for the certificates' sake or for another."""
+    refusal = None if etcd is None else etcd.refusal()
+    if refusal is None:
+        return Retryable(problem)
+    if not etcd.has_answered:
+        return NeedsOperator(f"etcd: {refusal.problem}", hint=refusal.hint)
+    return Retryable(f"{problem}; {refusal}")
+
+
+def read(etcd: EtcdClient, key: str, *, timeout_s: float | None = None) -> bytes | None:
+    """Return a key's value, None when there is none; Retryable when etcd does not answer."""
+    request = rpc_pb2.RangeRequest(key=key.encode())
+    with etcd_errors(etcd):
+        answer = etcd.kvstub.Range(request, timeout_s or etcd.timeout, metadata=etcd.metadata)
+    return answer.kvs[0].value if answer.kvs else None
+
+
+def read_prefix(etcd: EtcdClient, prefix: str) -> tuple[dict[str, bytes], int]:
+    """Return all keys below a prefix with their values, in key order, and the store's revision."""
+    with etcd_errors(etcd):
+        answer = etcd.get_prefix_response(prefix, sort_order="ascend")
+        return {kv.key.decode(): kv.value for kv in answer.kvs}, answer.header.revision
+
+
+class Watch:
+    """A prefix of etcd kept in memory by a thread, through every outage until cancelled.
+
+    `on_items` gets all keys and values below the prefix: once before the constructor returns (which
+    raises Retryable when etcd is away), then after each change, from the watch's own thread.
+    """
+
+    def __init__(
+        self, etcd: EtcdClient, prefix: str, on_items: Callable[[dict[str, bytes]], None]
+    ) -> None:
+        self._etcd = etcd
+        self._prefix = prefix
+        self._on_items = on_items
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._items, revision = read_prefix(etcd, prefix)
+        on_items(dict(self._items))
+        self._thread = threading.Thread(
+            target=self._run, args=(revision,), name=f"watch {prefix}", daemon=True
+        )
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """End the watch; once this returns, no call-back runs any more."""
+        self._stopped.set()
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self, revision: int) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._follow(revision)
+                revision = self._relist()
+        except EtcdClosed:
+            log.info("watch of %s ends with its etcd client", self._prefix)
+
+    def _follow(self, revision: int) -> None:
+        """Apply changes after `revision` until the stream breaks or the watch is cancelled."""
+        stream_over = threading.Event()
+        try:
+            with etcd_errors(self._etcd):
+                stub = rpc_pb2_grpc.WatchStub(self._etcd.channel)  # type: ignore[no-untyped-call]
+                call = stub.Watch(
+                    self._requests(revision + 1, stream_over),
+                    # A member cut off from its leader then breaks the stream instead of going mute.
+                    metadata=(("hasleader", "true"), *(self._etcd.metadata or ())),
+                )
+                with self._lock:
+                    self._call = call
+                    if self._stopped.is_set():
+                        call.cancel()
+                for answer in call:
+                    if answer.canceled:
+                        break
+                    if answer.events:
+                        self._apply(answer.events)
+        except EtcdClosed:
+            raise
+        except PenstockError as error:
+            if not self._stopped.is_set():
+                log.info("watch of %s broke, resuming: %s", self._prefix, error)
+        finally:
+            stream_over.set()
+
+    def _requests(self, revision: int, stream_over: threading.Event) -> Iterator[Any]:
+        start = self._prefix.encode()
+        yield rpc_pb2.WatchRequest(
+            create_request=rpc_pb2.WatchCreateRequest(
+                key=start, range_end=_after_prefix(start), start_revision=revision
+            )
+        )
+        stream_over.wait()
+
+    def _apply(self, events: Sequence[Any]) -> None:
+        for event in events:
+            key = event.kv.key.decode()
+            if event.type:  # DELETE
+                self._items.pop(key, None)
+            else:
+                self._items[key] = event.kv.value
+        self._tell()
+
+    def _relist(self) -> int:
+        """List until etcd answers; return the revision listed."""
+        wait_s = _RETRY_S_MIN
+        while not self._stopped.wait(wait_s):
+            wait_s = min(wait_s * 2, _RETRY_S_MAX)
+            try:
+                items, revision = read_prefix(self._etcd, self._prefix)
+            except EtcdClosed:
+                raise
+            except PenstockError as error:
+                log.debug("listing %s failed: %s", self._prefix, error)
+                continue
+            if items != self._items:
+                self._items = items
+                self._tell()
+            return revision
+        return 0
+
+    def _tell(self) -> None:
+        if self._stopped.is_set():
+            return
+        try:
+            self._on_items(dict(self._items))
+        except Exception:
+            # One listener's bug must not silence every later change.
+            log.exception("the listener of %s failed", self._prefix)
+
+
+def _after_prefix(prefix: bytes) -> bytes:
+    """Return the first key after all that start with an ASCII prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -1,0 +1,234 @@
+"""The schema fence: no transaction commits rows of an old schema after a DDL's `commit_ts`.
+
+    /penstock/v1/writers/<id>-<random>  on the writer's lease: the last pending DDL it acknowledged
+    /penstock/v1/ddl_pending            "<new version> <random>", on the lease of the DDL lock
+
+    writer    pinned: rows are encoded … Prewrite … commit_ts is known
+                    │ sees `pending`             no pin left             `pending` gone
+              open ─┴─> closed to new pins ──> copies `pending` ──> reads schema ──> open
+    DDL       lock, put `pending` ──> every writer copied it ──> commit_ts, history ──> delete
+
+A writer lists `pending` after it has put its key, a DDL lists writers after it has put `pending`:
+one of the two sees the other. A writer that dies drops out with its lease. One that was only
+thought dead must not commit: leaving a pin fails unless the lease was still held *after*
+`commit_ts` was known, so that a DDL which went on without it draws a larger one. And since
+`pending` lives on the lock's lease, a DDL whose fence fell has lost its lock: history refuses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+
+from penstock.cluster.etcd import EtcdClient, EtcdClosed, Watch, etcd_errors
+from penstock.cluster.fence_ddl import PENDING_KEY, WRITERS, DdlFence
+from penstock.cluster.history import History
+from penstock.cluster.lease import Lease
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+
+log = logging.getLogger(__name__)
+
+__all__ = ["PENDING_KEY", "WRITERS", "DdlFence", "Pin", "WriterFence"]
+
+_CHECK_S = 0.25
+_RETRY_S = 0.2
+
+
+class _Membership:
+    """One registration of a writer: its key, its lease, and the pins taken under it."""
+
+    def __init__(self, key: str, lease: Lease) -> None:
+        self.key = key
+        self.lease = lease
+        self.pins = 0
+        self.acknowledged = ""
+
+
+class Pin:
+    """A promise from the fence that the schema version holds; a context manager yielding it."""
+
+    __slots__ = ("_fence", "_membership", "_wait_s_max")
+
+    def __init__(self, fence: WriterFence, wait_s_max: float) -> None:
+        self._fence = fence
+        self._wait_s_max = wait_s_max
+
+    def __enter__(self) -> int:
+        self._membership, version = self._fence._enter(self._wait_s_max)
+        return version
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        held = self._membership.lease.is_held()
+        self._fence._leave(self._membership)
+        if error is None and not held:
+            raise Retryable("this writer's lease ran out while a transaction was being committed")
+
+
+class WriterFence:
+    """A writer process's side of the fence; one per process, safe to share between threads.
+
+    `on_version` is called from a thread of the fence, before the first pin and after each DDL, and
+    returns once this process knows the schema of that version.
+    """
+
+    def __init__(
+        self,
+        etcd: EtcdClient,
+        writer_id: str,
+        on_version: Callable[[int], None] = lambda version: None,
+        *,
+        ttl_s: int = 5,
+    ) -> None:
+        self._etcd = etcd
+        self._writer_id = writer_id
+        self._on_version = on_version
+        self._ttl_s = ttl_s
+        self._history = History(etcd)
+        self._changed = threading.Condition()
+        # All below are guarded by `_changed`.
+        self._membership: _Membership | None = None
+        self._pending = ""
+        self._version = 0
+        self._is_open = False
+        self._closed = False
+        self._problem: PenstockError = Retryable("etcd has not answered yet")
+        self._thread = threading.Thread(target=self._run, name="schema fence", daemon=True)
+        self._thread.start()
+
+    def pin(self, wait_s_max: float = 30) -> Pin:
+        """Return a context manager that holds the schema at the version it yields.
+
+        To be entered before rows are encoded and left as soon as `commit_ts` is known, before the
+        Commit is sent. Entering waits `wait_s_max` for a pending DDL or for etcd, then raises
+        Retryable. Leaving raises Retryable when the lease ran out meanwhile: the transaction must
+        then be rolled back, as a DDL may have come in between.
+        """
+        return Pin(self, wait_s_max)
+
+    def close(self) -> None:
+        """Leave the fence: DDL no longer waits for this writer, and leaving an open pin fails."""
+        with self._changed:
+            self._closed = True
+            self._is_open = False
+            self._changed.notify_all()
+        self._thread.join()
+
+    # Pins.
+
+    def _enter(self, wait_s_max: float) -> tuple[_Membership, int]:
+        with self._changed:
+            deadline_s = 0.0
+            while True:
+                membership = self._membership
+                if self._is_open and membership is not None and membership.lease.is_held():
+                    membership.pins += 1
+                    return membership, self._version
+                now_s = time.monotonic()
+                deadline_s = deadline_s or now_s + wait_s_max
+                self._check_hope(deadline_s - now_s)
+                # A lease that is held again tells no one, hence no longer wait than this.
+                self._changed.wait(min(deadline_s - now_s, _CHECK_S))
+
+    def _check_hope(self, left_s: float) -> None:
+        """Raise what keeps us from going on, when it will not pass or time is up."""
+        if self._closed:
+            raise Retryable("this writer's fence is closed")
+        if isinstance(self._problem, NeedsOperator):
+            raise NeedsOperator(self._problem.problem, hint=self._problem.hint)
+        if left_s <= 0:
+            reason = f"DDL {self._pending} is pending" if self._pending else str(self._problem)
+            raise Retryable(f"no transaction can commit now: {reason}")
+
+    def _leave(self, membership: _Membership) -> None:
+        with self._changed:
+            membership.pins -= 1
+            if membership.pins == 0 and self._pending:
+                self._changed.notify_all()
+
+    # The fence's thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._with_patience(self._live_as_member)
+        except EtcdClosed:
+            log.info("the schema fence ends with its etcd client")
+        finally:
+            with self._changed:
+                self._closed = True
+                self._is_open = False
+
+    def _with_patience(self, step: Callable[[], None]) -> None:
+        """Run a step; after a failure note it for those who wait, and let a little time pass."""
+        try:
+            step()
+        except EtcdClosed:
+            raise
+        except PenstockError as error:
+            log.info("the schema fence tries again: %s", error)
+            with self._changed:
+                self._problem = error
+                self._changed.wait(_RETRY_S)
+
+    def _live_as_member(self) -> None:
+        """Register, and take part until the lease is lost or the fence is closed."""
+        key = f"{WRITERS}{self._writer_id}-{secrets.token_hex(4)}"
+        membership = _Membership(key, Lease(self._etcd, self._ttl_s))
+        watch = None
+        try:
+            with etcd_errors(self._etcd):
+                self._etcd.put(key, "0", lease=membership.lease.id)
+            watch = Watch(self._etcd, PENDING_KEY, self._see_pending)
+            self._membership = membership
+            while not self._closed and not membership.lease.is_lost():
+                self._with_patience(partial(self._take_part, membership))
+        finally:
+            with self._changed:
+                self._is_open = False
+                self._membership = None
+            if watch is not None:
+                watch.cancel()
+            membership.lease.close()
+
+    def _see_pending(self, items: Mapping[str, bytes]) -> None:
+        with self._changed:
+            self._pending = items.get(PENDING_KEY, b"").decode()
+            if self._pending:
+                self._is_open = False
+            self._changed.notify_all()
+
+    def _take_part(self, membership: _Membership) -> None:
+        """Do what is due: acknowledge, reopen, or wait for a change."""
+        with self._changed:
+            pending = self._pending
+            is_drained = membership.pins == 0
+            due = (
+                is_drained and pending != membership.acknowledged if pending else not self._is_open
+            )
+            if not due:
+                self._changed.wait(_CHECK_S)
+                return
+        if pending:
+            with etcd_errors(self._etcd):
+                self._etcd.put(membership.key, pending, lease=membership.lease.id)
+            membership.acknowledged = pending
+            return
+        version = self._history.schema_version()
+        self._on_version(version)
+        with self._changed:
+            # A DDL that was announced since waits for us, so `version` is still the newest.
+            if not self._pending and not self._closed:
+                self._problem = Retryable("this writer's lease ran out; is etcd away?")
+                self._version = version
+                self._is_open = True
+                self._changed.notify_all()

@@ -1,0 +1,294 @@
+"""Every DDL the cluster has run, in etcd, and the lock under which DDL is added to it.
+
+    /penstock/v1/ddl/<job id, 20 digits>   one job as JSON (`tableinfo`), never changed
+    /penstock/v1/schema_version            decimal: the version of the newest job
+    /penstock/v1/next_id                   decimal: the next id for a schema, table or job
+    /penstock/v1/ddl_lock                  who runs DDL now, on a lease
+    /penstock/v1/ddl_origins/<source>      the origin of the last job that a source passed on, JSON
+
+A job and the new schema version are one transaction. It fails unless the job is new, its version
+larger than the last, and the lock, if this History holds it, still the same lock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read
+from penstock.cluster.etcd_pages import is_any_from, read_pages
+from penstock.cluster.lease import Lease
+from penstock.cluster.registry import Cancellable
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.schema.model import DdlJob
+from penstock.schema.origin_json import origin_from_json, origin_to_json
+from penstock.schema.tableinfo import job_from_json, job_to_json
+from penstock.wire.binlog import Origin
+
+log = logging.getLogger(__name__)
+
+JOBS = "/penstock/v1/ddl/"
+SCHEMA_VERSION_KEY = "/penstock/v1/schema_version"
+NEXT_ID_KEY = "/penstock/v1/next_id"
+LOCK_KEY = "/penstock/v1/ddl_lock"
+ORIGINS = "/penstock/v1/ddl_origins/"
+FIRST_ID = 101
+"""Smaller ids are left to system schemas, as TiDB does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A key that must still be the one created at that revision when a transaction runs."""
+
+    key: str
+    created_revision: int
+
+
+class DdlLock:
+    """The DDL lock while it is held."""
+
+    def __init__(self, lease: Lease, guard: Guard) -> None:
+        self._lease = lease
+        self.guard = guard
+
+    def is_held(self) -> bool:
+        """Tell whether no one else can hold the lock; what must be certain compares `guard`."""
+        return self._lease.is_held()
+
+
+class DdlHistory(Protocol):
+    """The seam between whoever needs schemas and the place where DDL is recorded."""
+
+    def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None:
+        """Record a finished job."""
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return one job."""
+
+    def jobs(self, after_version: int = 0) -> list[DdlJob]:
+        """Return the jobs of later schema versions, in order of version."""
+
+    def last_origin(self, source: str) -> Origin | None:
+        """Return the origin of the newest job that came from a source, None without one."""
+
+    def schema_version(self) -> int:
+        """Return the version of the newest job, 0 before the first."""
+
+    def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Cancellable:
+        """Call back once for each job of a later version, in order, old ones first."""
+
+    def lock(
+        self, holder: str, ttl_s: int = 10, wait_s_max: float = 30
+    ) -> AbstractContextManager[Any]:
+        """Hold the DDL lock in a block."""
+
+    def next_ids(self, count: int) -> int:
+        """Return the first of `count` ids that nobody ever had."""
+
+
+class History:
+    """The DDL history in etcd. Blocking, safe to share between threads; failures are Retryable."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+        self._held: DdlLock | None = None
+
+    def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None:
+        """Record a finished job, once, under the lock if this History holds it, and `guards`.
+
+        Appending the same job again does nothing, so after Retryable it may be tried again, unless
+        the lock was lost or a newer job was recorded. NeedsOperator when its id is another job's.
+        """
+        key, text = _key(job.id), json.dumps(job_to_json(job), ensure_ascii=False)
+        version, revision = self._read_counter(SCHEMA_VERSION_KEY)
+        if version < job.schema_version and self._record(key, text, job, revision, guards):
+            return
+        found = read(self._etcd, key)
+        if found is None:
+            raise Retryable(f"DDL job {job.id} was not recorded: the lock or the version moved on")
+        if found.decode() != text:
+            raise NeedsOperator(
+                f"DDL job id {job.id} is taken", hint=f"was {NEXT_ID_KEY} in etcd put back?"
+            )
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return one job, None when there is none; Malformed when it cannot be read."""
+        found = read(self._etcd, _key(job_id))
+        return None if found is None else _job(_key(job_id), found)
+
+    def is_overtaken(self, job_id: int) -> bool:
+        """Tell whether a job is not recorded and never will be: one with a larger id is.
+
+        Ids are drawn and jobs recorded under the lock, in one order. So whoever drew the smaller
+        id is done, or has lost the lock, without which nothing is recorded.
+        """
+        # In this order: what is recorded between the two reads is seen.
+        return is_any_from(self._etcd, JOBS, _key(job_id + 1)) and self.get(job_id) is None
+
+    def jobs(self, after_version: int = 0) -> list[DdlJob]:
+        """Return the jobs of later schema versions, in order of version."""
+        if self.schema_version() <= after_version:
+            return []
+        later = (job for job, _ in self.recorded() if job.schema_version > after_version)
+        return sorted(later, key=lambda job: job.schema_version)
+
+    def recorded(self, after_revision: int = 0) -> Iterator[tuple[DdlJob, int]]:
+        """Return each job with etcd's revision of its recording, in order of id, page by page.
+
+        Only those recorded after `after_revision` of the same etcd: etcd itself leaves out the
+        others. A job that cannot be read raises Malformed.
+        """
+        for key, value, revision in read_pages(self._etcd, JOBS, after_revision=after_revision):
+            yield _job(key, value), revision
+
+    def revision_of(self, job_id: int) -> int:
+        """Return etcd's revision of a job's recording, 0 when there is no such job."""
+        with etcd_errors(self._etcd):
+            _, meta = self._etcd.get(_key(job_id))
+        return 0 if meta is None else int(meta.create_revision)
+
+    def last_origin(self, source: str) -> Origin | None:
+        """Return the origin of the newest job that came from a source, None without one."""
+        found = read(self._etcd, ORIGINS + source)
+        return None if found is None else origin_from_json(_json(ORIGINS + source, found))
+
+    def schema_version(self) -> int:
+        """Return the version of the newest job, 0 before the first."""
+        return self._read_counter(SCHEMA_VERSION_KEY)[0]
+
+    def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Watch:
+        """Call back once for each job of a later version than `after_version`, in order.
+
+        Jobs already recorded come before this returns, the others from a thread of the watch. A
+        job that cannot be read holds up all that follow it, and is logged.
+        """
+        reached = after_version
+        known: set[str] = set()
+
+        def on_items(items: dict[str, bytes]) -> None:
+            nonlocal reached
+            fresh = {key: value for key, value in items.items() if key not in known}
+            for job in _later(fresh, reached):
+                on_job(job)
+                reached = job.schema_version
+            known.update(fresh)
+
+        return Watch(self._etcd, JOBS, on_items)
+
+    @contextmanager
+    def lock(self, holder: str, ttl_s: int = 10, wait_s_max: float = 30) -> Iterator[DdlLock]:
+        """Hold the DDL lock in a block; `append` of this History then fails if the lock is lost.
+
+        Waits `wait_s_max` for another holder, then raises Retryable. If this process stops, the
+        lock is free after `ttl_s`.
+        """
+        lease = Lease(self._etcd, ttl_s)
+        try:
+            self._held = DdlLock(lease, self._create_lock(holder, lease, wait_s_max))
+            try:
+                yield self._held
+            finally:
+                self._held = None
+        finally:
+            lease.close()
+
+    def next_ids(self, count: int) -> int:
+        """Return the first of `count` consecutive ids that nobody ever had."""
+        assert count > 0
+        do = self._etcd.transactions
+        while True:
+            next_id, revision = self._read_counter(NEXT_ID_KEY)
+            first = max(next_id, FIRST_ID)
+            with etcd_errors(self._etcd):
+                won, _ = self._etcd.transaction(
+                    compare=[do.mod(NEXT_ID_KEY) == revision],
+                    success=[do.put(NEXT_ID_KEY, str(first + count))],
+                    failure=[],
+                )
+            if won:
+                return first
+
+    def _record(
+        self, key: str, text: str, job: DdlJob, revision: int, guards: Sequence[Guard]
+    ) -> bool:
+        do = self._etcd.transactions
+        held = self._held
+        all_guards = [*guards, *([held.guard] if held else [])]
+        puts = [do.put(key, text), do.put(SCHEMA_VERSION_KEY, str(job.schema_version))]
+        if job.origin is not None:
+            told = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
+            puts.append(do.put(ORIGINS + job.origin.source, told))
+        with etcd_errors(self._etcd):
+            done, _ = self._etcd.transaction(
+                compare=[
+                    do.create(key) == 0,
+                    do.mod(SCHEMA_VERSION_KEY) == revision,
+                    *(do.create(g.key) == g.created_revision for g in all_guards),
+                ],
+                success=puts,
+                failure=[],
+            )
+        return bool(done)
+
+    def _create_lock(self, holder: str, lease: Lease, wait_s_max: float) -> Guard:
+        do = self._etcd.transactions
+        changed = threading.Event()
+        watch = Watch(self._etcd, LOCK_KEY, lambda _: changed.set())
+        try:
+            deadline_s = time.monotonic() + wait_s_max
+            while True:
+                changed.clear()
+                with etcd_errors(self._etcd):
+                    created, answers = self._etcd.transaction(
+                        compare=[do.create(LOCK_KEY) == 0],
+                        success=[do.put(LOCK_KEY, holder, lease=lease.id), do.get(LOCK_KEY)],
+                        failure=[do.get(LOCK_KEY)],
+                    )
+                value, meta = answers[-1][0]
+                if created:
+                    return Guard(LOCK_KEY, meta.create_revision)
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or lease.is_lost():
+                    raise Retryable(f"{value.decode()} holds the DDL lock")
+                changed.wait(min(left_s, 1.0))
+        finally:
+            watch.cancel()
+
+    def _read_counter(self, key: str) -> tuple[int, int]:
+        """Return a decimal key and the revision it was last changed at, zeroes without one."""
+        with etcd_errors(self._etcd):
+            value, meta = self._etcd.get(key)
+        if value is None:
+            return 0, 0
+        if not value.isdigit():
+            raise Malformed(f"{key} in etcd is {value!r}", hint="it must be a decimal number")
+        return int(value), meta.mod_revision
+
+
+def _key(job_id: int) -> str:
+    return f"{JOBS}{job_id:020d}"
+
+
+def _job(key: str, value: bytes) -> DdlJob:
+    return job_from_json(_json(key, value))
+
+
+def _json(key: str, value: bytes) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise Malformed(f"{key} in etcd is not JSON: {error}", hint="restore it") from error
+
+
+def _later(items: dict[str, bytes], after_version: int) -> list[DdlJob]:
+    jobs = (_job(key, value) for key, value in items.items())
+    return sorted(
+        (job for job in jobs if job.schema_version > after_version),
+        key=lambda job: job.schema_version,
+    )

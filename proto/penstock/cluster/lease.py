@@ -1,0 +1,87 @@
+"""A lease in etcd that its owner can judge by the local clock."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from penstock.cluster.etcd import EtcdClient, EtcdClosed, etcd_errors
+from penstock.errors import PenstockError, Retryable
+from penstock.pb.etcd import rpc_pb2
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+
+
+class Lease:
+    """A lease kept alive by a thread; keys put with `id` vanish `ttl_s` after this process stops.
+
+    `is_held()` is judged by the local clock from before the last renewal was sent, so it turns
+    False no later than etcd lets the lease go. It may turn True again (etcd was away and came
+    back); `is_lost()` is final: etcd said that the lease is gone.
+    """
+
+    def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:
+        self._etcd = etcd
+        self._ttl_s = ttl_s
+        self._lost = threading.Event()
+        self._stopped = threading.Event()
+        sent_s = time.monotonic()
+        with etcd_errors(etcd):
+            self.id: int = etcd.lease(ttl_s).id
+        self._deadline_s = sent_s + ttl_s
+        self._thread = threading.Thread(target=self._run, name=f"lease {self.id:x}", daemon=True)
+        self._thread.start()
+
+    def is_held(self) -> bool:
+        """Tell whether no one else can think this lease gone."""
+        return time.monotonic() < self._deadline_s and not self._lost.is_set()
+
+    def is_lost(self) -> bool:
+        """Tell whether the lease is gone for good."""
+        return self._lost.is_set()
+
+    def close(self) -> None:
+        """Give the lease and its keys back at once; without etcd they expire by themselves."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._lost.is_set():
+            return
+        self._lost.set()
+        try:
+            with etcd_errors(self._etcd):
+                self._etcd.revoke_lease(self.id)
+        except Retryable as error:
+            log.info("lease %x is left to expire: %s", self.id, error)
+
+    def _run(self) -> None:
+        wait_s = self._ttl_s / 4
+        while not self._stopped.wait(wait_s):
+            try:
+                self._renew()
+            except EtcdClosed:
+                return
+            except PenstockError as error:
+                log.debug("renewing lease %x failed: %s", self.id, error)
+                wait_s = _RETRY_S
+                continue
+            if self._lost.is_set():
+                log.warning("lease %x was lost", self.id)
+                return
+            wait_s = self._ttl_s / 4
+
+    def _renew(self) -> None:
+        sent_s = time.monotonic()
+        request = rpc_pb2.LeaseKeepAliveRequest(ID=self.id)
+        with etcd_errors(self._etcd):
+            answers = self._etcd.leasestub.LeaseKeepAlive(
+                iter([request]), self._ttl_s / 2, metadata=self._etcd.metadata
+            )
+            for answer in answers:
+                if answer.TTL > 0:
+                    self._deadline_s = sent_s + self._ttl_s
+                else:
+                    self._lost.set()

@@ -1,0 +1,362 @@
+"""Who is in the cluster: the status every Pump and Drainer keeps in etcd, as the original does.
+
+/tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
+/tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
+/penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
+/penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
+/penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (lost.py)
+/penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
+/penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (last_word.py)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from penstock.cluster.drainer_runs import standbys
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
+from penstock.cluster.last_word import LAST_WORDS, LastWord, last_words
+from penstock.cluster.lost_pumps import LOST, LostPump, lost_pumps
+from penstock.errors import Malformed
+from penstock.ts import seconds_between
+
+log = logging.getLogger(__name__)
+
+ROOT = "/tidb-binlog/v1"
+CLUSTER_ID_KEY = "/penstock/v1/cluster_id"
+
+GAPS = "/penstock/v1/gaps"
+ENTERED = "/penstock/v1/entered/"
+
+T = TypeVar("T")
+
+
+class NodeState(StrEnum):
+    """What a node does, or was told to do."""
+
+    ONLINE = "online"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CLOSING = "closing"
+    OFFLINE = "offline"
+    STANDBY = "standby"
+    """Of a Drainer that waits for another one; never in the list that Pumps read."""
+
+
+class NodeKind(StrEnum):
+    """The two kinds of node; the value is the folder they live in."""
+
+    PUMP = "pumps"
+    DRAINER = "drainers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node as etcd knows it.
+
+    `max_commit_ts` is how far a Pump has sorted, or a Drainer's checkpoint. `update_ts` is the time
+    of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label` (labels.py);
+    `is_alive` is what a reader makes of `update_ts` (`is_live`); it is stored as false, as
+    TiDB-Binlog does, because a node that is killed could not take a true one back.
+    """
+
+    node_id: str
+    host: str
+    state: NodeState
+    is_alive: bool = False
+    score: int = 0
+    label: Mapping[str, Any] | None = None
+    max_commit_ts: int = 0
+    update_ts: int = 0
+
+    def to_json(self) -> str:
+        """Return the eight fields as the original names and orders them."""
+        fields = {
+            "nodeId": self.node_id,
+            "host": self.host,
+            "state": str(self.state),
+            "isAlive": self.is_alive,
+            "score": self.score,
+            "label": self.label,
+            "maxCommitTS": self.max_commit_ts,
+            "updateTS": self.update_ts,
+        }
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> NodeStatus:
+        """Read what `to_json` or the original wrote; fields that are absent take their zero."""
+        try:
+            fields = json.loads(text)
+            return cls(
+                node_id=_field(fields, "nodeId", str, ""),
+                host=_field(fields, "host", str, ""),
+                state=NodeState(fields.get("state")),
+                is_alive=_field(fields, "isAlive", bool, False),
+                score=_field(fields, "score", int, 0),
+                label=fields.get("label"),
+                max_commit_ts=_field(fields, "maxCommitTS", int, 0),
+                update_ts=_field(fields, "updateTS", int, 0),
+            )
+        except (ValueError, AttributeError) as error:
+            raise Malformed(
+                f"a node's status is {text!r}: {error}", hint="correct or delete its key in etcd"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Binlogs in (after_ts, up_to_ts] of a Pump that left without waiting for a Drainer."""
+
+    drainer: str
+    pump: str
+    after_ts: int
+    up_to_ts: int
+
+
+Statuses = list[NodeStatus]
+
+
+def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
+    value = fields.get(name, absent)
+    if not isinstance(value, kind) or type(value) is not kind:  # JSON's true is a Python int.
+        raise ValueError(f"{name} is not a {kind.__name__}")
+    return value
+
+
+def is_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
+    """Tell whether a node runs: not stopped on purpose, heard of `stale_after_s` ago at most."""
+    if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
+        return False
+    return seconds_between(status.update_ts, now_ts) <= stale_after_s
+
+
+class Cancellable(Protocol):
+    """Something under way that can be ended."""
+
+    def cancel(self) -> None:
+        """End it; no call-back runs once this returns."""
+
+
+class NodeRegistry(Protocol):
+    """The seam between a node and the place where all nodes are listed."""
+
+    def cluster_id(self) -> int:
+        """Return the cluster's id, the same for all who ask, ever."""
+
+    def put(self, kind: NodeKind, status: NodeStatus) -> None:
+        """Publish a node's status."""
+
+    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """Return one node's status."""
+
+    def list(self, kind: NodeKind) -> Statuses:
+        """Return all nodes of a kind, those long gone too, by node id."""
+
+    def put_gap(self, gap: Gap) -> None:
+        """Remember for ever what a Drainer will miss."""
+
+    def gaps(self, drainer: str) -> Sequence[Gap]:
+        """Return all that a Drainer will miss, unless its downstream is restored from elsewhere."""
+
+    def put_lost(self, lost: LostPump) -> None:
+        """Remember for ever that a Pump is lost, in place of an earlier word about it."""
+
+    def lost(self) -> Mapping[str, LostPump]:
+        """Return all Pumps that were declared lost, by node id."""
+
+    def forget(self, kind: NodeKind, node_id: str) -> None:
+        """List a node no longer; nothing happens when it is not listed."""
+
+    def put_entered(self, pump: str, ts: int) -> None:
+        """Remember when a Pump entered the cluster: being new, or back after it was offline."""
+
+    def forget_entered(self, pump: str) -> None:
+        """Forget that, because all that the Pump holds is downstream and it leaves."""
+
+    def entered(self) -> Mapping[str, int]:
+        """Return when each Pump entered, by node id; those that left are not there."""
+
+    def put_last_word(self, word: LastWord) -> None:
+        """Publish what a Pump that stops holds, in place of an earlier word of it."""
+
+    def forget_last_word(self, pump: str) -> None:
+        """Withdraw a Pump's last word, because it is about to take more."""
+
+    def last_words(self) -> Mapping[str, LastWord]:
+        """Return the last words of all Pumps that stopped in order, by node id."""
+
+    def retire(self, status: NodeStatus, word: LastWord) -> bool:
+        """Set a Pump offline, unless it was heard of after `status` and `word`; True when done."""
+
+    def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
+        """Call back with the full list: once before this returns, then after each change."""
+
+
+class Registry:
+    """The registry in etcd. Blocking, safe to share between threads; failures are Retryable."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+
+    def cluster_id(self) -> int:
+        """Return the cluster's id, drawing it if this is the first time anyone asks."""
+        while True:
+            found = read(self._etcd, CLUSTER_ID_KEY)
+            if found is not None:
+                return _cluster_id(found)
+            drawn = secrets.randbits(63) | 1
+            with etcd_errors(self._etcd):
+                self._etcd.put_if_not_exists(CLUSTER_ID_KEY, str(drawn))
+
+    def put(self, kind: NodeKind, status: NodeStatus) -> None:
+        """Publish a node's status, over whatever was there."""
+        with etcd_errors(self._etcd):
+            self._etcd.put(_prefix(kind) + status.node_id, status.to_json())
+
+    def get(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """Return one node's status, None for a node never seen; Malformed if it cannot be read."""
+        found = read(self._etcd, _prefix(kind) + node_id)
+        return None if found is None else NodeStatus.from_json(found)
+
+    def list(self, kind: NodeKind) -> Statuses:
+        """Return all nodes of a kind, those long gone too, by node id."""
+        items, _ = read_prefix(self._etcd, _prefix(kind))
+        return _statuses(items)
+
+    def standbys(self) -> Statuses:
+        """Return the Drainers that wait for another one; `list` does not know them."""
+        return [
+            NodeStatus(
+                node_id=each.node_id,
+                host=each.host,
+                state=NodeState.STANDBY,
+                max_commit_ts=each.checkpoint_ts,
+                update_ts=each.update_ts,
+            )
+            for each in standbys(self._etcd)
+        ]
+
+    def put_gap(self, gap: Gap) -> None:
+        """Remember for ever what a Drainer will miss."""
+        with etcd_errors(self._etcd):
+            self._etcd.put(f"{GAPS}/{gap.drainer}/{gap.pump}", json.dumps(asdict(gap)))
+
+    def gaps(self, drainer: str) -> Sequence[Gap]:
+        """Return all that a Drainer will miss; Malformed if that cannot be read."""
+        items, _ = read_prefix(self._etcd, f"{GAPS}/{drainer}/")
+        found = [_gap(key, text) for key, text in sorted(items.items())]
+        return [gap for gap in found if gap.drainer == drainer]
+
+    def put_lost(self, lost: LostPump) -> None:
+        """Remember for ever that a Pump is lost, in place of an earlier word about it."""
+        with etcd_errors(self._etcd):
+            self._etcd.put(LOST + lost.pump, lost.to_json())
+
+    def lost(self) -> Mapping[str, LostPump]:
+        """Return all Pumps that were declared lost, by node id; Malformed if that is unreadable."""
+        items, _ = read_prefix(self._etcd, LOST)
+        return lost_pumps(items)
+
+    def forget(self, kind: NodeKind, node_id: str) -> None:
+        """List a node no longer; nothing happens when it is not listed."""
+        with etcd_errors():
+            self._etcd.delete(_prefix(kind) + node_id)
+
+    def put_entered(self, pump: str, ts: int) -> None:
+        """Remember when a Pump entered the cluster: being new, or back after it was offline."""
+        with etcd_errors():
+            self._etcd.put(ENTERED + pump, str(ts))
+
+    def forget_entered(self, pump: str) -> None:
+        """Forget that, because all that the Pump holds is downstream and it leaves."""
+        with etcd_errors():
+            self._etcd.delete(ENTERED + pump)
+
+    def entered(self) -> Mapping[str, int]:
+        """Return when each Pump entered, by node id; Malformed if that is unreadable."""
+        items, _ = read_prefix(self._etcd, ENTERED)
+        for key, text in items.items():
+            if not text.isdigit():
+                raise Malformed(f"{key} in etcd is {text!r}", hint="it must be a decimal number")
+        return {key[len(ENTERED) :]: int(text) for key, text in items.items()}
+
+    def put_last_word(self, word: LastWord) -> None:
+        """Publish what a Pump that stops holds, in place of an earlier word of it."""
+        with etcd_errors():
+            self._etcd.put(LAST_WORDS + word.pump, word.to_json())
+
+    def forget_last_word(self, pump: str) -> None:
+        """Withdraw a Pump's last word, because it is about to take more."""
+        with etcd_errors():
+            self._etcd.delete(LAST_WORDS + pump)
+
+    def last_words(self) -> Mapping[str, LastWord]:
+        """Return the last words of all Pumps that stopped in order; Malformed if unreadable."""
+        items, _ = read_prefix(self._etcd, LAST_WORDS)
+        return last_words(items)
+
+    def retire(self, status: NodeStatus, word: LastWord) -> bool:
+        """Set a Pump offline, unless it was heard of after `status` and `word`; True when done."""
+        key, do = _prefix(NodeKind.PUMP) + status.node_id, self._etcd.transactions
+        offline = replace(status, state=NodeState.OFFLINE)
+        with etcd_errors():
+            done, _ = self._etcd.transaction(
+                compare=[
+                    do.value(key) == status.to_json(),
+                    do.value(LAST_WORDS + word.pump) == word.to_json(),
+                ],
+                success=[do.put(key, offline.to_json()), do.delete(ENTERED + word.pump)],
+                failure=[],
+            )
+        return bool(done)
+
+    def watch(self, kind: NodeKind, on_change: Callable[[Statuses], None]) -> Cancellable:
+        """Call back with the full list: once before this returns, then after each change.
+
+        Later calls come from a thread of the watch. An outage of etcd delays them and loses none;
+        during the first call it is Retryable. A status that cannot be read is Malformed in the
+        first list; in a later one it is logged, and the list before it stays in force.
+        """
+        first = True
+
+        def on_items(items: dict[str, bytes]) -> None:
+            nonlocal first
+            try:
+                statuses = _statuses(items)
+            except Malformed:
+                if first:
+                    raise
+                log.exception("ignoring a change of %s", kind)
+                return
+            first = False
+            on_change(statuses)
+
+        return Watch(self._etcd, _prefix(kind), on_items)
+
+
+def _statuses(items: Mapping[str, bytes]) -> Statuses:
+    return [NodeStatus.from_json(items[key]) for key in sorted(items)]
+
+
+def _gap(key: str, text: bytes) -> Gap:
+    try:
+        return Gap(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise Malformed(f"{key} is {text!r}: {error}", hint="correct it in etcd") from error
+
+
+def _prefix(kind: NodeKind) -> str:
+    return f"{ROOT}/{kind}/"
+
+
+def _cluster_id(text: bytes) -> int:
+    if not text.isdigit():
+        raise Malformed(f"the cluster id is {text!r}", hint=f"correct {CLUSTER_ID_KEY} in etcd")
+    return int(text)

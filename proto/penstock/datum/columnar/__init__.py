@@ -1,0 +1,1 @@
+"""All rows of a batch at once, a column at a time; needs numpy and Arrow."""

@@ -1,0 +1,288 @@
+"""Decodes all rows of a batch a column at a time, into Arrow arrays of stored values.
+
+Four steps, each over all rows at once: *walk* the rows and note where every value lies (`walk`);
+*render* each column from what was noted (`render`); read whatever the first two would not vouch for
+*row by row* with the reader that `RowCodec` has too; *patch* its values in. So a row gives the same
+values, or the same `Malformed`, whichever way it took.
+
+    stored value    of which columns
+    int64, uint64   integers and YEAR, by the column's unsigned flag
+    uint64          BIT, ENUM (1-based number), SET (mask)
+    double          FLOAT, DOUBLE
+    string          text; DECIMAL with the column's scale; times as MySQL prints them; JSON text
+    binary          BINARY, VARBINARY, BLOB, geometries
+
+Texts of a batch with more than 2 GiB come in Arrow's large types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.datum import values
+from penstock.datum.columnar.lanes import Ints, Lanes, Mask
+from penstock.datum.columnar.plan import UNKNOWN, Plan, plan_of
+from penstock.datum.columnar.render import arrow_type, handle_flag, render
+from penstock.datum.columnar.walk import MISSING, NULL, Cells, Step, Walk, same_columns
+from penstock.datum.rows.layout import Row
+from penstock.errors import Malformed
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
+
+ORDERS_MAX = 4
+"""So many orders of columns are tried on a batch; what is in none of them is read row by row."""
+ROWS_WORTH_A_WALK = 64
+"""With fewer rows left over, reading them one by one costs less than another walk."""
+
+Image = dict[int, Cells]
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """One array per requested column; `before` and `after` are None where there is no such row."""
+
+    before: list[pa.Array] | None
+    after: list[pa.Array] | None
+
+
+class Side(Enum):
+    """Which images of an update are wanted; the other kinds have only one."""
+
+    BOTH = (True, True)
+    BEFORE = (True, False)
+    AFTER = (False, True)
+
+
+def decode_columns(
+    table: TableInfo,
+    kind: MutationType,
+    rows: pa.Array,
+    positions: Sequence[int] | None = None,
+    side: Side = Side.BOTH,
+) -> Images:
+    """Decode columns of rows of one kind; `positions` index `table.columns`, None means all.
+
+    Equal to decoding row by row; raises `Malformed` if any row is. Columns and images that were
+    not asked for are stepped over, their values unchecked, and are None.
+    """
+    if positions is None:
+        positions = range(len(table.columns))
+    return _Batch(plan_of(table), kind, rows, positions, side=side).decode()
+
+
+def decode_keys(
+    table: TableInfo, kind: MutationType, rows: pa.Array
+) -> tuple[list[pa.Array] | None, list[pa.Array] | None]:
+    """Decode the columns of `table.row_key`, reading no further than they reach."""
+    key = table.row_key
+    assert key is not None, f"table {table.name!r} has no key that names its rows"
+    positions = [part.offset for part in key.columns]
+    plan = plan_of(table)
+    for position in positions:
+        if position not in plan.stored:
+            # A key of NULLs would make every row the same row.
+            raise Malformed(
+                f"key column {table.columns[position].name!r} of {table.name!r} is not in its rows",
+                hint="use a primary key of columns that are stored",
+            )
+    images = _Batch(plan, kind, rows, positions, keys_only=True).decode()
+    return images.before, images.after
+
+
+class _Batch:
+    """One call's work: the cells of the wanted columns, and the rows to be read one by one."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kind: MutationType,
+        rows: pa.Array,
+        positions: Sequence[int],
+        *,
+        side: Side = Side.BOTH,
+        keys_only: bool = False,
+    ) -> None:
+        self._plan = plan
+        self._kind = kind
+        self._rows = _checked(rows)
+        self._positions = positions
+        self._keys_only = keys_only
+        self._lanes = Lanes(self._rows)
+        self._count = len(self._rows)
+        self._odd: Mask = np.zeros(self._count, np.bool_)
+        wanted = {p for p in positions if p in plan.stored}
+        self._sides = side.value if kind is MutationType.UPDATE else (True,)
+        self._images: list[Image] = [
+            {p: Cells(self._count) for p in wanted} if asked else {} for asked in self._sides
+        ]
+
+    def decode(self) -> Images:
+        """Return the arrays."""
+        self._walk()
+        by_image = [
+            self._render(image) if asked else None
+            for image, asked in zip(self._images, self._sides, strict=True)
+        ]
+        self._patch(by_image)
+        if self._kind is MutationType.UPDATE:
+            return Images(by_image[0], by_image[1])
+        is_insert = self._kind is MutationType.INSERT
+        return Images(None, by_image[0]) if is_insert else Images(by_image[0], None)
+
+    def _walk(self) -> None:
+        """Fill the cells; rows that fit no order become odd."""
+        rows: Ints | None = None
+        order = self._plan.order(self._kind)
+        for _ in range(ORDERS_MAX):
+            left = self._walk_once(rows, order)
+            if not left.size:
+                return
+            for image in self._images:
+                for cells in image.values():
+                    cells.forget(left)
+            previous, order = order, self._learned(int(left[0]))
+            if left.size < ROWS_WORTH_A_WALK or order in (previous, []):
+                break
+            rows = left
+        self._odd[left] = True
+
+    def _learned(self, row: int) -> list[Step]:
+        """Return the order of a left over row, nothing when the row makes no sense."""
+        is_insert = self._kind is MutationType.INSERT
+        try:
+            sample = self._plan.reader.column_ids(self._rows[row].as_py(), is_insert=is_insert)
+        except Malformed:
+            return []
+        return self._plan.order(self._kind, sample)
+
+    def _walk_once(self, rows: Ints | None, order: list[Step]) -> Ints:
+        """Walk these rows in this order; return the numbers of those that are left over."""
+        walk = Walk(self._lanes, rows)
+        if self._kind is MutationType.INSERT:
+            self._read_handle(walk)
+            if self._keys_only and self._plan.handle is not None:
+                left: Mask = np.zeros(len(walk.at), np.bool_)
+                return self._settle(walk, rows, left)
+            walk.refuse_nothing()
+            walk.skip_empty()
+        else:
+            walk.refuse_nothing()
+        if self._stops_early():
+            return self._settle(walk, rows, self._walk_to_key(walk, order))
+        had = walk.columns(order, self._images[0])
+        if self._kind is MutationType.UPDATE:
+            again = walk.columns(order, self._images[1])
+            different = ~same_columns(had, again, len(walk.at))
+            return self._settle(walk, rows, walk.unfinished() | different)
+        return self._settle(walk, rows, walk.unfinished())
+
+    def _settle(self, walk: Walk, rows: Ints | None, left: Mask) -> Ints:
+        """Note the broken rows as odd; return the numbers of the other left over ones."""
+        left &= ~walk.broken
+        if rows is None:
+            self._odd |= walk.broken
+            return np.flatnonzero(left)
+        self._odd[rows[walk.broken]] = True
+        return rows[left]
+
+    def _stops_early(self) -> bool:
+        """True when a walk may stop behind the last key column of a row.
+
+        Not for an update, whose second image lies behind all columns of the first, and not for
+        an insert with a common handle, whose row may or may not repeat a key column.
+        """
+        in_row = self._kind is MutationType.DELETE or not self._plan.parts
+        return self._keys_only and in_row and self._kind is not MutationType.UPDATE
+
+    def _walk_to_key(self, walk: Walk, order: list[Step]) -> Mask:
+        wanted = set(self._images[0])
+        last = max(i for i, step in enumerate(order) if step.position in wanted)
+        left: Mask = np.zeros(len(walk.at), np.bool_)
+        for step, lane in zip(
+            order, walk.columns(order[: last + 1], self._images[0]), strict=False
+        ):
+            if step.position in wanted and not isinstance(lane, slice):
+                without: Mask = np.ones(len(walk.at), np.bool_)
+                if lane is not None:
+                    without[lane] = False
+                left |= without
+        return left
+
+    def _read_handle(self, walk: Walk) -> None:
+        """Read what stands before an inserted row."""
+        plan, image = self._plan, self._images[0]
+        if not plan.parts:
+            walk.read(
+                values.VARINT_FLAG, image.get(UNKNOWN if plan.handle is None else plan.handle)
+            )
+        for part in plan.parts:
+            if part.length == -1:
+                column = plan.table.columns[part.offset]
+                walk.read(handle_flag(column), image.get(part.offset))
+            else:
+                walk.cut()
+
+    def _render(self, image: Image) -> list[pa.Array]:
+        """Return an array per wanted column, odd rows NULL; rows may become odd by it."""
+        arrays = []
+        for position in self._positions:
+            column = self._plan.table.columns[position]
+            cells = image.get(position)
+            if cells is None:
+                arrays.append(pa.nulls(self._count, arrow_type(column)))
+                continue
+            cells.state[self._odd] = NULL
+            rendered = render(column, cells, self._lanes)
+            array = rendered.array
+            if rendered.bad is not None:
+                self._odd |= rendered.bad
+            arrays.append(self._fill_missing(array, position, cells))
+        return arrays
+
+    def _fill_missing(self, array: pa.Array, position: int, cells: Cells) -> pa.Array:
+        missing = (cells.state == MISSING) & ~self._odd
+        if not missing.any():
+            return array
+        default = self._plan.reader.missing(position)
+        if default is None:
+            return array
+        return pc.if_else(pa.array(missing), pa.scalar(default, array.type), array)
+
+    def _patch(self, by_image: list[list[pa.Array] | None]) -> None:
+        """Read the odd rows one by one and put their values in."""
+        if not self._odd.any():
+            return
+        read = self._row_reader()
+        odd = [read(raw) for raw in self._rows.filter(pa.array(self._odd)).to_pylist()]
+        mask = pa.array(self._odd)
+        for i, arrays in enumerate(by_image):
+            if arrays is None:
+                continue
+            for k, position in enumerate(self._positions):
+                column = pa.array([images[i][position] for images in odd], arrays[k].type)
+                arrays[k] = pc.replace_with_mask(arrays[k], mask, column)
+
+    def _row_reader(self) -> Callable[[bytes], tuple[Row, ...]]:
+        reader = self._plan.reader
+        if self._kind is MutationType.UPDATE:
+            return reader.update
+        one = reader.insert if self._kind is MutationType.INSERT else reader.delete
+        return lambda raw: (one(raw),)
+
+
+def _checked(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the rows as one array; anything but bytes in every row is malformed."""
+    if isinstance(rows, pa.ChunkedArray):
+        rows = rows.combine_chunks()
+    if rows.type not in (pa.binary(), pa.large_binary()) or rows.null_count:
+        raise Malformed(
+            f"rows come as {rows.type} with {rows.null_count} NULLs",
+            hint="hand over a binary array with the bytes of a row in every place",
+        )
+    return rows

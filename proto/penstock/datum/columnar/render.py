@@ -1,0 +1,233 @@
+"""Turns the cells of one column, as a walk left them, into an Arrow array of stored values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.datum import jsonb, values
+from penstock.datum.columnar import digits
+from penstock.datum.columnar.lanes import Ints, Lanes, Mask, Words
+from penstock.datum.columnar.walk import VALUE, Cells
+from penstock.datum.rows import fields, ints
+from penstock.errors import Malformed
+from penstock.schema.model import ColumnInfo, MysqlType
+
+_UNSIGNED_TYPES = frozenset({MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
+_OFFSET_MAX = (1 << 31) - 1
+"""Longer texts take Arrow's large types."""
+
+
+@dataclass(slots=True)
+class Rendered:
+    """An array, NULL wherever there is no value, and the rows whose value is not what it claims."""
+
+    array: pa.Array
+    bad: Mask | None
+
+
+def is_unsigned(column: ColumnInfo) -> bool:
+    """True when the column's stored values are uint64."""
+    return column.tp in _UNSIGNED_TYPES or column.is_unsigned
+
+
+def arrow_type(column: ColumnInfo) -> pa.DataType:
+    """Return the type of the arrays in which a column's stored values come."""
+    if column.tp in ints.INTEGER_BITS or column.tp in _UNSIGNED_TYPES | {MysqlType.YEAR}:
+        return pa.uint64() if is_unsigned(column) else pa.int64()
+    if column.tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return pa.float64()
+    if column.tp in fields.STRING_TYPES and column.is_binary:
+        return pa.binary()
+    return pa.string()
+
+
+def row_flag(column: ColumnInfo) -> int:
+    """Return the flag under which rows hold a column."""
+    tp = column.tp
+    if tp in ints.INTEGER_BITS:
+        return values.UVARINT_FLAG if column.is_unsigned else values.VARINT_FLAG
+    if tp in (MysqlType.YEAR, MysqlType.DURATION):
+        return values.VARINT_FLAG
+    if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return values.FLOAT_FLAG
+    if tp is MysqlType.NEWDECIMAL:
+        return values.DECIMAL_FLAG
+    if tp is MysqlType.JSON:
+        return values.JSON_FLAG
+    if tp in fields.STRING_TYPES:
+        return values.COMPACT_BYTES_FLAG
+    return values.UVARINT_FLAG
+
+
+def handle_flag(column: ColumnInfo) -> int:
+    """Return the flag under which a common handle holds a column."""
+    return values.DURATION_FLAG if column.tp is MysqlType.DURATION else row_flag(column)
+
+
+def render(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
+    """Return a column's cells as an array; every check of the row-wise reader is made here too."""
+    tp = column.tp
+    if tp in ints.INTEGER_BITS or tp in _UNSIGNED_TYPES | {MysqlType.YEAR}:
+        return _render_ints(column, cells)
+    if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return _render_floats(cells)
+    if tp is MysqlType.NEWDECIMAL:
+        return _render_decimals(column, cells, lanes)
+    if tp in fields.TIME_TYPES:
+        return _render_times(column, cells)
+    if tp is MysqlType.DURATION:
+        return _render_durations(column, cells)
+    if tp is MysqlType.JSON:
+        return _render_json(cells, lanes)
+    return _render_strings(column, cells, lanes)
+
+
+def _validity(valid: Mask) -> pa.Buffer | None:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _numbers(tp: pa.DataType, numbers: Any, valid: Mask, bad: Mask | None) -> Rendered:
+    buffers = [_validity(valid), pa.py_buffer(numbers)]
+    return Rendered(pa.Array.from_buffers(tp, len(valid), buffers), bad)
+
+
+def _render_ints(column: ColumnInfo, cells: Cells) -> Rendered:
+    valid = cells.state == VALUE
+    low, high = ints.integer_range(column)
+    if is_unsigned(column):
+        bad = None if high >= values.UINT64_MAX else valid & (cells.raw > np.uint64(high))
+        return _numbers(pa.uint64(), cells.raw, valid, bad)
+    signed = cells.raw.view(np.int64)
+    bad = None
+    if high < values.INT64_MAX:
+        bad = valid & ((signed < low) | (signed > high))
+    return _numbers(pa.int64(), signed, valid, bad)
+
+
+def _render_floats(cells: Cells) -> Rendered:
+    valid = cells.state == VALUE
+    positive = cells.raw >= np.uint64(1 << 63)
+    bits = np.where(positive, cells.raw ^ np.uint64(1 << 63), ~cells.raw)
+    numbers = bits.view(np.float64)
+    return _numbers(pa.float64(), numbers, valid, valid & ~np.isfinite(numbers))
+
+
+def _render_times(column: ColumnInfo, cells: Cells) -> Rendered:
+    valid = cells.state == VALUE
+    packed = cells.raw if valid.all() else np.where(valid, cells.raw, np.uint64(0))
+    is_date = column.tp is MysqlType.DATE
+    fsp = fields.fraction_digits(column)
+    matrix, bad = digits.datetime_matrix(packed, fsp, is_date=is_date)
+    count, width = matrix.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    buffers = [_validity(valid), pa.py_buffer(offsets), pa.py_buffer(matrix)]
+    return Rendered(pa.Array.from_buffers(pa.string(), count, buffers), bad & valid)
+
+
+def _render_durations(column: ColumnInfo, cells: Cells) -> Rendered:
+    valid = cells.state == VALUE
+    nanos = np.where(valid, cells.raw, np.uint64(0)).view(np.int64)
+    matrix, start, bad = digits.duration_matrix(nanos, fields.fraction_digits(column))
+    return Rendered(_matrix_texts(matrix, start, valid, valid), bad & valid)
+
+
+def _matrix_texts(matrix: digits.Matrix, start: Ints, rows: Mask, valid: Mask) -> pa.Array:
+    """Return the ends of the matrix's rows as texts; `rows` says which lanes have a matrix row."""
+    width = matrix.shape[1]
+    if len(matrix) == len(valid):
+        base = np.arange(len(matrix), dtype=np.int64) * width
+        return _slices(matrix.reshape(-1), base + start, base + width, valid, pa.string())
+    base = (np.cumsum(rows) - rows) * width
+    end = base + rows * width
+    base[rows] += start
+    return _slices(matrix.reshape(-1), base, end, valid, pa.string())
+
+
+def _render_decimals(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
+    scale = fields.decimal_size(column)[1]
+    valid = cells.state == VALUE
+    at = cells.raw.view(np.int64)
+    if not valid.all():
+        at = at[valid]
+    if not at.size:
+        return Rendered(pa.nulls(len(valid), pa.string()), None)
+    sizes = lanes.bytes[at].astype(np.int64) << 8 | lanes.bytes[at + 1]
+    usual = int(sizes[0])
+    bad: Mask = np.zeros(len(valid), np.bool_)
+    if not (sizes == usual).all():
+        usual = int(np.bincount(sizes).argmax())
+        bad[valid] = sizes != usual
+        at = at[sizes == usual]
+    rows = valid & ~bad
+    if usual & 0xFF > scale:
+        return Rendered(pa.nulls(len(valid), pa.string()), valid)
+    matrix, start, wrong = digits.decimal_matrix(lanes, at + 2, divmod(usual, 256), scale)
+    bad[rows] = wrong
+    return Rendered(_matrix_texts(matrix, start, rows, rows), bad)
+
+
+def _render_strings(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
+    array = _lane_slices(cells, lanes, cells.state == VALUE)
+    if column.is_binary:
+        return Rendered(array, None)
+    large = array.type == pa.large_binary()
+    text = pa.large_string() if large else pa.string()
+    try:
+        return Rendered(array.cast(text), None)
+    except pa.ArrowInvalid:
+        # Arrow does not say which text is not UTF-8, so they are tried one by one.
+        bad = np.fromiter((not _is_text(raw.as_py()) for raw in array), np.bool_, len(array))
+        array = _lane_slices(cells, lanes, (cells.state == VALUE) & ~bad)
+        return Rendered(array.cast(text), bad)
+
+
+def _is_text(raw: bytes | None) -> bool:
+    try:
+        return raw is None or bool(raw.decode()) or True
+    except UnicodeDecodeError:
+        return False
+
+
+def _lane_slices(cells: Cells, lanes: Lanes, valid: Mask) -> pa.Array:
+    start, size = cells.raw.view(np.int64), cells.size
+    if not valid.all():
+        start = np.where(valid, start, lanes.start)
+        size = np.where(valid, size, 0)
+    return _slices(lanes.bytes, start, start + size, valid, pa.binary())
+
+
+def _slices(data: digits.Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) -> pa.Array:
+    """Return data[start:end] of every row, copied together; rows lie one behind the other."""
+    count = len(valid)
+    large = data.size > _OFFSET_MAX
+    if large:
+        tp = pa.large_binary() if tp == pa.binary() else pa.large_string()
+    # Wanted slices and the gaps between them make one array; taking every other entry of it is
+    # a plain copy of the bytes inside Arrow.
+    offsets = np.empty(2 * count + 1, np.int64 if large else np.int32)
+    offsets[0:-1:2], offsets[1:-1:2], offsets[-1] = start, end, end[-1] if count else 0
+    both = pa.Array.from_buffers(tp, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    kept = both.take(pa.array(np.arange(0, 2 * count, 2)))
+    validity = _validity(valid)
+    if validity is None:
+        return kept
+    return pa.Array.from_buffers(tp, count, [validity, *kept.buffers()[1:]])
+
+
+def _render_json(cells: Cells, lanes: Lanes) -> Rendered:
+    valid = cells.state == VALUE
+    bad: Mask = np.zeros(len(valid), np.bool_)
+    texts: list[str | None] = [None] * len(valid)
+    starts: Words = cells.raw
+    for row in np.flatnonzero(valid).tolist():
+        start = int(starts[row])
+        raw = lanes.bytes[start : start + int(cells.size[row])].tobytes()
+        try:
+            texts[row] = jsonb.read_text(raw, 0)[0]
+        except Malformed:
+            bad[row] = True
+    return Rendered(pa.array(texts, pa.string()), bad)

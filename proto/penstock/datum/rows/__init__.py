@@ -1,0 +1,1 @@
+"""Rows one at a time, with one compiled function for each column."""

@@ -1,0 +1,111 @@
+"""Knows what a column reads as when a row was written without it.
+
+A row that is older than a column does not hold it; such a row reads as the column's origin default.
+Without one the column is NULL, and where NULL is refused, the zero value of its type.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from penstock.datum.rows import fields, ints
+from penstock.datum.times import fraction_text
+from penstock.errors import Malformed
+from penstock.schema.model import ColumnInfo, MysqlType
+
+_BIT_TEXT = re.compile(r"b'([01]+)'|0b([01]+)")
+_HEX_TEXT = re.compile(r"x'([0-9a-f]+)'|0x([0-9a-f]+)", re.IGNORECASE)
+
+
+def missing_datum(column: ColumnInfo) -> bytes | None:
+    """Return the datum that stands for `column` in a row that does not hold it; None is NULL."""
+    if column.origin_default is not None:
+        return fields.compile_field(column).encode(_parsed(column, column.origin_default))
+    if not column.is_not_null or column.is_generated:
+        return None
+    return fields.compile_field(column).encode(zero_value(column))
+
+
+def parse_default(column: ColumnInfo, text: str) -> object:
+    """Read the text in which a schema keeps a default; raises `Malformed` if it does not fit."""
+    field = fields.compile_field(column)
+    return field.decode(field.encode(_parsed(column, text)), 0)[0]
+
+
+def _parsed(column: ColumnInfo, text: str) -> object:
+    if column.tp is MysqlType.BIT:
+        return _parse_bits(column, text)
+    if column.tp in ints.INTEGER_BITS or column.tp is MysqlType.YEAR:
+        return _parse_int(column, text)
+    if column.tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return _parse_float(column, text)
+    return text
+
+
+def _parse_int(column: ColumnInfo, text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        pass
+    try:
+        # MySQL accepts DEFAULT 1.0 for an integer.
+        number = Decimal(text.strip())
+        if number == int(number):
+            return int(number)
+    except (ArithmeticError, ValueError):
+        pass
+    if text.lower() in ("true", "false"):
+        return int(text.lower() == "true")
+    raise _bad_default(column, text)
+
+
+def _parse_float(column: ColumnInfo, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _bad_default(column, text) from None
+
+
+def _parse_bits(column: ColumnInfo, text: str) -> int:
+    if match := _BIT_TEXT.fullmatch(text):
+        return int(match[1] or match[2], 2)
+    if match := _HEX_TEXT.fullmatch(text):
+        return int(match[1] or match[2], 16)
+    return _parse_int(column, text)
+
+
+def _bad_default(column: ColumnInfo, text: str) -> Malformed:
+    return Malformed(
+        f"the default {text!r} of column {column.name!r} is not a {column.tp.name}",
+        hint="set a literal as the column's default",
+    )
+
+
+def zero_value(column: ColumnInfo) -> object:
+    """Return what a NOT NULL column without a default takes: 0, "", an ENUM's first member."""
+    tp = column.tp
+    if tp in fields.STRING_TYPES:
+        return _zero_string(column)
+    if tp is MysqlType.ENUM:
+        return column.elems[0] if column.elems else ""
+    if tp is MysqlType.SET:
+        return ""
+    if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        return 0.0
+    if tp is MysqlType.NEWDECIMAL:
+        return Decimal(0).scaleb(-fields.decimal_size(column)[1])
+    if tp is MysqlType.JSON:
+        return "null"
+    if tp is MysqlType.DATE:
+        return "0000-00-00"
+    fraction = fraction_text(0, fields.fraction_digits(column)) if column.decimal <= 6 else ""
+    if tp in fields.TIME_TYPES:
+        return "0000-00-00 00:00:00" + fraction
+    return "00:00:00" + fraction if tp is MysqlType.DURATION else 0
+
+
+def _zero_string(column: ColumnInfo) -> object:
+    if not column.is_binary:
+        return ""
+    return bytes(max(column.flen, 0)) if column.tp is MysqlType.STRING else b""

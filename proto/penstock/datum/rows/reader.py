@@ -1,0 +1,249 @@
+"""Reads row bytes row by row, with one compiled function per column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.datum import values
+from penstock.datum.rows import defaults, ints
+from penstock.datum.rows.field import Decode, Field
+from penstock.datum.rows.layout import (
+    EMPTY_ROW,
+    ROW_ID,
+    Row,
+    Stored,
+    handle_parts,
+    handle_position,
+    stored_columns,
+)
+from penstock.datum.skip import cut_one
+from penstock.datum.values import damaged
+from penstock.errors import Malformed
+from penstock.schema.model import TableInfo
+
+_ABSENT = object()
+
+
+class RowReader:
+    """Reads rows with a function per column; `RowCodec` decodes values, `columnar` stored ones."""
+
+    def __init__(self, table: TableInfo, read: Callable[[Field], Decode]) -> None:
+        self._table = table
+        self._width = len(table.columns)
+        stored = stored_columns(table)
+        self._by_id = {s.column.id: (s.position, read(s.field)) for s in stored}
+        self._missing = {s.position: _missing_reader(s, read) for s in stored}
+        self._handle = handle_position(table)
+        self._handle_range = (0, 0)
+        self._handle_mask = 0
+        if self._handle is not None:
+            column = table.columns[self._handle]
+            self._handle_range = ints.integer_range(column)
+            self._handle_mask = values.UINT64_MAX if column.is_unsigned else -1
+        by_position = {s.position: s for s in stored}
+        self._handle_parts = [
+            (part.offset, read(by_position[part.offset].field), part.length == -1)
+            for part in handle_parts(table)
+        ]
+        self._steps = [(s.header, s.position, read(s.field)) for s in stored]
+        if self._handle is None and not self._handle_parts:
+            # The row id goes to a place behind the row, and is cut off with it.
+            self._steps.append((values.int_datum(ROW_ID), self._width, ints.read_int))
+        self._insert_steps = [step for step in self._steps if step[1] != self._handle]
+
+    def insert(self, data: bytes) -> Row:
+        """Read the bytes of an inserted row."""
+        try:
+            found, at = self._read_handle(data)
+            if quick := self._quick(data, at, self._insert_steps, found):
+                row, at, _ = quick
+                if at == len(data):
+                    return row
+            return self._insert_in_any_order(data)
+        except Malformed as problem:
+            raise self._in_table(problem) from None
+
+    def update(self, data: bytes) -> tuple[Row, Row]:
+        """Read the bytes of an updated row: the row before and the row after."""
+        try:
+            if before := self._quick(data, 0, self._steps, {}):
+                after = self._quick(data, before[1], self._steps, {})
+                if after and after[1] == len(data) and before[2] == after[2]:
+                    return before[0], after[0]
+            return self._update_in_any_order(data)
+        except Malformed as problem:
+            raise self._in_table(problem) from None
+
+    def delete(self, data: bytes) -> Row:
+        """Read the bytes of a deleted row."""
+        try:
+            if quick := self._quick(data, 0, self._steps, {}):
+                row, at, _ = quick
+                if at == len(data):
+                    return row
+            return self._delete_in_any_order(data)
+        except Malformed as problem:
+            raise self._in_table(problem) from None
+
+    def _quick(
+        self,
+        data: bytes,
+        at: int,
+        steps: list[tuple[bytes, int, Decode]],
+        found: dict[int, object],
+    ) -> tuple[Row, int, list[int]] | None:
+        """Read one row whose columns come in the usual order, None if anything is unusual.
+
+        Returns the row, what follows, and which columns it did not hold; `found` has the values of
+        the handle. The slow way then finds out whether the row is unusual or malformed.
+        """
+        row: list[object] = [None] * (self._width + 1)
+        for position, value in found.items():
+            row[position] = value
+        absent: list[int] = []
+        start = at
+        try:
+            for header, position, decode in steps:
+                if not data.startswith(header, at):
+                    absent.append(position)
+                    continue
+                at += len(header)
+                if data[at]:
+                    row[position], at = decode(data, at)
+                else:
+                    row[position] = None
+                    at += 1
+        except (Malformed, IndexError):
+            return None
+        if at == start:
+            return None
+        for position in absent:
+            if position not in found and position < self._width:
+                row[position] = self._missing[position]()
+        del row[self._width]
+        return tuple(row), at, absent
+
+    def _insert_in_any_order(self, data: bytes) -> Row:
+        found, at = self._read_handle(data)
+        seen = dict(found)
+        self._read_rows(data, at, seen, None)
+        if self._handle is not None:
+            seen[self._handle] = found[self._handle]
+        return self._complete(seen)
+
+    def _update_in_any_order(self, data: bytes) -> tuple[Row, Row]:
+        before: dict[int, object] = {}
+        after: dict[int, object] = {}
+        self._read_rows(data, 0, before, after)
+        return self._complete(before), self._complete(after)
+
+    def _delete_in_any_order(self, data: bytes) -> Row:
+        seen: dict[int, object] = {}
+        self._read_rows(data, 0, seen, None)
+        return self._complete(seen)
+
+    def missing(self, position: int) -> object:
+        """Return what a column reads as in a row that does not hold it."""
+        return self._missing[position]()
+
+    def column_ids(self, data: bytes, *, is_insert: bool) -> list[int]:
+        """Return the ids of a row's columns as they come, an update's twice, values unread."""
+        at = self._read_handle(data)[1] if is_insert else 0
+        found: list[int] = []
+        while at < len(data):
+            column_id, at = _read_id(data, at)
+            found.append(column_id)
+            at = cut_one(data, at)
+        return found
+
+    def _in_table(self, problem: Malformed) -> Malformed:
+        return Malformed(f"table {self._table.name!r}: {problem.problem}", hint=problem.hint)
+
+    def _read_handle(self, data: bytes) -> tuple[dict[int, object], int]:
+        found: dict[int, object] = {}
+        if not self._handle_parts:
+            number, at = ints.read_int(data, 0)
+            if self._handle is not None:
+                found[self._handle] = self._handle_value(number)
+            return found, at
+        at = 0
+        for position, decode, whole in self._handle_parts:
+            if whole:
+                found[position], at = decode(data, at)
+            else:
+                at = cut_one(data, at)
+        return found, at
+
+    def _handle_value(self, number: int) -> int:
+        number &= self._handle_mask
+        low, high = self._handle_range
+        if not low <= number <= high:
+            raise damaged(f"the handle {number} is not in {low}..{high}")
+        return number
+
+    def _read_rows(
+        self, data: bytes, at: int, first: dict[int, object], second: dict[int, object] | None
+    ) -> None:
+        """Read (id, value) pairs to the end; an id's second value goes to `second`."""
+        end = len(data)
+        ids: set[int] = set()
+        ids_again: set[int] = set()
+        by_id = self._by_id
+        if at == end:
+            raise damaged("the row is missing")
+        empty = EMPTY_ROW if second is None else EMPTY_ROW * 2
+        if end - at == len(empty) and data[at:] == empty:
+            return
+        while at < end:
+            column_id, at = _read_id(data, at)
+            target = first
+            if column_id in ids:
+                if second is None or column_id in ids_again:
+                    raise damaged(f"column id {column_id} comes too often")
+                target = second
+                ids_again.add(column_id)
+            ids.add(column_id)
+            known = by_id.get(column_id)
+            if known is None:
+                at = cut_one(data, at)
+            elif at < end and data[at] == 0:
+                target[known[0]] = None
+                at += 1
+            else:
+                target[known[0]], at = self._read_value(known, data, at)
+        if second is not None and ids != ids_again:
+            raise damaged("an update's row before and row after have different columns")
+
+    def _read_value(self, known: tuple[int, Decode], data: bytes, at: int) -> tuple[object, int]:
+        position, decode = known
+        try:
+            return decode(data, at)
+        except Malformed as problem:
+            name = self._table.columns[position].name
+            raise damaged(f"column {name!r}: {problem.problem}") from None
+
+    def _complete(self, seen: dict[int, object]) -> Row:
+        row: list[object] = [None] * self._width
+        for position, missing in self._missing.items():
+            value = seen.get(position, _ABSENT)
+            row[position] = missing() if value is _ABSENT else value
+        return tuple(row)
+
+
+def _read_id(data: bytes, at: int) -> tuple[int, int]:
+    flag = values.flag_at(data, at)
+    if flag != values.VARINT_FLAG:
+        raise damaged(f"flag {flag} at byte {at} where a column id begins")
+    return values.read_varint(data, at + 1)
+
+
+def _missing_reader(stored: Stored, read: Callable[[Field], Decode]) -> Callable[[], object]:
+    """Return what reads a missing column; so a bad default harms only rows that need it."""
+    if stored.omits_null:
+        return lambda: None
+
+    def missing() -> object:
+        datum = defaults.missing_datum(stored.column)
+        return None if datum is None else read(stored.field)(datum, 0)[0]
+
+    return missing

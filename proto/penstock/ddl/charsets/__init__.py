@@ -1,0 +1,1 @@
+"""Character sets and collations: names, ids, and text to bytes."""

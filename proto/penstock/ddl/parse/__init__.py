@@ -1,0 +1,1 @@
+"""Text into statements; what is not understood to the last word is refused."""

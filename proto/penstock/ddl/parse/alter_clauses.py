@@ -1,0 +1,353 @@
+"""The operations of ALTER TABLE.
+
+Followed: every operation on columns, keys, defaults, names, comments, character sets and partitions
+(`partition_clauses`). Passed on but not tracked: foreign keys, CHECKs, storage options,
+ENABLE/DISABLE KEYS, FORCE, ORDER BY. Refused: tablespace operations, which make rows come or
+go without a row change in the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.ddl.parse import versioning
+from penstock.ddl.parse.column_clauses import read_column, read_option, read_place, take_charset
+from penstock.ddl.parse.cursor import Cursor
+from penstock.ddl.parse.key_clauses import at_key, read_key
+from penstock.ddl.parse.partition_clauses import (
+    is_partition_operation,
+    partition_by,
+    partition_operation,
+)
+from penstock.ddl.syntax.elements import Charset, ColumnDef, Edit, Flavor, ForeignEdit, TableOptions
+from penstock.ddl.syntax.operations import (
+    AddColumns,
+    AddKey,
+    AddPeriod,
+    ChangeColumn,
+    Convert,
+    DropColumn,
+    DropKey,
+    DropPrimary,
+    Operation,
+    Part,
+    PartitionBy,
+    Partitions,
+    RenameColumn,
+    RenameKey,
+    RenameTo,
+    SetDefault,
+    SetOptions,
+    Untracked,
+    Versioning,
+)
+from penstock.ddl.syntax.statements import AlterTable
+
+
+def alter_table(cur: Cursor) -> AlterTable:
+    """Read what follows ALTER TABLE."""
+    absent = cur.if_exists()
+    ref = cur.table_ref()
+    cur.waits()
+    cur.period = versioning.named_period(cur)
+    parts: list[Part] = []
+    while not cur.at_end():
+        if cur.is_word("PARTITION", "BY"):
+            start = cur.token.start
+            is_by_time = versioning.take_partitions(cur, "REMOVE PARTITIONING")
+            operation = PartitionBy(()) if is_by_time else partition_by(cur)
+            parts.append(Part(operation, start, cur.last_end))
+            break
+        parts += _grouped(cur) or [_part(cur)]
+        if not cur.take_sign(","):
+            # Table options and what is about partitioning may follow without commas.
+            last = cur.is_word("PARTITION", "BY") or cur.is_word("REMOVE", "PARTITIONING")
+            if not last and not isinstance(parts[-1].operation, SetOptions):
+                break
+        elif cur.at_end():
+            cur.fail("an operation")
+    if len(parts) > 1 and any(isinstance(p.operation, Partitions) for p in parts):
+        cur.refuse("partition operations among others", "use two statements, as MySQL wants it")
+    return AlterTable(ref=ref, parts=tuple(parts), if_exists=absent)
+
+
+def _part(cur: Cursor) -> Part:
+    start, edits, foreign = cur.token.start, len(cur.edits), len(cur.foreign)
+    operation = versioning.take_operation(cur) or _period(cur) or _operation(cur)
+    is_dropped = isinstance(operation, Versioning)
+    if versioning.is_of_period(cur, operation):
+        operation, is_dropped = Untracked(tuning=True), True
+    if is_dropped:
+        del cur.edits[edits:], cur.foreign[foreign:]
+        cur.drop_text(start)
+    return Part(operation, start, cur.last_end)
+
+
+def _grouped(cur: Cursor) -> list[Part]:
+    """Read ADD (column, key, …) as operations of their own, and write it so; else nothing.
+
+    Columns alone stay one operation, unless some of them may be there already.
+    """
+    begun, opened = cur.at, cur.token.start
+    _ = cur.take("ADD") and cur.take("COLUMN")
+    absent = cur.at > begun and cur.take("IF", "NOT", "EXISTS")
+    if cur.at == begun or not cur.take_sign("(") or not (absent or _has_key(cur)):
+        cur.at = begun
+        return []
+    cur.edits.append(Edit(opened, cur.last_end, "ADD "))
+    parts: list[Part] = []
+    while not parts or cur.take_sign(","):
+        start = cur.token.start
+        if parts:
+            cur.edits.append(Edit(start, start, "ADD "))
+        if at_key(cur):
+            operation = _added_key(cur, start)
+        else:
+            operation = AddColumns((replace(read_column(cur), if_not_exists=absent),))
+        if versioning.is_of_period(cur, operation):
+            cur.refuse("ADD (…) with ROW START or ROW END and keys", "add them one by one")
+        parts.append(Part(operation, start if parts else opened, cur.last_end))
+    closed = cur.token.start
+    cur.expect_sign(")")
+    cur.edits.append(Edit(closed, cur.last_end, ""))
+    return parts
+
+
+def _has_key(cur: Cursor) -> bool:
+    """Tell whether a key stands in the parentheses that are open; the cursor stays."""
+    begun, depth, found = cur.at, 0, at_key(cur)
+    while depth >= 0 and not cur.at_end() and not found:
+        depth += cur.is_sign("(") - cur.is_sign(")")
+        is_next = depth == 0 and cur.is_sign(",")
+        cur.next()
+        found = is_next and at_key(cur)
+    cur.at = begun
+    return found
+
+
+def _period(cur: Cursor) -> Operation | None:
+    """Read ADD or DROP PERIOD FOR a name of one's own, which only MariaDB has."""
+    begun, start = cur.at, cur.token.start
+    verb = cur.take_any("ADD", "DROP")
+    if not verb or not cur.take("PERIOD"):
+        cur.at = begun
+        return None
+    _ = cur.take("IF", "NOT", "EXISTS") or cur.take("IF", "EXISTS")
+    if not cur.take("FOR"):
+        cur.at = begun
+        return None
+    cur.name()
+    columns = cur.names() if verb == "ADD" else ()
+    cur.lacks(Flavor.MYSQL, start, "PERIOD FOR")
+    return AddPeriod(columns) if columns else Untracked()
+
+
+def _added_key(cur: Cursor, start: int) -> Operation:
+    key = read_key(cur)
+    if key.is_over_expression or key.is_remark:
+        what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
+        cur.lacks(Flavor.MARIADB, start, what)
+    return Untracked() if key.is_check else AddKey(key)
+
+
+def _operation(cur: Cursor) -> Operation:
+    readers = {
+        "ADD": _add,
+        "DROP": _drop,
+        "MODIFY": _modify,
+        "CHANGE": _change,
+        "RENAME": _rename,
+        "ALTER": _alter,
+        "CONVERT": _convert,
+    }
+    if is_partition_operation(cur):
+        return partition_operation(cur)
+    reader = readers.get(cur.token.upper)
+    if reader is not None:
+        cur.next()
+        return reader(cur)
+    return _quiet(cur) or _options(cur)
+
+
+def _add(cur: Cursor) -> Operation:
+    start = cur.source.tokens[cur.at - 1].start
+    if at_key(cur):
+        return _added_key(cur, start)
+    cur.take("COLUMN")
+    absent = cur.if_not_exists()
+    if not cur.is_sign("("):
+        column = read_place(cur, read_column(cur))
+        return AddColumns((replace(column, if_not_exists=absent),))
+    cur.expect_sign("(")
+    columns: list[ColumnDef] = []
+    while not columns or cur.take_sign(","):
+        columns.append(read_column(cur))
+    cur.expect_sign(")")
+    return AddColumns(tuple(columns))
+
+
+def _drop(cur: Cursor) -> Operation:
+    start = cur.token.start
+    if cur.take("CONSTRAINT", "PRIMARY", "KEY"):  # MariaDB's.
+        cur.edits.append(Edit(start, cur.last_end, "PRIMARY KEY"))
+        return DropPrimary()
+    if cur.take("PRIMARY", "KEY"):
+        return DropPrimary()
+    if cur.take("FOREIGN", "KEY"):
+        cur.kept_if("IF", "EXISTS")
+        cur.name()
+        return Untracked()
+    if cur.take("CHECK"):
+        # MariaDB and MySQL agree on DROP CONSTRAINT only.
+        cur.edits.append(Edit(start, cur.last_end, "CONSTRAINT"))
+        _constraint_if_exists(cur)
+        cur.name()
+        return Untracked()
+    if cur.take("CONSTRAINT"):
+        absent = _constraint_if_exists(cur)
+        return DropKey(cur.name(), if_exists=absent, lenient=True)
+    if cur.take_any("INDEX", "KEY"):
+        absent = cur.if_exists()
+        name = cur.name()
+        return DropPrimary() if name.upper() == "PRIMARY" else DropKey(name, if_exists=absent)
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    name = cur.column_name()
+    start = cur.token.start
+    if cur.take_any("RESTRICT", "CASCADE"):
+        cur.drop_text(start)
+    return DropColumn(name, if_exists=absent)
+
+
+def _constraint_if_exists(cur: Cursor) -> bool:
+    """Move past IF EXISTS before a constraint, which a MariaDB may not have: see `foreign`."""
+    if cur.kept_if("IF", "EXISTS"):
+        return True
+    at = cur.token.start
+    cur.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(at, at, "IF EXISTS "), ""))
+    return False
+
+
+def _modify(cur: Cursor) -> Operation:
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    column = read_place(cur, read_column(cur))
+    return ChangeColumn(column.name, column, if_exists=absent)
+
+
+def _change(cur: Cursor) -> Operation:
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    old = cur.column_name()
+    return ChangeColumn(old, read_place(cur, read_column(cur)), if_exists=absent)
+
+
+def _rename(cur: Cursor) -> Operation:
+    if cur.take("COLUMN"):
+        absent = cur.if_exists()
+        old = cur.column_name()
+        cur.expect("TO")
+        return RenameColumn(old, cur.column_name(), if_exists=absent)
+    if cur.take_any("INDEX", "KEY"):
+        absent = cur.if_exists()
+        old = cur.name()
+        cur.expect("TO")
+        return RenameKey(old, cur.name(), if_exists=absent)
+    if not cur.take_any("TO", "AS"):
+        cur.take_sign("=")
+    return RenameTo(cur.table_ref())
+
+
+def _alter(cur: Cursor) -> Operation:
+    start = cur.source.tokens[cur.at - 1].start
+    if cur.take_any("INDEX", "KEY"):
+        cur.name()
+        if not cur.take_any("VISIBLE", "INVISIBLE") and not cur.take("NOT", "IGNORED"):
+            cur.expect("IGNORED")
+        # Whether an optimizer may use an index is each server's own affair.
+        cur.drop_text(start)
+        return Untracked(tuning=True)
+    if cur.take_any("CHECK", "CONSTRAINT"):
+        cur.name()
+        cur.take("NOT")
+        cur.expect("ENFORCED")
+        cur.lacks(Flavor.MARIADB, start, "ALTER CHECK … ENFORCED")
+        return Untracked()
+    cur.take("COLUMN")
+    absent = cur.if_exists()
+    name = cur.column_name()
+    if cur.take("DROP", "DEFAULT"):
+        return SetDefault(name, None, if_exists=absent)
+    cur.expect("SET")
+    if cur.take_any("VISIBLE", "INVISIBLE"):
+        # What SELECT * shows: no row depends on it.
+        cur.lacks(Flavor.MARIADB, start, "ALTER COLUMN … SET VISIBLE")
+        return Untracked()
+    cur.expect("DEFAULT")
+    return SetDefault(name, cur.value(), if_exists=absent)
+
+
+def _convert(cur: Cursor) -> Operation:
+    cur.expect("TO")
+    if not take_charset(cur):
+        cur.fail("CHARACTER SET")
+    start = cur.token.start
+    if cur.take("DEFAULT"):
+        charset = Charset(is_default=True, end=cur.last_end)
+    else:
+        charset = Charset(charset=cur.next().text.lower(), end=cur.last_end)
+    if cur.take("COLLATE"):
+        cur.take_sign("=")
+        collate = None if cur.take("DEFAULT") else cur.next().text.lower()
+        is_default = collate is None
+        charset = replace(charset, collate=collate, collate_is_default=is_default, end=cur.last_end)
+    return Convert(charset, start)
+
+
+def _options(cur: Cursor) -> Operation:
+    first = read_option(cur, TableOptions())
+    if first is None:
+        cur.fail("an operation of ALTER TABLE")
+    options = first
+    while not cur.at_end() and (more := read_option(cur, options)) is not None:
+        options = more
+    return SetOptions(options)
+
+
+def _quiet(cur: Cursor) -> Operation | None:
+    """Read what says how to alter, or alters nothing that is tracked."""
+    if _tuning(cur):
+        return Untracked(tuning=True)
+    if cur.take("FORCE") or cur.take("ENABLE", "KEYS") or cur.take("DISABLE", "KEYS"):
+        return Untracked()
+    if cur.take("ORDER", "BY"):
+        while not cur.at_end():
+            cur.column_name()
+            cur.take_any("ASC", "DESC")
+            if not cur.take_sign(","):
+                break
+        return Untracked()
+    start = cur.token.start
+    if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
+        cur.drop_text(start)
+        return Untracked(tuning=True)
+    if cur.is_word("DISCARD") or cur.is_word("IMPORT"):
+        cur.refuse("tablespace operations", "rows would come or go without a binlog")
+    return None
+
+
+def _tuning(cur: Cursor) -> bool:
+    """Move past ALGORITHM or LOCK, and leave it out: a downstream may not have that way."""
+    start = cur.token.start
+    if not cur.take_any("ALGORITHM", "LOCK"):
+        return False
+    cur.take_sign("=")
+    cur.next()
+    cur.drop_text(start)
+    return True
+
+
+def tuning_options(cur: Cursor) -> None:
+    """Move past ALGORITHM and LOCK after CREATE INDEX and DROP INDEX."""
+    while _tuning(cur):
+        pass

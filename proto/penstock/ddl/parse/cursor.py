@@ -1,0 +1,407 @@
+"""A place in the tokens of a statement, and the questions a parser asks there.
+
+The cursor also gathers `edits`: what must read otherwise downstream, whatever the catalog says; and
+`refs`: every name of a table or database, where it stands.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from penstock.ddl.charsets.encodings import charset_named, literal_in
+from penstock.ddl.syntax.elements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
+from penstock.ddl.syntax.lexer import Kind, Source, Token, quote_text
+from penstock.ddl.syntax.reserved_words import RESERVED
+from penstock.errors import NeedsOperator
+
+NAME_CHARS_MAX = 64
+COMMENT_MAX, TABLE_COMMENT_MAX = 1024, 2048
+"""Characters; a server whose sql_mode is lax cuts what is longer, any other refuses it."""
+_RAW = {Kind.HEX: ValueKind.HEX, Kind.BITS: ValueKind.BITS}
+_NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
+_BARE_CALLS = (
+    "CURRENT_USER", "CURRENT_ROLE", "CURRENT_DATE", "CURRENT_TIME", "UTC_DATE", "UTC_TIME",
+    "UTC_TIMESTAMP",
+)  # fmt: skip
+_SEQUENCE_CALLS = ("NEXTVAL", "LASTVAL", "SETVAL")
+
+
+class Cursor:
+    """Walks over the tokens of one source, forwards only."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.at = 0
+        self.edits: list[Edit] = []
+        self.foreign: list[ForeignEdit] = []
+        self.refs: list[TableRef] = []
+        self.statement_start = 0
+        self.period: tuple[str, ...] = ()
+        """The columns of SYSTEM_TIME that the statement names, start and end, in lower case."""
+
+    @property
+    def token(self) -> Token:
+        """The token under the cursor."""
+        return self.source.tokens[self.at]
+
+    @property
+    def last_end(self) -> int:
+        """The place where the token before the cursor ends."""
+        return self.source.tokens[self.at - 1].end if self.at else 0
+
+    def peek(self, ahead: int = 1) -> Token:
+        """Return a token further on, END beyond the last."""
+        return self.source.tokens[min(self.at + ahead, len(self.source.tokens) - 1)]
+
+    def next(self) -> Token:
+        """Return the token under the cursor and move on."""
+        token = self.token
+        if token.kind is not Kind.END:
+            self.at += 1
+        return token
+
+    def fail(self, wanted: str = "") -> NoReturn:
+        """Raise NeedsOperator naming the text under the cursor."""
+        near = self.source.text[self.token.start : self.token.start + 40] or "its end"
+        what = f", {wanted} is missing" if wanted else ""
+        raise NeedsOperator(
+            f"cannot read the DDL near {near!r}{what}",
+            hint="check the statement; the docstring of penstock.ddl says what can be followed",
+        )
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        """Raise NeedsOperator for something understood but not supported."""
+        raise NeedsOperator(f"Penstock does not support {what}", hint=hint)
+
+    def is_word(self, *words: str) -> bool:
+        """Return whether bare words stand here, in this order."""
+        return all(self.peek(i).upper == word for i, word in enumerate(words))
+
+    def take(self, *words: str) -> bool:
+        """Move past these bare words if they stand here."""
+        if not self.is_word(*words):
+            return False
+        self.at += len(words)
+        return True
+
+    def take_any(self, *words: str) -> str:
+        """Move past one of several words and return it, "" if none stands here."""
+        if self.token.upper and self.token.upper in words:
+            return self.next().upper
+        return ""
+
+    def expect(self, *words: str) -> None:
+        """Move past these words or fail."""
+        if not self.take(*words):
+            self.fail(" ".join(words))
+
+    def is_sign(self, sign: str) -> bool:
+        """Return whether a punctuation character stands here."""
+        return self.token.kind is Kind.SIGN and self.token.text == sign
+
+    def take_sign(self, sign: str) -> bool:
+        """Move past a punctuation character if it stands here."""
+        if not self.is_sign(sign):
+            return False
+        self.at += 1
+        return True
+
+    def expect_sign(self, sign: str) -> None:
+        """Move past a punctuation character or fail."""
+        if not self.take_sign(sign):
+            self.fail(repr(sign))
+
+    def at_end(self) -> bool:
+        """Return whether the statement ends here."""
+        return self.token.kind is Kind.END or self.is_sign(";")
+
+    def name(self, *, follows_dot: bool = False) -> str:
+        """Read an identifier; reserved words must be quoted, but for those that follow a dot."""
+        token = self.token
+        is_reserved = token.upper in RESERVED and not follows_dot
+        if token.kind is Kind.WORD and (is_reserved or token.text.isdigit()):
+            self.fail("a name (reserved words need backticks)")
+        if token.kind not in (Kind.WORD, Kind.QUOTED):
+            self.fail("a name")
+        if not token.text or len(token.text) > NAME_CHARS_MAX or token.text.endswith(" "):
+            raise NeedsOperator(
+                f"{token.text!r} is no valid name",
+                hint=f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",
+            )
+        self.at += 1
+        return token.text
+
+    def is_name(self) -> bool:
+        """Return whether an identifier stands here."""
+        token = self.token
+        return token.kind is Kind.QUOTED or (
+            token.kind is Kind.WORD and token.upper not in RESERVED and not token.text.isdigit()
+        )
+
+    def table_ref(self) -> TableRef:
+        """Read a table's name with or without its schema."""
+        start = self.token.start
+        first = self.name()
+        if self.take_sign("."):
+            ref = TableRef(first, self.name(follows_dot=True), start, self.last_end)
+        else:
+            ref = TableRef(None, first, start, self.last_end)
+        self.refs.append(ref)
+        return ref
+
+    def schema_name(self) -> str:
+        """Read a database's name."""
+        start = self.token.start
+        name = self.name()
+        self.refs.append(TableRef(name, "", start, self.last_end))
+        return name
+
+    def column_name(self) -> str:
+        """Read a column's name, which may come with its table's."""
+        name = self.name()
+        while self.take_sign("."):
+            name = self.name(follows_dot=True)
+        return name
+
+    def integer(self) -> int:
+        """Read a whole number."""
+        token = self.token
+        if token.kind is not Kind.NUMBER or not token.text.isdigit():
+            self.fail("a whole number")
+        self.at += 1
+        return int(token.text)
+
+    def string(self) -> str:
+        """Read a string literal; literals side by side are one."""
+        if self.token.kind is not Kind.STRING:
+            self.fail("a string")
+        text = ""
+        while self.token.kind is Kind.STRING:
+            text += self.next().text
+        return text
+
+    def comment(self, longest: int = COMMENT_MAX) -> str:
+        """Read a comment and cut it as a server does."""
+        start = self.token.start
+        text = self.string()
+        if len(text) > longest:
+            text = text[:longest]
+            self.edits.append(Edit(start, self.last_end, quote_text(text)))
+        return text
+
+    def names(self) -> tuple[str, ...]:
+        """Read names in parentheses."""
+        self.expect_sign("(")
+        found = [self.column_name()]
+        while self.take_sign(","):
+            found.append(self.column_name())
+        self.expect_sign(")")
+        return tuple(found)
+
+    def parenthesised(self) -> str:
+        """Move past a balanced pair of parentheses and return the text between them."""
+        start = self.token.end
+        self.expect_sign("(")
+        depth = 1
+        while depth:
+            if self.sequence_call() or self._json_path():
+                continue
+            token = self.next()
+            if token.kind is Kind.END:
+                self.fail("')'")
+            if token.kind is Kind.SIGN:
+                depth += {"(": 1, ")": -1}.get(token.text, 0)
+        return self.source.text[start : self.last_end - 1].strip()
+
+    def sequence_call(self) -> bool:
+        """Move past the next number of a sequence, or the last one, up to behind its name."""
+        if self.is_word("NEXT", "VALUE", "FOR") or self.is_word("PREVIOUS", "VALUE", "FOR"):
+            self.at += 3
+            self.table_ref()
+            return True
+        if self.token.upper in _SEQUENCE_CALLS and self.peek().text == "(":
+            self.at += 2
+            self.table_ref()
+            if self.take_sign(")"):
+                return True
+            while not self.take_sign(")"):
+                if self.next().kind is Kind.END:
+                    self.fail("')'")
+            return True
+        return False
+
+    def _json_path(self) -> bool:
+        """Spell MySQL's column->path and column->>path as functions, which MariaDB has too."""
+        if not (self.is_sign("-") and self.peek().text == ">"):
+            return False
+        unquotes = self.peek(2).kind is Kind.SIGN and self.peek(2).text == ">"
+        size = 3 if unquotes else 2
+        first = self.at - 1
+        if self.peek(size).kind is not Kind.STRING or first < 0:
+            return False
+        tokens = self.source.tokens
+        while first >= 2 and tokens[first - 1].kind is Kind.SIGN and tokens[first - 1].text == ".":
+            first -= 2
+        if tokens[first].kind not in (Kind.WORD, Kind.QUOTED):
+            return False
+        head = "JSON_UNQUOTE(JSON_EXTRACT(" if unquotes else "JSON_EXTRACT("
+        begin, dash, path = tokens[first], self.token, self.peek(size)
+        self.edits.append(Edit(begin.start, begin.start, head))
+        self.edits.append(Edit(dash.start, self.peek(size - 1).end, ", "))
+        self.edits.append(Edit(path.end, path.end, "))" if unquotes else ")"))
+        self.at += size + 1
+        return True
+
+    def drop_text(self, start: int) -> None:
+        """Leave out downstream what stands from `start` up to the cursor."""
+        self.edits.append(Edit(start, self.last_end, ""))
+
+    def lacks(self, flavor: Flavor, start: int, what: str, text: str = "") -> None:
+        """Say what a server of that flavor cannot read, from `start` up to the cursor.
+
+        `text` is to stand there instead.
+        """
+        self.foreign.append(ForeignEdit(flavor, Edit(start, self.last_end, text), what))
+
+    def kept_if(self, *words: str) -> bool:
+        """Move past IF [NOT] EXISTS, which stays where a server alone can say whether it is so."""
+        start = self.token.start
+        if not self.take(*words):
+            return False
+        self.lacks(Flavor.MYSQL, start, " ".join(words))
+        return True
+
+    def waits(self) -> None:
+        """Move past MariaDB's WAIT n or NOWAIT: how long to wait is each server's own affair."""
+        start = self.token.start
+        if self.take("NOWAIT"):
+            self.drop_text(start)
+        elif self.is_word("WAIT") and self.peek().kind is Kind.NUMBER:
+            self.at += 2
+            self.drop_text(start)
+
+    def if_exists(self) -> bool:
+        """Move past IF EXISTS and leave it out downstream, where a miss must be loud."""
+        start = self.token.start
+        if not self.take("IF", "EXISTS"):
+            return False
+        self.drop_text(start)
+        return True
+
+    def if_not_exists(self) -> bool:
+        """Move past IF NOT EXISTS and leave it out downstream, where a clash must be loud."""
+        start = self.token.start
+        if not self.take("IF", "NOT", "EXISTS"):
+            return False
+        self.drop_text(start)
+        return True
+
+    def now(self) -> Value | None:
+        """Read CURRENT_TIMESTAMP and its like, with or without a precision."""
+        if not self.take_any(*_NOW):
+            return None
+        fsp = 0
+        if self.take_sign("("):
+            fsp = 0 if self.is_sign(")") else self.integer()
+            self.expect_sign(")")
+        return Value(ValueKind.NOW, str(fsp))
+
+    def value(self) -> Value:
+        """Read what may stand after DEFAULT."""
+        if self.is_sign("("):
+            return self._in_parentheses()
+        found = self.literal() or self.now() or self._next_value() or self._call()
+        if found is None:
+            self.fail("a literal, CURRENT_TIMESTAMP or an expression in parentheses")
+        return found
+
+    def _in_parentheses(self) -> Value:
+        start = self.at
+        self.at += 1
+        inner = self.literal()
+        if inner is not None and self.take_sign(")"):
+            return inner
+        self.at = start
+        return Value(ValueKind.EXPRESSION, self.parenthesised())
+
+    def _next_value(self) -> Value | None:
+        """Read the next number of a sequence, as MariaDB spells it."""
+        start = self.token.start
+        if not self.sequence_call():
+            return None
+        return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
+
+    def _call(self) -> Value | None:
+        """Read a function that MariaDB takes bare; MySQL wants it in parentheses, as both do."""
+        start = self.token.start
+        if self.token.kind is Kind.WORD and self.peek().text == "(":
+            self.next()
+            self.parenthesised()
+        elif self.take_any(*_BARE_CALLS):
+            if self.is_sign("("):
+                self.parenthesised()
+        else:
+            return None
+        return self.bare(start)
+
+    def bare(self, start: int) -> Value:
+        """Return what stands from `start` up to the cursor as an expression, in parentheses."""
+        self.edits.append(Edit(start, start, "("))
+        self.edits.append(Edit(self.last_end, self.last_end, ")"))
+        return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
+
+    def literal(self) -> Value | None:
+        """Read a literal if one stands here."""
+        if self.take("NULL"):
+            return Value(ValueKind.NULL)
+        if word := self.take_any("TRUE", "FALSE"):
+            return Value(ValueKind.NUMBER, str(int(word == "TRUE")))
+        minus = ""
+        if (self.is_sign("-") or self.is_sign("+")) and self.peek().kind is Kind.NUMBER:
+            minus = "-" if self.next().text == "-" else ""
+        token = self.token
+        if token.kind is Kind.NUMBER:
+            self.at += 1
+            return Value(ValueKind.NUMBER, minus + token.text)
+        if token.kind is Kind.WORD and self.peek().kind in (Kind.STRING, *_RAW):
+            return self._introduced(token)
+        if token.kind is Kind.STRING:
+            return Value(ValueKind.TEXT, self.string())
+        return self.raw()
+
+    def raw(self) -> Value | None:
+        """Read a literal in hexadecimal or bits if one stands here."""
+        kind = _RAW.get(self.token.kind)
+        return None if kind is None else Value(kind, self.next().text)
+
+    def _introduced(self, token: Token) -> Value | None:
+        """Read `_utf8'x'`, `N'x'` or `DATE'2020-01-01'`: the string is what counts.
+
+        `_koi8r 0xFF` is the text that these bytes are in that character set.
+        """
+        known = ("_UTF8", "_UTF8MB4", "_UTF8MB3", "_ASCII", "N", "DATE", "TIME", "TIMESTAMP")
+        is_string = self.peek().kind is Kind.STRING
+        if is_string and token.upper in known:
+            self.at += 1
+            return Value(ValueKind.TEXT, self.string())
+        if not token.text.startswith("_"):
+            return None
+        charset = charset_named(token.text[1:].lower())
+        self.at += 1
+        # The server takes a string's bytes as they are, which only of ASCII are known here.
+        value = self.raw() or Value(ValueKind.HEX, _ascii_digits(self))
+        if charset.is_binary:
+            return value
+        return Value(ValueKind.TEXT, literal_in(charset, value))
+
+
+def _ascii_digits(cur: Cursor) -> str:
+    start = cur.token.start
+    text = cur.string()
+    if not text.isascii():
+        written = cur.source.text[start : cur.last_end]
+        raise NeedsOperator(
+            f"the bytes of {written}, which its character set gives a meaning, are not known",
+            hint="write it without the character set, or in hexadecimal",
+        )
+    return text.encode().hex()

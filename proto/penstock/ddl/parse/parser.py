@@ -1,0 +1,408 @@
+"""DDL text into statements; what is not understood to the last word raises NeedsOperator.
+
+The grammar is our own and not sqlglot's, because sqlglot's MySQL reading loses what row images
+depend on: INT8 and REAL come out as TINYINT and FLOAT, LONG as BIGINT, `/*! … */` as a comment,
+and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY not at all.
+
+    CREATE | ALTER | DROP {DATABASE | SCHEMA}
+    CREATE [OR REPLACE] TABLE … (…) | LIKE …   DROP TABLE a, b      TRUNCATE [TABLE]
+    ALTER TABLE …       RENAME TABLE …         CREATE | DROP INDEX … ON …
+    CREATE [OR REPLACE] VIEW …                 ALTER VIEW …         DROP VIEW a, b
+    CREATE [OR REPLACE] SEQUENCE …             ALTER SEQUENCE …     DROP SEQUENCE a, b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.ddl.parse import alter_clauses, versioning
+from penstock.ddl.parse.column_clauses import read_charset, read_column, read_option
+from penstock.ddl.parse.cursor import Cursor
+from penstock.ddl.parse.key_clauses import (
+    at_key,
+    index_options,
+    key_of_kind,
+    key_parts,
+    read_key,
+    without_uniqueness,
+)
+from penstock.ddl.parse.partition_clauses import partition_by
+from penstock.ddl.parse.sequence_clauses import alter_sequence, create_sequence
+from penstock.ddl.syntax.elements import (
+    Charset,
+    ColumnDef,
+    Edit,
+    Flavor,
+    ForeignEdit,
+    KeyDef,
+    TableOptions,
+    TableRef,
+    left_out,
+)
+from penstock.ddl.syntax.lexer import Kind, Source, read
+from penstock.ddl.syntax.operations import AddKey, DropKey, DropPrimary
+from penstock.ddl.syntax.statements import (
+    AlterSchema,
+    CreateLike,
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    DropSchema,
+    DropTables,
+    IndexStatement,
+    RenameTables,
+    Statement,
+    TruncateTable,
+)
+from penstock.errors import NeedsOperator
+
+_NOT_REPLICATED = {
+    "TRIGGER": "triggers would change rows a second time downstream",
+    "PROCEDURE": "routines change no rows by themselves: create them downstream by hand",
+    "FUNCTION": "routines change no rows by themselves: create them downstream by hand",
+    "EVENT": "events would change rows a second time downstream",
+    "USER": "accounts belong to one server: manage them there",
+    "ROLE": "accounts belong to one server: manage them there",
+    "SERVER": "it belongs to one server: create it there",
+    "TABLESPACE": "it belongs to one server: create it there",
+    "TEMPORARY": "temporary tables live in one session and are not replicated",
+}
+
+
+def parse(sql: str) -> tuple[Source, list[Statement]]:
+    """Return the statements in `sql`, at least one, and the text their places refer to."""
+    source = read(sql)
+    cur = Cursor(source)
+    statements = []
+    while True:
+        while cur.take_sign(";"):
+            pass
+        if cur.at_end():
+            break
+        statements.append(_statement(cur))
+    if not statements:
+        raise NeedsOperator("the DDL is empty", hint="give at least one statement")
+    return source, statements
+
+
+def _statement(cur: Cursor) -> Statement:
+    start, cur.edits, cur.foreign, cur.refs = cur.token.start, [], [], []
+    cur.statement_start, cur.period = start, ()
+    verb = cur.next().upper
+    reader = _READERS.get(verb)
+    if reader is None:
+        raise NeedsOperator(
+            f"{verb or 'this'} starts no DDL that Penstock can follow",
+            hint="schema changes are CREATE, ALTER, DROP, TRUNCATE and RENAME",
+        )
+    found = reader(cur)
+    if not cur.at_end():
+        cur.fail("the end of the statement")
+    return replace(
+        found,
+        start=start,
+        end=cur.last_end,
+        edits=tuple(cur.edits),
+        foreign=tuple(cur.foreign),
+        refs=tuple(cur.refs),
+    )
+
+
+def _create(cur: Cursor) -> Statement:
+    start = cur.token.start
+    replaces = cur.take("OR", "REPLACE")
+    if cur.take("TABLE"):
+        return _create_table(cur, replaces, start)
+    if cur.take_any("DATABASE", "SCHEMA"):
+        kept = len(cur.edits)
+        absent = cur.if_not_exists()
+        del cur.edits[kept:]
+        name = cur.schema_name()
+        return CreateSchema(
+            name=name, if_not_exists=absent, charset=_schema_options(cur), or_replace=replaces
+        )
+    if cur.take("SEQUENCE"):
+        return create_sequence(cur, replaces=replaces)
+    if (index := _create_index(cur, replaces, start)) is not None:
+        return index
+    return _create_view(cur, replaces=replaces, must_exist=False)
+
+
+def _schema_options(cur: Cursor) -> Charset:
+    charset = Charset()
+    while True:
+        if (more := read_charset(cur, charset)) is not None:
+            charset = more
+        elif cur.is_word("DEFAULT", "ENCRYPTION") or cur.is_word("ENCRYPTION"):
+            # How one server stores a database, and what it notes about it, is its own affair.
+            _ = (cur.take("DEFAULT") and cur.take("ENCRYPTION")) or cur.take("ENCRYPTION")
+            cur.take_sign("=")
+            cur.string()
+        elif cur.take("COMMENT"):
+            cur.take_sign("=")
+            cur.string()
+        elif cur.take("READ", "ONLY"):
+            # Here it would keep out the very changes that come from there.
+            cur.take_sign("=")
+            cur.next()
+        else:
+            return charset
+
+
+def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
+    before = cur.at
+    kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
+    if not cur.take("INDEX"):
+        cur.at = before
+        return None
+    if replaces:  # The index before is dropped by a job of its own.
+        cur.edits.append(Edit(start, cur.source.tokens[before].start, ""))
+    cur.take_any("ONLINE")
+    key = replace(key_of_kind(kind), if_not_exists=cur.if_not_exists(), name=cur.name())
+    index_options(cur)
+    cur.expect("ON")
+    ref = cur.table_ref()
+    cur.waits()
+    key = replace(key, parts=key_parts(cur))
+    index_options(cur)
+    alter_clauses.tuning_options(cur)
+    if key.is_over_expression:
+        first = cur.source.tokens[before]
+        if kind == "UNIQUE":
+            without_uniqueness(cur, Edit(first.start, first.end, ""), first.start)
+        cur.lacks(Flavor.MARIADB, cur.statement_start, "indexes over expressions")
+    return IndexStatement(ref=ref, operation=AddKey(key), or_replace=replaces)
+
+
+def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
+    if replaces:  # The table before is dropped by a job of its own.
+        cur.edits.append(Edit(start, cur.source.tokens[cur.at - 1].start, ""))
+    absent = cur.if_not_exists()
+    if replaces and absent:
+        cur.refuse("OR REPLACE with IF NOT EXISTS", "leave one of them out")
+    ref = cur.table_ref()
+    in_parens = cur.peek().upper == "LIKE" and cur.take_sign("(")
+    if cur.take("LIKE"):
+        like = cur.table_ref()
+        if in_parens:
+            cur.expect_sign(")")
+        return CreateLike(ref=ref, if_not_exists=absent, like=like, or_replace=replaces)
+    if not cur.is_sign("("):
+        cur.refuse(
+            "CREATE TABLE … SELECT", "create the table with its columns, then insert the rows"
+        )
+    cur.period = versioning.named_period(cur)
+    columns, keys = _table_elements(cur)
+    options, is_versioned = _table_options(cur)
+    is_versioned |= any(column.is_versioned for column in columns)
+    if versioning.take_partitions(cur):
+        partitions: tuple[str, ...] | None = ()
+    else:
+        partitions = partition_by(cur).names if cur.is_word("PARTITION", "BY") else ()
+    if cur.token.upper in ("AS", "SELECT", "IGNORE", "REPLACE"):
+        cur.refuse("CREATE TABLE … SELECT", "create the table first, then insert the rows")
+    return CreateTable(
+        ref=ref,
+        if_not_exists=absent,
+        or_replace=replaces,
+        columns=columns,
+        keys=keys,
+        options=options,
+        partitions=partitions,
+        period=cur.period or (versioning.IMPLICIT if is_versioned else ()),
+    )
+
+
+def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
+    """Return what stands behind the parentheses, and whether the table is to be versioned."""
+    options, is_versioned = TableOptions(end=cur.last_end), False
+    while True:
+        if versioning.take_clause(cur):
+            is_versioned = True
+        elif (more := read_option(cur, options)) is not None:
+            options = more
+        else:
+            return options, is_versioned
+        comma = cur.token.start
+        if cur.take_sign(","):  # It may follow an option that is left out.
+            cur.drop_text(comma)
+
+
+def _table_elements(cur: Cursor) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...]]:
+    """Read what stands in the parentheses; keys come in the order in which MySQL names them."""
+    columns: list[ColumnDef] = []
+    keys: list[KeyDef] = []
+    dated: set[str] = set()
+    places: list[tuple[int, int, bool]] = []
+    cur.expect_sign("(")
+    while True:
+        first, edits, foreign = cur.at, len(cur.edits), len(cur.foreign)
+        stays = True
+        if cur.is_word("PERIOD", "FOR", "SYSTEM_TIME"):
+            stays = versioning.take_period(cur) is None
+        elif cur.is_word("PERIOD", "FOR"):
+            dated |= _period(cur)
+        elif at_key(cur):
+            found = _key_element(cur)
+            stays = not versioning.is_over_period(cur, found)
+            keys += found if stays else []
+            if not found:
+                versioning.check_expressions(cur, first)
+        else:
+            column = read_column(cur)
+            stays = not column.is_bound
+            columns += [column] if stays else []
+            keys += column.keys if stays else ()
+            versioning.check_expressions(cur, first)
+        if not stays:
+            del cur.edits[edits:], cur.foreign[foreign:]
+        places.append((cur.source.tokens[first].start, cur.last_end, stays))
+        if not cur.take_sign(","):
+            break
+    cur.expect_sign(")")
+    if not columns:
+        cur.fail("a column")
+    cur.edits += left_out(places)
+    solid = [replace(c, not_null=True) if c.name.lower() in dated else c for c in columns]
+    return tuple(solid), tuple(keys)
+
+
+def _period(cur: Cursor) -> set[str]:
+    """Read MariaDB's PERIOD FOR name (a, b); return its columns, which it makes NOT NULL."""
+    before = cur.source.tokens[cur.at - 1]
+    start = before.start if before.text == "," else cur.token.start
+    cur.expect("PERIOD", "FOR")
+    cur.name()
+    names = cur.names()
+    end = cur.last_end if before.text == "," else cur.token.end
+    cur.foreign.append(ForeignEdit(Flavor.MYSQL, Edit(start, end, ""), "PERIOD FOR"))
+    return {name.lower() for name in names}
+
+
+def _key_element(cur: Cursor) -> list[KeyDef]:
+    """Read a key or constraint; MariaDB has no keys over expressions, nor CHECKs as remarks."""
+    before = cur.source.tokens[cur.at - 1]
+    start = before.start if before.text == "," else cur.token.start
+    key = read_key(cur)
+    if key.is_over_expression or key.is_remark:
+        end = cur.last_end if before.text == "," else cur.token.end
+        what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
+        cur.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(start, end, ""), what))
+    return [] if key.is_check else [key]
+
+
+def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
+    start = cur.token
+    if cur.take("ALGORITHM"):
+        cur.expect_sign("=")
+        cur.next()
+    if cur.take("DEFINER"):
+        cur.expect_sign("=")
+        while not cur.at_end() and not (cur.is_word("SQL") or cur.is_word("VIEW")):
+            if cur.token.upper in _NOT_REPLICATED:
+                start = cur.token
+                break
+            cur.next()
+    if cur.take("SQL", "SECURITY"):
+        cur.next()
+    if not cur.take("VIEW"):
+        start = cur.token if cur.token.upper in _NOT_REPLICATED else start
+        what = start.text.upper()
+        hint = _NOT_REPLICATED.get(what, "only databases, tables, indexes and views are replicated")
+        cur.refuse(f"CREATE or ALTER {what}", hint)
+    absent = cur.if_not_exists()
+    ref = cur.table_ref()
+    if cur.is_sign("("):
+        cur.names()
+    cur.expect("AS")
+    select = cur.token.start
+    while not cur.at_end():
+        cur.next()
+    return CreateView(
+        ref=ref,
+        or_replace=replaces,
+        must_exist=must_exist,
+        if_not_exists=absent,
+        select_start=select,
+    )
+
+
+def _alter(cur: Cursor) -> Statement:
+    if cur.take_any("DATABASE", "SCHEMA"):
+        starts = cur.token.upper in ("DEFAULT", "COLLATE", "CHARSET") or (
+            cur.is_word("COMMENT") and (cur.peek().kind is Kind.STRING or cur.peek().text == "=")
+        )
+        name = None if starts or cur.is_word("CHARACTER", "SET") else cur.schema_name()
+        before = cur.at
+        charset = _schema_options(cur)
+        if cur.at == before:
+            cur.fail("CHARACTER SET or COLLATE")
+        return AlterSchema(name=name, charset=charset)
+    start = cur.token.start
+    if cur.take("ONLINE"):
+        cur.drop_text(start)
+    if cur.is_word("IGNORE"):
+        cur.refuse("ALTER IGNORE TABLE", "it deletes rows silently: delete them first")
+    if cur.take("TABLE"):
+        return alter_clauses.alter_table(cur)
+    if cur.take("SEQUENCE"):
+        return alter_sequence(cur)
+    return _create_view(cur, replaces=True, must_exist=True)
+
+
+def _drop(cur: Cursor) -> Statement:
+    if cur.take_any("DATABASE", "SCHEMA"):
+        absent = cur.if_exists()
+        return DropSchema(name=cur.schema_name(), if_exists=absent)
+    if cur.take("INDEX"):
+        absent = cur.if_exists()
+        name_token = cur.token
+        name = cur.name()
+        cur.expect("ON")
+        ref = cur.table_ref()
+        cur.waits()
+        alter_clauses.tuning_options(cur)
+        if name_token.text.upper() == "PRIMARY":
+            return IndexStatement(ref=ref, operation=DropPrimary())
+        return IndexStatement(ref=ref, operation=DropKey(name, if_exists=absent))
+    kind = cur.take_any("TABLE", "TABLES", "VIEW", "SEQUENCE").removesuffix("S")
+    if not kind:
+        what = cur.token.text.upper()
+        cur.refuse(f"DROP {what}", _NOT_REPLICATED.get(what, "it changes no table"))
+    absent = cur.if_exists()
+    refs = [cur.table_ref()]
+    while cur.take_sign(","):
+        refs.append(cur.table_ref())
+    cur.waits()
+    cur.take_any("RESTRICT", "CASCADE")
+    return DropTables(refs=tuple(refs), if_exists=absent, kind=kind)
+
+
+def _truncate(cur: Cursor) -> Statement:
+    cur.take("TABLE")
+    ref = cur.table_ref()
+    cur.waits()
+    return TruncateTable(ref=ref)
+
+
+def _rename(cur: Cursor) -> Statement:
+    if not cur.take_any("TABLE", "TABLES"):
+        cur.refuse("RENAME of anything but tables", "rename tables only")
+    absent = cur.if_exists()
+    pairs: list[tuple[TableRef, TableRef]] = []
+    while not pairs or cur.take_sign(","):
+        old = cur.table_ref()
+        cur.waits()
+        cur.expect("TO")
+        pairs.append((old, cur.table_ref()))
+    return RenameTables(pairs=tuple(pairs), if_exists=absent)
+
+
+_READERS: dict[str, Callable[[Cursor], Statement]] = {
+    "CREATE": _create,
+    "ALTER": _alter,
+    "DROP": _drop,
+    "TRUNCATE": _truncate,
+    "RENAME": _rename,
+}

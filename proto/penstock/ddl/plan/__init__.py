@@ -1,0 +1,1 @@
+"""Statements into jobs for the history."""

@@ -1,0 +1,114 @@
+"""Jobs planned so far and the schema they leave: what planning a statement looks things up in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.ddl.catalog import Catalog
+from penstock.ddl.syntax.elements import Edit, TableRef, edited
+from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
+from penstock.ddl.syntax.statements import Statement
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob, SchemaInfo, TableInfo
+
+
+class Jobs:
+    """Jobs so far, and the catalog as they leave it."""
+
+    def __init__(
+        self,
+        source: Source,
+        default_schema: str | None,
+        catalog: Catalog,
+        next_id: Callable[[], int],
+    ) -> None:
+        self.source = source
+        self.default_schema = default_schema
+        self.catalog = catalog
+        self.next_id = next_id
+        self.jobs: list[DdlJob] = []
+
+    def emit(self, type_: int, owner: SchemaInfo, query: str, **fields: object) -> None:
+        """Add a job and take it into account; `owner` is the schema it runs in."""
+        job = DdlJob(
+            id=self.next_id(),
+            type=type_,
+            schema_id=owner.id,
+            schema_name=owner.name,
+            query=query,
+            schema_version=self.catalog.version + 1,
+        )
+        job = replace(job, **fields)  # type: ignore[arg-type]
+        self.catalog.apply(job)
+        self.jobs.append(job)
+
+    def schema_name(self, name: str | None) -> str:
+        """Return the schema that a name without or with one belongs to."""
+        wanted = name or self.default_schema
+        if wanted is None:
+            raise NeedsOperator("no database is chosen", hint="write the table as schema.table")
+        return wanted
+
+    def schema(self, name: str | None) -> SchemaInfo:
+        """Return that schema, or raise NeedsOperator."""
+        wanted = self.schema_name(name)
+        found = self.catalog.schema(wanted)
+        if found is None:
+            raise NeedsOperator(f"database {wanted!r} does not exist", hint="create it first")
+        return found
+
+    def find(self, ref: TableRef) -> TableInfo | None:
+        """Return the table, view or sequence of that name, None if there is none."""
+        return self.catalog.table(self.schema_name(ref.schema), ref.name)
+
+    def table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
+        """Return the table or view and its schema, or raise NeedsOperator."""
+        schema = self.schema(ref.schema)
+        table = self.catalog.table(schema.name, ref.name)
+        if table is None:
+            raise NeedsOperator(
+                f"table {schema.name}.{ref.name} does not exist", hint="check the name"
+            )
+        return schema, table
+
+    def base_table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
+        """Return the table, which must hold rows, and its schema, or raise NeedsOperator."""
+        schema, table = self.table(ref)
+        if table.kind != "TABLE":
+            kind = table.kind.lower()
+            raise NeedsOperator(
+                f"{schema.name}.{table.name} is a {kind}", hint=f"name a table, or a {kind} verb"
+            )
+        return schema, table
+
+    def check_free(self, schema: SchemaInfo, name: str, unless_id: int = 0) -> None:
+        """Raise NeedsOperator if the schema has a table of that name, and it is not this one.
+
+        Names that differ in letter case only count as one: they would be on many servers.
+        """
+        found = self.catalog.table(schema.name, name)
+        if found is not None and found.id != unless_id:
+            raise NeedsOperator(
+                f"table {schema.name}.{found.name} exists", hint="drop it or choose another name"
+            )
+
+    def text(self, statement: Statement, *edits: Edit) -> str:
+        """Return a statement as it is to run downstream."""
+        return edited(self.source.text, statement.start, statement.end, (*statement.edits, *edits))
+
+    def emit_table(self, type_: int, schema: SchemaInfo, table: TableInfo, query: str) -> None:
+        """Add a job that leaves one table changed."""
+        self.emit(type_, schema, query, table_id=table.id, table_name=table.name, table=table)
+
+
+def qualified(schema: SchemaInfo, name: str, current: SchemaInfo | None) -> str:
+    """Return a table's name as it reads while `current` is the database."""
+    if current is not None and schema.name == current.name:
+        return quote_name(name)
+    return quote_path(schema.name, name)
+
+
+def named(ref: TableRef, schema: SchemaInfo, name: str, current: SchemaInfo) -> Edit:
+    """Return the edit that spells a table's name as the catalog does."""
+    return Edit(ref.start, ref.end, qualified(schema, name, current))

@@ -1,0 +1,320 @@
+"""DDL text into jobs for the history: the schema afterwards, and the statement to run downstream.
+
+A job's `query` is one statement, to be run with `schema_name` as current database (no database
+for CREATE, DROP and ALTER DATABASE). It is the text as written, but for this:
+
+    names of tables     as the catalog spells them, with their schema where it is another
+    IF [NOT] EXISTS     gone, since it was decided here; CREATE DATABASE IF NOT EXISTS keeps it
+    character sets      explicit wherever the servers' own defaults would decide
+    OR REPLACE TABLE    becomes two jobs, since MySQL has no such thing: DROP TABLE and CREATE TABLE
+    several tables      DROP TABLE a, b becomes two jobs; RENAME TABLE stays one, being atomic
+    operations          those that came to nothing are left out
+    clauses             that MySQL and MariaDB spell differently and that change no row: left out
+
+ALTER TABLE is one job, whatever it holds, and of type MULTI_SCHEMA_CHANGE if it holds several
+operations. Triggers, routines, accounts and rows made by DDL (CREATE TABLE … SELECT) raise
+NeedsOperator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.ddl.catalog import Catalog
+from penstock.ddl.charsets.charsets import resolve
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.parse.views import check_view
+from penstock.ddl.plan.alter_jobs import AlterPlan, plan_alter
+from penstock.ddl.plan.jobs import Jobs, named, qualified
+from penstock.ddl.plan.partition_jobs import emit_altered, other_table
+from penstock.ddl.plan.sequence_jobs import plan_sequence
+from penstock.ddl.rewrite.explicit_clauses import implied_edits, option_edits, own_column_edits
+from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.ddl.syntax.operations import AddKey, DropKey, Part
+from penstock.ddl.syntax.statements import (
+    AlterSchema,
+    AlterSequence,
+    AlterTable,
+    CreateLike,
+    CreateSchema,
+    CreateSequence,
+    CreateTable,
+    CreateView,
+    DropSchema,
+    DropTables,
+    IndexStatement,
+    RenameTables,
+    Statement,
+    TruncateTable,
+)
+from penstock.ddl.tables.create import create_table, emptied
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
+
+
+def plan_ddl(
+    sql: str, default_schema: str | None, catalog: Catalog, next_id: Callable[[], int]
+) -> list[DdlJob]:
+    """Return the jobs that `sql` comes to, none if IF [NOT] EXISTS makes it come to nothing.
+
+    `catalog` stays as it is; `finished_ts` is the caller's to fill in. What cannot be followed, and
+    what MySQL would refuse, raises NeedsOperator; nothing is planned then.
+    """
+    source, statements = parse(sql)
+    plan = _Plan(source, default_schema, catalog.copy(), next_id)
+    for statement in statements:
+        plan.add(statement)
+    return plan.jobs
+
+
+class _Plan(Jobs):
+    """Plans one statement after the other."""
+
+    def add(self, statement: Statement) -> None:
+        """Plan one more statement."""
+        match statement:
+            case CreateSchema():
+                self._create_schema(statement)
+            case AlterSchema():
+                self._alter_schema(statement)
+            case DropSchema():
+                self._drop_schema(statement)
+            case CreateTable():
+                self._create_table(statement)
+            case CreateLike():
+                self._create_like(statement)
+            case CreateView():
+                self._create_view(statement)
+            case CreateSequence() | AlterSequence():
+                plan_sequence(self, statement)
+            case _:
+                self._change_tables(statement)
+
+    def _change_tables(self, statement: Statement) -> None:
+        match statement:
+            case DropTables():
+                self._drop_tables(statement)
+            case TruncateTable():
+                self._truncate(statement)
+            case RenameTables():
+                self._rename(statement)
+            case AlterTable():
+                self._alter(statement, statement.ref, statement.parts)
+            case IndexStatement():
+                self._replace_index(statement)
+                part = Part(statement.operation, statement.start, statement.end)
+                self._alter(statement, statement.ref, (part,))
+            case _:
+                raise AssertionError(f"no plan for {type(statement).__name__}")
+
+    # Schemas.
+
+    def _create_schema(self, statement: CreateSchema) -> None:
+        found = self.catalog.schema(statement.name)
+        if found is not None and statement.or_replace:
+            query = f"DROP DATABASE {quote_name(found.name)}"
+            self.emit(DdlType.DROP_SCHEMA, found, query)
+        if self.catalog.schema(statement.name) is not None:
+            if statement.if_not_exists:
+                return
+            raise NeedsOperator(f"database {statement.name!r} exists", hint="choose another name")
+        charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
+        schema = SchemaInfo(
+            id=self.next_id(), name=statement.name, charset=charset, collate=collate
+        )
+        absent = "IF NOT EXISTS " if statement.if_not_exists else ""
+        query = f"CREATE DATABASE {absent}{_charset_clause(schema)}"
+        self.emit(DdlType.CREATE_SCHEMA, schema, query, schema=schema)
+
+    def _alter_schema(self, statement: AlterSchema) -> None:
+        before = self.schema(statement.name)
+        charset, collate = resolve(statement.charset, (before.charset, before.collate))
+        schema = replace(before, charset=charset, collate=collate)
+        query = f"ALTER DATABASE {_charset_clause(schema)}"
+        self.emit(DdlType.MODIFY_SCHEMA_CHARSET, schema, query, schema=schema)
+
+    def _drop_schema(self, statement: DropSchema) -> None:
+        if statement.if_exists and self.catalog.schema(statement.name) is None:
+            return
+        schema = self.schema(statement.name)
+        query = f"DROP DATABASE {quote_name(schema.name)}"
+        self.emit(DdlType.DROP_SCHEMA, schema, query)
+
+    # Tables come and go.
+
+    def _create_table(self, statement: CreateTable) -> None:
+        schema = self.schema(statement.ref.schema)
+        if statement.if_not_exists and self.catalog.table(schema.name, statement.ref.name):
+            return
+        if statement.or_replace:
+            self._make_room(schema, statement.ref.name)
+        self.check_free(schema, statement.ref.name)
+        table, implied = create_table(statement, self.next_id(), schema)
+        edits = [named(statement.ref, schema, table.name, schema)]
+        edits += [*option_edits(statement.options, table), *implied_edits(implied, "")]
+        for column in statement.columns:
+            edits += own_column_edits(column, table)
+        self.emit_table(DdlType.CREATE_TABLE, schema, table, self.text(statement, *edits))
+
+    def _create_like(self, statement: CreateLike) -> None:
+        schema = self.schema(statement.ref.schema)
+        if statement.if_not_exists and self.catalog.table(schema.name, statement.ref.name):
+            return
+        like_schema, like = self.base_table(statement.like)
+        if statement.or_replace and like != self.catalog.table(schema.name, statement.ref.name):
+            self._make_room(schema, statement.ref.name)
+        self.check_free(schema, statement.ref.name)
+        table = replace(emptied(like), id=self.next_id(), name=statement.ref.name)
+        query = (
+            f"CREATE TABLE {quote_name(table.name)} LIKE"
+            f" {qualified(like_schema, like.name, schema)}"
+        )
+        self.emit_table(DdlType.CREATE_TABLE, schema, table, query)
+
+    def _create_view(self, statement: CreateView) -> None:
+        schema = self.schema(statement.ref.schema)
+        found = self.catalog.table(schema.name, statement.ref.name)
+        if found is not None and statement.if_not_exists:
+            return
+        if statement.must_exist:
+            _, found = self.table(statement.ref)
+        if found is not None and not (found.is_view and statement.or_replace):
+            self.check_free(schema, statement.ref.name)
+        name = found.name if found is not None else statement.ref.name
+        if self.default_schema != schema.name:
+            check_view(self.source.slice(statement.select_start, statement.end), schema.name)
+        view = TableInfo(
+            id=self.next_id(),
+            name=name,
+            charset=schema.charset,
+            collate=schema.collate,
+            is_view=True,
+        )
+        query = self.text(statement, named(statement.ref, schema, name, schema))
+        self.emit_table(DdlType.CREATE_VIEW, schema, view, query)
+
+    def _drop_tables(self, statement: DropTables) -> None:
+        kind = statement.kind
+        for ref in statement.refs:
+            schema = self.catalog.schema(self.schema_name(ref.schema))
+            found = schema and self.catalog.table(schema.name, ref.name)
+            # MariaDB's DROP TABLE drops sequences, too.
+            kinds = (kind, "SEQUENCE") if kind == "TABLE" else (kind,)
+            if not schema or not found or found.kind not in kinds:
+                if statement.if_exists:
+                    continue
+                raise NeedsOperator(
+                    f"{kind.lower()} {ref.name!r} does not exist", hint="check the name"
+                )
+            self._drop(schema, found)
+
+    def _drop(self, schema: SchemaInfo, table: TableInfo) -> None:
+        query = f"DROP {table.kind} {quote_name(table.name)}"
+        self.emit(_DROPS[table.kind], schema, query, table_id=table.id, table_name=table.name)
+
+    def _make_room(self, schema: SchemaInfo, name: str) -> None:
+        """Drop the table that is to be replaced, if there is one."""
+        found = self.catalog.table(schema.name, name)
+        if found is not None and not found.is_view:
+            self._drop(schema, found)
+
+    def _truncate(self, statement: TruncateTable) -> None:
+        schema, before = self.base_table(statement.ref)
+        table = replace(emptied(before), id=self.next_id())
+        self.emit(
+            DdlType.TRUNCATE_TABLE,
+            schema,
+            f"TRUNCATE TABLE {quote_name(table.name)}",
+            table_id=before.id,
+            table_name=table.name,
+            table=table,
+        )
+
+    # Tables change.
+
+    def _rename(self, statement: RenameTables) -> None:
+        """Plan the renames one after the other, so that names may swap, as one job."""
+        start, planned = self.catalog, self.jobs
+        self.catalog, self.jobs = start.copy(), []
+        steps = [
+            self._rename_one(old, new)
+            for old, new in statement.pairs
+            if not statement.if_exists or self.find(old) is not None
+        ]
+        moved = {job.table_id: (job.schema_name, job.table) for job in self.jobs if job.table}
+        self.catalog, self.jobs = start, planned
+        if not steps:
+            return
+        schemas = {schema.name for old, _, new, _ in steps for schema in (old, new)}
+        current = steps[0][2] if len(schemas) == 1 else None
+        clauses = [
+            f"{qualified(old, before, current)} TO {qualified(new, after, current)}"
+            for old, before, new, after in steps
+        ]
+        query = f"RENAME TABLE {', '.join(clauses)}"
+        tables = tuple((schema, table) for schema, table in moved.values() if table)
+        owner = self.schema(tables[0][0])
+        if len(tables) == 1:
+            self.emit_table(DdlType.RENAME_TABLE, owner, tables[0][1], query)
+        else:
+            self.emit(DdlType.RENAME_TABLES, owner, query, tables=tables)
+
+    def _replace_index(self, statement: IndexStatement) -> None:
+        """Drop the index that is to be replaced, if there is one."""
+        operation = statement.operation
+        if not statement.or_replace or not isinstance(operation, AddKey):
+            return
+        schema, before = self.base_table(statement.ref)
+        name = operation.key.name or ""
+        if not any(index.name.lower() == name.lower() for index in before.indexes):
+            return
+        plan = plan_alter(before, schema, (Part(DropKey(name), 0, 0),))
+        assert plan is not None, name
+        query = f"DROP INDEX {quote_name(name)} ON {quote_name(before.name)}"
+        emit_altered(self, plan, schema, plan.table, query)
+
+    def _rename_one(self, old: TableRef, new: TableRef) -> tuple[SchemaInfo, str, SchemaInfo, str]:
+        schema, before = self.table(old)
+        target = self.schema(new.schema)
+        if before.is_view and target.name != schema.name:
+            raise NeedsOperator("a view cannot change its database", hint="create it anew there")
+        self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
+        self.emit_table(DdlType.RENAME_TABLE, target, before.renamed(new.name), "")
+        return schema, before.name, target, new.name
+
+    def _alter(self, statement: Statement, ref: TableRef, parts: tuple[Part, ...]) -> None:
+        if isinstance(statement, AlterTable) and statement.if_exists and self.find(ref) is None:
+            return
+        schema, before = self.base_table(ref)
+        plan: AlterPlan | None = plan_alter(before, schema, parts)
+        if plan is None:
+            return
+        target, table = schema, plan.table
+        if plan.rename is not None:
+            target = self.schema(plan.rename.schema)
+            self.check_free(target, plan.rename.name, unless_id=before.id)
+            table = table.renamed(plan.rename.name)
+        edits = [*plan.edits, named(ref, schema, before.name, target)]
+        if plan.other is not None:
+            edits.append(other_table(self, plan.type, plan.other, before, schema))
+        if plan.rename is not None:
+            edits.append(named(plan.rename, target, table.name, target))
+        if isinstance(statement, AlterTable):
+            text = plan.text(self.source.text, (*statement.edits, *edits))
+            query = f"ALTER TABLE {qualified(schema, before.name, target)} {text}"
+        else:
+            query = self.text(statement, *edits)
+        emit_altered(self, plan, target, table, query)
+
+
+_DROPS = {
+    "TABLE": DdlType.DROP_TABLE,
+    "VIEW": DdlType.DROP_VIEW,
+    "SEQUENCE": DdlType.DROP_SEQUENCE,
+}
+
+
+def _charset_clause(schema: SchemaInfo) -> str:
+    return f"{quote_name(schema.name)} CHARACTER SET {schema.charset} COLLATE {schema.collate}"

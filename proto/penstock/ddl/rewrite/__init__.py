@@ -1,0 +1,1 @@
+"""A statement for another server, or under other names."""

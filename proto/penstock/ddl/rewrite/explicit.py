@@ -1,0 +1,164 @@
+"""Statements with the character sets and collations that their session left to the server. Pure.
+
+    written                        is written out as
+    CREATE DATABASE d              … CHARACTER SET and COLLATE of the session's server
+    CHARACTER SET x, anywhere      … COLLATE what the session takes for x
+    CREATE TABLE t (…)             the same, for the catalog knows its database's; a database that
+                                   it does not know as the server does has to be asked for
+    CHARACTER SET DEFAULT          MariaDB: … COLLATE DEFAULT, which is what it was built with
+
+What is explicit already stays as it is, so that writing it out twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.ddl.charsets.charsets import built_in
+from penstock.ddl.charsets.collations import charset_of_collation, full_name
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.explicit_clauses import collate_edits, column_edits
+from penstock.ddl.syntax.elements import Charset, ColumnDef, Edit, TableRef, edited
+from penstock.ddl.syntax.operations import AddColumns, ChangeColumn, Convert, Operation, SetOptions
+from penstock.ddl.syntax.statements import (
+    AlterSchema,
+    AlterTable,
+    CreateSchema,
+    CreateTable,
+    Statement,
+)
+from penstock.errors import NeedsOperator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCollations:
+    """What a session took where a statement says nothing."""
+
+    server: str | None = None
+    """collation_server; None where nobody told."""
+    by_charset: Mapping[str, str] = field(default_factory=dict)
+    """The collations of character sets, where they are not those that servers were built with."""
+    is_reset: bool = False
+    """CHARACTER SET DEFAULT takes the collation of a set that the server was built with, and not
+    the schema's: MariaDB's way."""
+
+    def of(self, charset: str) -> str:
+        """Return the collation of a character set that is written without one."""
+        plain = "utf8mb3" if charset == "utf8" else charset
+        return self.by_charset.get(plain) or built_in(plain)
+
+
+DatabaseOf = Callable[[TableRef], str | None]
+"""The collation of a table's database where the catalog would not tell the right one, else None."""
+
+
+def _as_catalogued(table: TableRef) -> str | None:
+    return None
+
+
+def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_catalogued) -> str:
+    """Return statements with nothing left to the server but what the catalog knows.
+
+    Raises NeedsOperator for what cannot be read.
+    """
+    source, statements = parse(sql)
+    out = []
+    for statement in statements:
+        edits = list(_edits(statement, session, database))
+        out.append(edited(source.text, statement.start, statement.end, edits))
+    return "; ".join(out)
+
+
+def _edits(
+    statement: Statement, session: SessionCollations, database: DatabaseOf
+) -> Iterator[Edit]:
+    match statement:
+        case CreateSchema() | AlterSchema():
+            yield from _of_schema(statement, session)
+        case CreateTable(options=options):
+            given = options.charset
+            if given.says_nothing and (own := database(statement.ref)) is not None:
+                own = built_in(charset_of_collation(own)) if _is_default(given) else own
+                yield Edit(options.end, options.end, f" COLLATE={own}")
+            else:
+                yield from _collations(given, session)
+            for column in statement.columns:
+                yield from _of_column(column, session)
+        case AlterTable():
+            for part in statement.parts:
+                yield from _of_operation(part.operation, session)
+
+
+def _of_schema(statement: CreateSchema | AlterSchema, session: SessionCollations) -> Iterator[Edit]:
+    given, end = statement.charset, statement.end
+    if isinstance(statement, AlterSchema):
+        if given.is_default and given.says_nothing:
+            yield Edit(end, end, f" COLLATE {_as_server(session)}")
+        elif given.is_default:
+            yield from _in_full(given, session, end)
+        yield from _collations(given, session)
+        return
+    if given.says_nothing and session.server is not None:
+        # The character set follows from it.
+        taken = _as_server(session) if _is_default(given) else session.server
+        yield Edit(end, end, f" COLLATE {taken}")
+    else:
+        yield from _in_full(given, session, end)
+    yield from collate_edits(given, session.of)
+
+
+def _is_default(given: Charset) -> bool:
+    return given.is_default or given.collate_is_default
+
+
+def _as_server(session: SessionCollations) -> str:
+    if session.server is None or session.by_charset:
+        raise _unclear()
+    return built_in(charset_of_collation(session.server))
+
+
+def _in_full(given: Charset, session: SessionCollations, at: int) -> Iterator[Edit]:
+    """Yield the collation of a database in full: a short name is of the server's set."""
+    if given.charset is None and given.collate is not None and session.server is not None:
+        name = full_name(given.collate, charset_of_collation(session.server))
+        if name != given.collate:
+            yield Edit(at, at, f" COLLATE {name}")
+
+
+def _unclear() -> NeedsOperator:
+    return NeedsOperator(
+        "DEFAULT stands for a collation that its session chose, of a character set that is not"
+        " written",
+        hint="replace the statement by one that names the collation",
+    )
+
+
+def _collations(given: Charset, session: SessionCollations) -> Iterator[Edit]:
+    """Yield what is left to the session where a character set or collation may be written."""
+    if given.says_nothing and _is_default(given) and session.is_reset:
+        if session.by_charset:
+            raise _unclear()
+        if not given.collate_is_default:
+            yield Edit(given.end, given.end, " COLLATE DEFAULT")
+    yield from collate_edits(given, session.of)
+
+
+def _of_column(column: ColumnDef, session: SessionCollations) -> Iterator[Edit]:
+    given = column.type.charset
+    if given.says_nothing and given.collate_is_default and session.by_charset:
+        raise _unclear()
+    yield from column_edits(column, session.of)
+
+
+def _of_operation(operation: Operation, session: SessionCollations) -> Iterator[Edit]:
+    match operation:
+        case AddColumns(columns):
+            for column in columns:
+                yield from _of_column(column, session)
+        case ChangeColumn(_, column):
+            yield from _of_column(column, session)
+        case SetOptions(options):
+            yield from _collations(options.charset, session)
+        case Convert(charset):
+            yield from _collations(charset, session)

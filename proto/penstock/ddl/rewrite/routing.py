@@ -1,0 +1,95 @@
+"""DDL under other names: what table routing executes downstream, while the tracker follows the old.
+
+    rename_tables(sql, schema, mapping) -> sql         the text, every table with its database
+    route_change(change, mapping) -> SchemaChange      the same change for a sink to run
+
+`mapping(database, table)` answers with the (database, table) downstream, and with the same two for
+what is not routed. Names of databases alone are asked for with the table "". The way of a DDL is
+
+    change = tracker.follow(job)               always, whether or not it runs downstream
+    sink.save_checkpoint(checkpoint)           if filters keep it from running
+    sink.run_ddl(route_change(change, mapping), checkpoint, …)         otherwise
+
+The text is read by our own grammar and only its names are replaced, so nothing else of it can
+change; what the grammar does not know raises NeedsOperator. Names within a view's SELECT too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.ddl.catalog import SchemaChange
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.parse.views import Mapping, view_edits
+from penstock.ddl.syntax.elements import Edit, TableRef, edited
+from penstock.ddl.syntax.lexer import quote_path
+from penstock.ddl.syntax.statements import CreateView, Statement
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob, TableInfo
+
+
+def rename_tables(sql: str, schema: str | None, mapping: Mapping) -> str:
+    """Return `sql` with every table and database as `mapping` names it, tables with databases.
+
+    `schema` is the current database of `sql`, None when it needs none. Several statements stay
+    several. What cannot be read raises NeedsOperator.
+    """
+    source, statements = parse(sql)
+    out = []
+    for statement in statements:
+        edits = _edits(statement, source.text, schema, mapping)
+        out.append(edited(source.text, statement.start, statement.end, edits))
+    return "; ".join(out)
+
+
+def _edits(statement: Statement, text: str, schema: str | None, mapping: Mapping) -> list[Edit]:
+    edits = []
+    for ref in statement.refs:
+        name = _mapped(ref, schema, mapping)
+        edits.append(Edit(ref.start, ref.end, quote_path(*name)))
+    if isinstance(statement, CreateView):
+        select = text[statement.select_start : statement.end]
+        # A view's own database is not what the tables in it are looked up in.
+        current = schema or statement.ref.schema or ""
+        edits += view_edits(select, statement.select_start, current, mapping)
+    return edits
+
+
+def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, ...]:
+    owner = ref.schema or schema
+    if owner is None:
+        raise NeedsOperator(
+            f"table {ref.name!r} has no database", hint="write the table as schema.table"
+        )
+    if not ref.name:
+        return (mapping(owner, "")[0],)
+    return mapping(owner, ref.name)
+
+
+def route_change(change: SchemaChange, mapping: Mapping) -> SchemaChange:
+    """Return the change as a sink is to run it: job and tables under their mapped names."""
+
+    def placed(schema: str, table: TableInfo) -> tuple[str, TableInfo]:
+        new_schema, new_name = mapping(schema, table.name)
+        return new_schema, table.renamed(new_name)
+
+    altered = []
+    for schema, before, after in change.altered:
+        new_schema, new_after = placed(schema, after)
+        altered.append((new_schema, before.renamed(new_after.name), new_after))
+    return replace(
+        change,
+        job=_routed(change.job, mapping),
+        created=tuple(placed(*one) for one in change.created),
+        dropped=tuple(placed(*one) for one in change.dropped),
+        altered=tuple(altered),
+        renamed=tuple((*placed(a, b), *placed(c, d)) for a, b, c, d in change.renamed),
+        schemas_created=tuple(mapping(name, "")[0] for name in change.schemas_created),
+        schemas_dropped=tuple(mapping(name, "")[0] for name in change.schemas_dropped),
+    )
+
+
+def _routed(job: DdlJob, mapping: Mapping) -> DdlJob:
+    query = rename_tables(job.query, job.schema_name or None, mapping) if job.query else ""
+    schema = mapping(job.schema_name, job.table_name)[0] if job.schema_name else ""
+    return replace(job, schema_name=schema, query=query)

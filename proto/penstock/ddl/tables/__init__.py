@@ -1,0 +1,1 @@
+"""Tables in the making: what CREATE TABLE and ALTER TABLE do to one."""

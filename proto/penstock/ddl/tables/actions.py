@@ -1,0 +1,202 @@
+"""The operations of ALTER TABLE by what they touch, checked against the table as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.ddl.syntax.elements import ColumnDef, KeyDef, Place, Value
+from penstock.ddl.syntax.operations import (
+    AddColumns,
+    AddKey,
+    AddPeriod,
+    ChangeColumn,
+    Convert,
+    DropColumn,
+    DropKey,
+    DropPrimary,
+    Operation,
+    Part,
+    RenameColumn,
+    RenameKey,
+    SetDefault,
+    SetOptions,
+)
+from penstock.ddl.tables.draft import Draft
+from penstock.schema.model import TableInfo
+
+
+@dataclass(slots=True)
+class Wishes:
+    """The operations by kind, names in lower case."""
+
+    dropped: set[str] = field(default_factory=set)
+    changed: dict[str, ColumnDef] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, Value | None] = field(default_factory=dict)
+    """Of columns that come by the same statement, too."""
+    placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
+    keys: list[KeyDef] = field(default_factory=list)
+    keys_dropped: set[str] = field(default_factory=set)
+    keys_renamed: dict[str, str] = field(default_factory=dict)
+    solid: set[str] = field(default_factory=set)
+    """Columns that become NOT NULL, by the names that they have then."""
+    convert: Convert | None = None
+    options: list[SetOptions] = field(default_factory=list)
+
+
+def gather(draft: Draft, operations: Sequence[Operation]) -> Wishes:
+    """Return the operations by kind; what does not exist, or is touched twice, raises."""
+    wishes = Wishes()
+    touched: list[str] = []
+    for operation in operations:
+        touched += _sort_in(draft, wishes, operation)
+    added = {column.name.lower() for old, column in wishes.placed if old is None}
+    for name in wishes.defaults.keys() - added:
+        _known_column(draft, name)
+    twice = {t for t in touched if touched.count(t) > 1}
+    if twice:
+        raise draft.refuse(f"{min(twice)} is changed twice", "use two statements")
+    return wishes
+
+
+def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+    """Sort one operation in; returns what it touches, so that doubles show."""
+    match operation:
+        case AddColumns(columns):
+            for column in columns:
+                wishes.placed.append((None, column))
+                wishes.keys += column.keys
+        case ChangeColumn(old, column):
+            key = _known_column(draft, old)
+            wishes.changed[key] = column
+            wishes.keys += column.keys
+            if column.place is not Place.LAST:
+                wishes.placed.append((key, column))
+            return [f"column {key}"]
+        case DropColumn(name):
+            wishes.dropped.add(_known_column(draft, name))
+            return [f"column {name.lower()}"]
+        case RenameColumn(old, new):
+            wishes.renamed[_known_column(draft, old)] = new
+            return [f"column {old.lower()}"]
+        case SetDefault(name, default):
+            wishes.defaults[name.lower()] = default
+            return [f"column {name.lower()}"]
+        case _:
+            return _sort_in_option(draft, wishes, operation)
+    return []
+
+
+def _sort_in_option(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+    match operation:
+        case AddPeriod(columns):
+            wishes.solid |= {name.lower() for name in columns}
+        case Convert():
+            wishes.convert = operation
+            return ["the character set"]
+        case SetOptions():
+            wishes.options.append(operation)
+            given = operation.options.charset
+            return ["the character set"] if given.charset or given.is_default else []
+        case _:
+            return _sort_in_key(draft, wishes, operation)
+    return []
+
+
+def _sort_in_key(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+    match operation:
+        case AddKey(key):
+            wishes.keys.append(key)
+        case DropPrimary():
+            wishes.keys_dropped.add(_known_key(draft, "PRIMARY"))
+            return ["the primary key"]
+        case DropKey(name):
+            wishes.keys_dropped.add(_known_key(draft, name))
+            return [f"index {name.lower()}"]
+        case RenameKey(old, new):
+            name = _known_key(draft, old)
+            wishes.keys_renamed[name] = new
+            return ["the primary key" if name == "primary" else f"index {name}"]
+    return []
+
+
+def _known_column(draft: Draft, name: str) -> str:
+    if draft.column(name) is None:
+        raise draft.refuse(f"column {name!r} does not exist", "check the name")
+    return name.lower()
+
+
+def _known_key(draft: Draft, name: str) -> str:
+    if draft.key(name) is None and not draft.has_expression(name):
+        raise draft.refuse(f"index {name!r} does not exist", "check the name")
+    return name.lower()
+
+
+def live_parts(table: TableInfo, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the operations without those that IF [NOT] EXISTS makes come to nothing."""
+    live: list[Part] = []
+    done: set[tuple[str, str]] = set()
+    for part in parts:
+        effect = _effect(part.operation)
+        if _skipped(table, part.operation) or (effect in done and _is_lenient(part.operation)):
+            continue
+        live.append(part)
+        done |= {effect} if effect is not None else set()
+    return tuple(live)
+
+
+def _effect(operation: Operation) -> tuple[str, str] | None:
+    """Return what comes or goes by an operation, None if that is nothing, or several things."""
+    match operation:
+        case AddColumns((column,)):
+            return "ADD COLUMN", column.name.lower()
+        case DropColumn(name):
+            return "DROP COLUMN", name.lower()
+        case AddKey(key):
+            return "ADD KEY", key.wanted_name.lower()
+        case DropKey(name):
+            return "DROP KEY", name.lower()
+    return None
+
+
+def _is_lenient(operation: Operation) -> bool:
+    match operation:
+        case AddColumns((column,)):
+            return column.if_not_exists
+        case AddKey(key):
+            return key.if_not_exists
+        case DropColumn() | DropKey():
+            return operation.if_exists
+    return False
+
+
+def _skipped(table: TableInfo, operation: Operation) -> bool:
+    """Tell whether the table as it is makes an operation with IF [NOT] EXISTS come to nothing."""
+    draft = Draft.of(table)
+    match operation:
+        case AddColumns(columns):
+            known = [c for c in columns if c.if_not_exists and draft.column(c.name) is not None]
+            if any(draft.key(key.wanted_name) is None for c in known for key in c.keys):
+                # MariaDB adds the key all the same.
+                raise draft.refuse(
+                    "a key of a column that is there already", "add the key by ADD KEY alone"
+                )
+            return len(known) == len(columns)
+        case (
+            DropColumn(name, if_exists=True)
+            | ChangeColumn(name, if_exists=True)
+            | RenameColumn(name, if_exists=True)
+            | SetDefault(name, if_exists=True)
+        ):
+            return draft.column(name) is None
+        case RenameKey(name, if_exists=True):
+            return draft.key(name) is None and not draft.has_expression(name)
+        case DropKey(name, if_exists=True):
+            is_there = draft.key(name) is not None or draft.has_expression(name)
+            return not is_there and not operation.lenient
+        case AddKey(key):
+            name = key.wanted_name
+            is_there = draft.key(name) is not None or draft.has_expression(name)
+            return key.if_not_exists and is_there
+    return False

@@ -1,0 +1,240 @@
+"""Default values: a literal as written into the text that `ColumnInfo.default` keeps.
+
+    column               text
+    integer, YEAR, BIT   whole number                      "5"
+    DECIMAL              as many decimals as the column    "1.50"
+    FLOAT, DOUBLE        shortest that reads back equal    "1.5"
+    DATE … TIME          as MySQL prints it, with fsp decimals; TIMESTAMP in UTC
+    text, ENUM           itself                            "a"
+    SET                  names in the column's order       "a,b"
+    bytes                decoded as UTF-8 (others refused) "ab"
+    CURRENT_TIMESTAMP    "CURRENT_TIMESTAMP" or "CURRENT_TIMESTAMP(3)"
+    an expression        its SQL, and `default_is_expr` is set
+
+`origin_default`, what rows older than the column read as, has the same forms. For a column whose
+default is the current time it is the time of the DDL, known when the job is finished:
+`Catalog.apply` puts it in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+from penstock.ddl.charsets.encodings import charset_named, literal_in
+from penstock.ddl.syntax.elements import Value, ValueKind
+from penstock.ddl.tables.default_times import date_text, duration_text
+from penstock.ddl.tables.implicit_defaults import zero_text
+from penstock.errors import NeedsOperator
+from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType
+
+NOW = "CURRENT_TIMESTAMP"
+_BITS = {
+    MysqlType.TINY: 8,
+    MysqlType.SHORT: 16,
+    MysqlType.INT24: 24,
+    MysqlType.LONG: 32,
+    MysqlType.LONGLONG: 64,
+}
+_LARGE = (
+    MysqlType.TINY_BLOB,
+    MysqlType.BLOB,
+    MysqlType.MEDIUM_BLOB,
+    MysqlType.LONG_BLOB,
+    MysqlType.JSON,
+)
+_FINITE_MAX = 1e308
+
+
+def default_of(column: ColumnInfo, value: Value | None) -> ColumnInfo:
+    """Return the column with that default; one that does not fit it raises NeedsOperator."""
+    if value is None or value.kind is ValueKind.NULL:
+        return replace(column, default=None, default_is_expr=False)
+    if value.kind is ValueKind.EXPRESSION:
+        return replace(column, default=value.text, default_is_expr=True)
+    if value.kind is ValueKind.NOW:
+        return replace(column, default=_now(column, value), default_is_expr=False)
+    return replace(column, default=literal_text(column, value), default_is_expr=False)
+
+
+def is_now(text: str | None) -> bool:
+    """Return whether a default's text stands for the current time."""
+    return text is not None and re.fullmatch(rf"{NOW}(\(\d\))?", text) is not None
+
+
+def origin_of(column: ColumnInfo) -> str | None:
+    """Return what rows that are older than this new column read as.
+
+    A default that differs from row to row cannot be known and raises NeedsOperator.
+    """
+    if column.is_generated:
+        return None
+    if column.default_is_expr:
+        raise NeedsOperator(
+            f"column {column.name!r}: adding a column whose default is an expression",
+            hint="add it without a default, fill the rows, then set the default",
+        )
+    if ColumnFlag.AUTO_INCREMENT in column.flag:
+        raise NeedsOperator(
+            f"column {column.name!r}: the numbers that older rows get cannot be known",
+            hint="add a plain column, fill it, then make it AUTO_INCREMENT",
+        )
+    if column.default is not None or not column.is_not_null:
+        return column.default
+    return zero_text(column)
+
+
+def _now(column: ColumnInfo, value: Value) -> str:
+    if column.tp not in (MysqlType.DATETIME, MysqlType.TIMESTAMP):
+        raise _misfit(column, NOW)
+    if int(value.text) != column.decimal:
+        raise NeedsOperator(
+            f"column {column.name!r}: its default has other decimals than the column",
+            hint=f"write {NOW}({column.decimal})",
+        )
+    return f"{NOW}({value.text})" if column.decimal else NOW
+
+
+def _misfit(column: ColumnInfo, text: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"column {column.name!r}: {text!r} is no default for its type",
+        hint="give a default that the column can hold",
+    )
+
+
+def literal_text(column: ColumnInfo, value: Value) -> str:
+    """Return a literal in the form of the table above."""
+    reader = _READERS.get(column.tp, _text)
+    try:
+        return reader(column, value)
+    except (ValueError, InvalidOperation, OverflowError):
+        raise _misfit(column, value.text) from None
+
+
+def convert(column: ColumnInfo, text: str) -> str | None:
+    """Return a default's text as another type of column would keep it, None if it cannot."""
+    if is_now(text):
+        return text
+    try:
+        return literal_text(column, Value(ValueKind.TEXT, text))
+    except NeedsOperator:
+        return None
+
+
+def _number(value: Value) -> Decimal:
+    if value.kind is ValueKind.HEX:
+        return Decimal(int(value.text or "0", 16))
+    if value.kind is ValueKind.BITS:
+        return Decimal(int(value.text or "0", 2))
+    number = Decimal(value.text.strip())
+    if not number.is_finite():
+        raise ValueError(value.text)
+    return number
+
+
+def _integer(column: ColumnInfo, value: Value) -> str:
+    number = int(_number(value).quantize(Decimal(1), ROUND_HALF_UP))
+    bits = _BITS[column.tp]
+    low, high = (0, 1 << bits) if column.is_unsigned else (-(1 << bits - 1), 1 << bits - 1)
+    if not low <= number < high:
+        raise ValueError(value.text)
+    return str(number)
+
+
+def _year(column: ColumnInfo, value: Value) -> str:
+    number = int(_number(value))
+    if number < 100 and (number or (value.kind is ValueKind.TEXT and len(value.text) < 4)):
+        number += 2000 if number < 70 else 1900
+    if number and not 1901 <= number <= 2155:
+        raise ValueError(value.text)
+    return str(number)
+
+
+def _bit(column: ColumnInfo, value: Value) -> str:
+    number = _bytes_number(value) if value.kind is ValueKind.TEXT else int(_number(value))
+    if not 0 <= number < 1 << column.flen:
+        raise ValueError(value.text)
+    return str(number)
+
+
+def _bytes_number(value: Value) -> int:
+    return int.from_bytes(value.text.encode(), "big")
+
+
+def _decimal(column: ColumnInfo, value: Value) -> str:
+    number = _number(value).quantize(Decimal(1).scaleb(-column.decimal), ROUND_HALF_UP)
+    if (column.is_unsigned and number < 0) or abs(number) >= 10 ** (column.flen - column.decimal):
+        raise ValueError(value.text)
+    return f"{number or abs(number):f}"
+
+
+def _float(column: ColumnInfo, value: Value) -> str:
+    number = float(_number(value))
+    if abs(number) > _FINITE_MAX or (column.is_unsigned and number < 0):
+        raise ValueError(value.text)
+    if column.decimal >= 0:
+        number = round(number, column.decimal)
+    text = repr(number)
+    return text.removesuffix(".0")
+
+
+def _text(column: ColumnInfo, value: Value) -> str:
+    if column.tp in _LARGE and value.kind is not ValueKind.TEXT:
+        raise ValueError(value.text)
+    text = _own_text(column, value)
+    if len(text.encode() if column.is_binary else text) > column.flen:
+        raise ValueError(text)
+    return text
+
+
+def _own_text(column: ColumnInfo, value: Value) -> str:
+    """Return a literal as text; hexadecimal and bit literals are bytes of the column's charset."""
+    return literal_in(charset_named(column.charset), value)
+
+
+def _enum(column: ColumnInfo, value: Value) -> str:
+    if value.kind is ValueKind.NUMBER:
+        raise ValueError(value.text)
+    return _elem(column, _own_text(column, value))
+
+
+def _elem(column: ColumnInfo, text: str) -> str:
+    wanted = text.rstrip(" ")
+    exact = [e for e in column.elems if e == wanted]
+    loose = [e for e in column.elems if e.lower() == wanted.lower()]
+    found = exact or ([] if column.collate.endswith("_bin") else loose)
+    if not found:
+        raise ValueError(text)
+    return found[0]
+
+
+def _set(column: ColumnInfo, value: Value) -> str:
+    if value.kind is ValueKind.NUMBER:
+        raise ValueError(value.text)
+    text = _own_text(column, value)
+    chosen = {_elem(column, part) for part in text.split(",")} if text else set()
+    return ",".join(e for e in column.elems if e in chosen)
+
+
+def _only_expressions(column: ColumnInfo, value: Value) -> str:
+    raise ValueError("a JSON column or a geometry takes an expression only")
+
+
+_READERS: dict[MysqlType, Callable[[ColumnInfo, Value], str]] = {
+    **dict.fromkeys(_BITS, _integer),
+    MysqlType.YEAR: _year,
+    MysqlType.BIT: _bit,
+    MysqlType.NEWDECIMAL: _decimal,
+    MysqlType.FLOAT: _float,
+    MysqlType.DOUBLE: _float,
+    MysqlType.DATE: date_text,
+    MysqlType.DATETIME: date_text,
+    MysqlType.TIMESTAMP: date_text,
+    MysqlType.DURATION: duration_text,
+    MysqlType.ENUM: _enum,
+    MysqlType.SET: _set,
+    MysqlType.JSON: _only_expressions,
+    MysqlType.GEOMETRY: _only_expressions,
+}

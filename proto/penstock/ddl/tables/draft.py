@@ -1,0 +1,294 @@
+"""A table in the making: columns and keys under change, until `finish` makes them a `TableInfo`.
+
+`finish` keeps what the rest of Penstock relies on:
+
+    columns[i].offset == i; no two columns or indexes share a name (letter case aside) or an id;
+    ids only grow: `max_column_id` and `max_index_id` remember those of dropped ones;
+    key flags follow from the keys as in MySQL: PRI_KEY on every column of the primary key,
+    UNIQUE_KEY on the column of a one-column unique key, MULTIPLE_KEY on the first of any other;
+    a primary key of one whole integer column is the handle and has no index entry
+    (`pk_is_handle`), any other primary key has one and is the handle too (`is_common_handle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.ddl.syntax.elements import KeyDef, KeyPart
+from penstock.ddl.tables.draft_keys import KEY_BYTES_MAX, DraftKey, geometry_prefix, part_bytes
+from penstock.ddl.tables.shapes import INTEGER_TYPES, LARGE_TYPES, TEXT_TYPES
+from penstock.errors import NeedsOperator
+from penstock.schema.model import (
+    ColumnFlag,
+    ColumnInfo,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
+
+KEY_COLUMNS_MAX = 16
+_KEY_FLAGS = ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A table under change."""
+
+    table: TableInfo
+    columns: list[ColumnInfo] = field(default_factory=list)
+    keys: list[DraftKey] = field(default_factory=list)
+    expressions: list[str] = field(default_factory=list)
+    """Names of indexes over expressions."""
+    implied: list[tuple[KeyDef, str]] = field(default_factory=list)
+    """Keys that foreign keys asked for and got, with their names."""
+
+    @classmethod
+    def of(cls, table: TableInfo) -> Draft:
+        """Return a draft that would finish as this table."""
+        draft = cls(
+            table=table, columns=list(table.columns), expressions=list(table.expression_indexes)
+        )
+        primary = table.primary_key
+        indexes = list(table.indexes)
+        if primary is not None and primary not in indexes:
+            indexes.insert(0, primary)
+        for index in indexes:
+            parts = tuple(KeyPart(name=c.name, length=c.length) for c in index.columns)
+            draft.keys.append(
+                DraftKey(
+                    id=index.id,
+                    name=index.name,
+                    parts=parts,
+                    unique=index.unique,
+                    primary=index.primary,
+                    fulltext=not index.unique and draft._must_be_fulltext(parts),
+                    spatial=draft._must_be_spatial(parts),
+                )
+            )
+        return draft
+
+    def _must_be_fulltext(self, parts: Sequence[KeyPart]) -> bool:
+        """Return whether only a FULLTEXT index can look like this: `IndexInfo` does not say."""
+        columns = [(c, p.length) for p in parts if (c := self.column(p.name)) is not None]
+        return any(c.tp in LARGE_TYPES and length == -1 for c, length in columns) or (
+            sum(part_bytes(c, length) for c, length in columns) > KEY_BYTES_MAX
+        )
+
+    def _must_be_spatial(self, parts: Sequence[KeyPart]) -> bool:
+        """Return whether only a SPATIAL index can look like this: others have a prefix."""
+        columns = [(self.column(p.name), p.length) for p in parts]
+        return any(c is not None and c.tp is MysqlType.GEOMETRY and n == -1 for c, n in columns)
+
+    def column(self, name: str) -> ColumnInfo | None:
+        """Return the column of that name, letter case aside."""
+        wanted = name.lower()
+        return next((c for c in self.columns if c.name.lower() == wanted), None)
+
+    def key(self, name: str) -> DraftKey | None:
+        """Return the key of that name, letter case aside."""
+        wanted = name.lower()
+        return next((k for k in self.keys if k.name.lower() == wanted), None)
+
+    def new_column_id(self) -> int:
+        """Return a column id that this table has never used."""
+        self.table = replace(self.table, max_column_id=self.table.max_column_id + 1)
+        return self.table.max_column_id
+
+    def add_keys(self, keys: Sequence[KeyDef]) -> None:
+        """Add keys in their order; those that foreign keys imply come last, where needed."""
+        for key in keys:
+            if not key.implied:
+                self._add_key(key)
+        for key in keys:
+            if key.implied and not self._serves(key):
+                self._add_key(key)
+                self.implied.append((key, self.keys[-1].name))
+
+    def has_expression(self, name: str) -> bool:
+        """Return whether an index over an expression has that name, letter case aside."""
+        return name.lower() in {each.lower() for each in self.expressions}
+
+    def _add_key(self, key: KeyDef) -> None:
+        name = "PRIMARY" if key.primary else key.name or self._free_name(key)
+        if self.key(name) is not None or self.has_expression(name):
+            what = "a second primary key" if key.primary else f"a second index {name!r}"
+            raise self.refuse(what, "drop the first or choose another name")
+        if name.upper() == "PRIMARY" and not key.primary:
+            raise self.refuse("an index called PRIMARY", "choose another name")
+        if key.is_over_expression:
+            self.expressions.append(name)
+            return
+        self.keys.append(
+            DraftKey(
+                name=name,
+                parts=key.parts,
+                unique=key.unique or key.primary,
+                primary=key.primary,
+                fulltext=key.fulltext,
+                spatial=key.spatial,
+            )
+        )
+
+    def _free_name(self, key: KeyDef) -> str:
+        """Return the name MySQL gives: that of the first column, with _2, _3 … if it is taken."""
+        column = self.column(key.parts[0].name)
+        base = column.name if column is not None else key.parts[0].name
+        if key.parts[0].is_expression:
+            base = "functional_index"
+        taken = {k.name.lower() for k in self.keys} | {name.lower() for name in self.expressions}
+        if base.lower() not in taken and base.upper() != "PRIMARY":
+            return base
+        return next(n for i in range(2, 1000) if (n := f"{base}_{i}").lower() not in taken)
+
+    def _serves(self, foreign: KeyDef) -> bool:
+        """Return whether some key starts with the columns of a foreign key."""
+        wanted = [p.name.lower() for p in foreign.parts]
+        return any(
+            [p.name.lower() for p in key.parts[: len(wanted)]] == wanted
+            and all(p.length == -1 for p in key.parts[: len(wanted)])
+            and not (key.fulltext or key.spatial or self._is_hashed(key))
+            for key in self.keys
+        )
+
+    def _is_hashed(self, key: DraftKey) -> bool:
+        """Return whether a unique key is too long for an index: MariaDB keeps a hash then."""
+        columns = [(c, p.length) for p in key.parts if (c := self.column(p.name)) is not None]
+        return key.unique and (
+            sum(part_bytes(column, length) for column, length in columns) > KEY_BYTES_MAX
+        )
+
+    def check_bounds(self, what: str, names: Collection[str]) -> None:
+        """Refuse something that names a column of SYSTEM_TIME, which is left out here."""
+        bounds = {name.lower() for name in self.table.period} & {name.lower() for name in names}
+        if bounds:
+            raise self.refuse(
+                f"{what} names {min(bounds)!r}, a column of SYSTEM_TIME, which is left out here",
+                "replace the statement by one without it",
+            )
+
+    def refuse(self, problem: str, hint: str) -> NeedsOperator:
+        """Return the error for something this table cannot have."""
+        return NeedsOperator(f"table {self.table.name!r}: {problem}", hint=hint)
+
+    def finish(self) -> TableInfo:
+        """Return the table; what MySQL would refuse raises NeedsOperator."""
+        self._check_columns()
+        self._place_columns()
+        indexes = tuple(self._index(key) for key in self.keys)
+        self._flag_columns(indexes)
+        self._check_auto_increment(indexes)
+        primary = next((i for i in indexes if i.primary), None)
+        is_handle = primary is not None and self._is_handle(primary)
+        if is_handle:
+            indexes = tuple(i for i in indexes if not i.primary)
+        numbered = []
+        for index in indexes:
+            if index.id == 0:
+                next_id = self.table.max_index_id + 1
+                self.table = replace(self.table, max_index_id=next_id)
+                index = replace(index, id=next_id)
+            numbered.append(index)
+        return replace(
+            self.table,
+            columns=tuple(self.columns),
+            indexes=tuple(numbered),
+            expression_indexes=tuple(self.expressions),
+            pk_is_handle=is_handle,
+            is_common_handle=primary is not None and not is_handle,
+        )
+
+    def _check_columns(self) -> None:
+        if not self.columns:
+            raise self.refuse("no column is left", "drop the table instead")
+        seen: set[str] = set()
+        for column in self.columns:
+            if column.name.lower() in seen:
+                raise self.refuse(f"a second column {column.name!r}", "choose another name")
+            seen.add(column.name.lower())
+
+    def _place_columns(self) -> None:
+        primary = next((k for k in self.keys if k.primary), None)
+        solid = {p.name.lower() for p in primary.parts} if primary is not None else set()
+        for i, column in enumerate(self.columns):
+            flag = column.flag & ~_KEY_FLAGS
+            if column.name.lower() in solid:
+                flag |= ColumnFlag.NOT_NULL
+            self.columns[i] = replace(column, offset=i, flag=flag)
+
+    def _index(self, key: DraftKey) -> IndexInfo:
+        parts = tuple(self._index_column(key, part) for part in key.parts)
+        if len({p.offset for p in parts}) < len(parts):
+            raise self.refuse(f"index {key.name!r} has a column twice", "list it once")
+        if len(parts) > KEY_COLUMNS_MAX:
+            raise self.refuse(f"index {key.name!r} is too wide", f"{KEY_COLUMNS_MAX} is the limit")
+        size = sum(part_bytes(self.columns[p.offset], p.length) for p in parts)
+        hashed = key.unique and not key.primary  # MariaDB keeps a hash of what is too long.
+        if size > KEY_BYTES_MAX and not (key.fulltext or hashed):
+            raise self.refuse(
+                f"index {key.name!r} takes {size} bytes",
+                f"{KEY_BYTES_MAX} is the limit: use prefixes",
+            )
+        return IndexInfo(
+            id=key.id, name=key.name, columns=parts, unique=key.unique, primary=key.primary
+        )
+
+    def _index_column(self, key: DraftKey, part: KeyPart) -> IndexColumn:
+        column = self.column(part.name)
+        if column is None:
+            self.check_bounds(f"index {key.name!r}", {part.name})
+            raise self.refuse(
+                f"index {key.name!r} names column {part.name!r}, which does not exist",
+                "add the column first",
+            )
+        if column.tp is MysqlType.JSON:
+            raise self.refuse(f"an index over JSON column {column.name!r}", "index a part of it")
+        if key.primary and column.is_generated and not column.generated_stored:
+            raise self.refuse("a virtual column in the primary key", "make it STORED")
+        if key.spatial or column.tp is MysqlType.GEOMETRY:
+            length = geometry_prefix(key, part, column)
+        else:
+            length = -1 if key.fulltext else self._prefix(key, part, column)
+        return IndexColumn(name=column.name, offset=column.offset, length=length)
+
+    def _prefix(self, key: DraftKey, part: KeyPart, column: ColumnInfo) -> int:
+        """Return the prefix as MySQL keeps it: none where it is the whole column."""
+        large = column.tp in LARGE_TYPES
+        if part.length == -1:
+            if large and not (key.unique and not key.primary):
+                raise self.refuse(
+                    f"index {key.name!r} holds {column.name!r} without a prefix length",
+                    "TEXT and BLOB columns need one",
+                )
+            return -1
+        if column.tp not in TEXT_TYPES or column.tp in (MysqlType.ENUM, MysqlType.SET):
+            raise self.refuse(f"a prefix of {column.name!r}, which is no text", "index it whole")
+        if not large and part.length > column.flen:
+            raise self.refuse(f"a prefix longer than {column.name!r}", "make it shorter")
+        return -1 if not large and part.length == column.flen else part.length
+
+    def _flag_columns(self, indexes: Sequence[IndexInfo]) -> None:
+        for index in indexes:
+            if index.primary:
+                for part in index.columns:
+                    self._flag(part.offset, ColumnFlag.PRI_KEY)
+            elif index.unique and len(index.columns) == 1:
+                self._flag(index.columns[0].offset, ColumnFlag.UNIQUE_KEY)
+            else:
+                self._flag(index.columns[0].offset, ColumnFlag.MULTIPLE_KEY)
+
+    def _flag(self, offset: int, flag: ColumnFlag) -> None:
+        column = self.columns[offset]
+        self.columns[offset] = replace(column, flag=column.flag | flag)
+
+    def _check_auto_increment(self, indexes: Sequence[IndexInfo]) -> None:
+        counting = [c for c in self.columns if ColumnFlag.AUTO_INCREMENT in c.flag]
+        # It leads a key but with MyISAM and its like, which count for each value before it.
+        keyed = {part.offset for index in indexes for part in index.columns}
+        if len(counting) > 1 or any(c.offset not in keyed for c in counting):
+            raise self.refuse("an AUTO_INCREMENT column out of place", "one per table, in a key")
+
+    def _is_handle(self, primary: IndexInfo) -> bool:
+        column = self.columns[primary.columns[0].offset]
+        return len(primary.columns) == 1 and column.tp in INTEGER_TYPES

@@ -1,0 +1,241 @@
+"""A column type as written into its type code, length and decimals.
+
+    written                     tp           flen (default)            decimal
+    TINYINT … BIGINT            1 2 9 3 8    4 6 9 11 20 (unsigned: 3 5 8 10 20)   0
+    BOOL                        1            1                         0
+    FLOAT, FLOAT(p ≤ 24)        4            12                        -1, or as written
+    DOUBLE, REAL, FLOAT(p > 24) 5            22                        -1, or as written
+    DECIMAL                     0xf6         10, at most 65            0, at most 38
+    BIT                         16           1, at most 64             0
+    YEAR                        13           4; 2 if written           0
+    DATE                        10           10                        0
+    DATETIME, TIMESTAMP         12 7         19, or 20 + fsp           fsp
+    TIME                        11           10, or 11 + fsp           fsp
+    CHAR, BINARY                0xfe         1, at most 255            0
+    VARCHAR, VARBINARY          15           as written, ≤ 65532 bytes 0
+    TINY/–/MEDIUM/LONG TEXT     f9 fc fa fb  bytes the type can hold   0
+    ENUM, SET                   f7 f8        longest name; all joined  0
+    JSON                        0xf5         4294967295                0
+    GEOMETRY, POINT, …          0xff         4294967295                WKB's number, GEOMETRY's is 0
+    UUID                        0xfe         36, a text in ascii       0
+    INET4, INET6                15           15, 39, a text in ascii   0
+
+Types of bytes (BINARY, BLOB …) have the codes of text; their character set is `binary`, and so
+is that of geometries.
+"""
+
+from __future__ import annotations
+
+from penstock.ddl.charsets.charsets import char_bytes_max
+from penstock.ddl.charsets.encodings import charset_named, literal_in
+from penstock.ddl.syntax.elements import ColumnDef
+from penstock.errors import NeedsOperator
+from penstock.schema.model import MysqlType
+
+INTEGERS = {
+    "TINYINT": (MysqlType.TINY, 4),
+    "SMALLINT": (MysqlType.SHORT, 6),
+    "MEDIUMINT": (MysqlType.INT24, 9),
+    "INT": (MysqlType.LONG, 11),
+    "BIGINT": (MysqlType.LONGLONG, 20),
+}
+_TIMES = {
+    "DATETIME": (MysqlType.DATETIME, 19),
+    "TIMESTAMP": (MysqlType.TIMESTAMP, 19),
+    "TIME": (MysqlType.DURATION, 10),
+}
+_LARGE = {
+    "TINY": (MysqlType.TINY_BLOB, 0xFF),
+    "": (MysqlType.BLOB, 0xFFFF),
+    "MEDIUM": (MysqlType.MEDIUM_BLOB, 0xFFFFFF),
+    "LONG": (MysqlType.LONG_BLOB, 0xFFFFFFFF),
+}
+_STRINGS = {
+    "CHAR": MysqlType.STRING,
+    "BINARY": MysqlType.STRING,
+    "VARCHAR": MysqlType.VARCHAR,
+    "VARBINARY": MysqlType.VARCHAR,
+}
+INTEGER_TYPES = frozenset(tp for tp, _ in INTEGERS.values())
+LARGE_TYPES = frozenset(tp for tp, _ in _LARGE.values())
+TEXT_TYPES = frozenset({*_STRINGS.values(), *LARGE_TYPES, MysqlType.ENUM, MysqlType.SET})
+GEOMETRIES = (
+    "GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON",
+    "GEOMETRYCOLLECTION",
+)  # fmt: skip
+"""Each at the number that WKB has for it; the first one takes all kinds."""
+POINT_BYTES = 25
+"""SRID, byte order, number and two coordinates: what a key over a POINT holds."""
+NUMERIC = frozenset({*INTEGERS, "DECIMAL", "FLOAT", "DOUBLE"})
+VARCHAR_BYTES_MAX = 65532
+"""MariaDB's: what is longer is a TEXT or BLOB where its sql_mode is lax. MySQL stops at 65535."""
+SCALE_MAX = 38
+"""MariaDB's; MySQL stops at 30."""
+NATIVE = {
+    "UUID": (MysqlType.STRING, 36),
+    "INET4": (MysqlType.VARCHAR, 15),
+    "INET6": (MysqlType.VARCHAR, 39),
+}
+"""MariaDB's types whose values are texts here."""
+CHAR_MAX = 255
+
+Shape = tuple[MysqlType, int, int]
+
+
+def refuse(column: ColumnDef, problem: str, hint: str) -> NeedsOperator:
+    """Return the error for something a column cannot have."""
+    return NeedsOperator(f"column {column.name!r}: {problem}", hint=hint)
+
+
+def shape_of(column: ColumnDef, charset: str) -> Shape:
+    """Return type code, length and decimals."""
+    spec = column.type
+    name = spec.name
+    _check_numbers(column)
+    if name in INTEGERS:
+        tp, flen = INTEGERS[name]
+        if spec.unsigned and name != "BIGINT":
+            flen -= 1
+        return tp, (spec.numbers[0] if spec.numbers else 0) or flen, 0
+    if name in NATIVE:
+        return (*NATIVE[name], 0)
+    if name in _TIMES:
+        return _time_shape(column)
+    if name in _STRINGS:
+        return _string_shape(column, charset)
+    if name.endswith(("TEXT", "BLOB")):
+        return _large_shape(column, charset)
+    if name in ("ENUM", "SET"):
+        return _names_shape(column, charset)
+    return _number_shape(column)
+
+
+_NUMBERS_MAX = {
+    **dict.fromkeys((*INTEGERS, *_TIMES, *_STRINGS, "TEXT", "BLOB", "BIT", "YEAR"), 1),
+    "DECIMAL": 2,
+    "FLOAT": 2,
+    "DOUBLE": 2,
+}
+
+
+def _check_numbers(column: ColumnDef) -> None:
+    spec = column.type
+    if len(spec.numbers) > _NUMBERS_MAX.get(spec.name, 0):
+        raise refuse(column, f"too many numbers after {spec.name}", "see MySQL's data types")
+    if spec.name in INTEGERS and spec.numbers and spec.numbers[0] > CHAR_MAX:
+        raise refuse(column, "the display width is above 255", "leave it out")
+
+
+def _number_shape(column: ColumnDef) -> Shape:
+    spec = column.type
+    fixed: dict[str, Shape] = {
+        "BOOL": (MysqlType.TINY, 1, 0),
+        "SERIAL": (MysqlType.LONGLONG, 20, 0),
+        "DATE": (MysqlType.DATE, 10, 0),
+        "YEAR": (MysqlType.YEAR, 2 if spec.numbers == (2,) else 4, 0),
+        "JSON": (MysqlType.JSON, 0xFFFFFFFF, 0),
+    }
+    if spec.name in GEOMETRIES:
+        return MysqlType.GEOMETRY, 0xFFFFFFFF, GEOMETRIES.index(spec.name)
+    if spec.name in fixed:
+        return fixed[spec.name]
+    if spec.name == "BIT":
+        bits = (spec.numbers[0] if spec.numbers else 0) or 1
+        if not 1 <= bits <= 64:
+            raise refuse(column, "BIT has 1 to 64 bits", "choose a length in that range")
+        return MysqlType.BIT, bits, 0
+    if spec.name == "DECIMAL":
+        return _decimal_shape(column)
+    assert spec.name in ("FLOAT", "DOUBLE"), spec.name
+    return _float_shape(column)
+
+
+def _decimal_shape(column: ColumnDef) -> Shape:
+    digits, scale = (*column.type.numbers, *(10, 0)[len(column.type.numbers) :])
+    if digits == 0:
+        digits = 10
+    if not (digits <= 65 and scale <= SCALE_MAX and scale <= digits):
+        raise refuse(
+            column,
+            f"DECIMAL({digits},{scale}) is out of range",
+            f"at most 65 digits, {SCALE_MAX} of them decimals, and no more decimals than digits",
+        )
+    return MysqlType.NEWDECIMAL, digits, scale
+
+
+def _float_shape(column: ColumnDef) -> Shape:
+    spec = column.type
+    if len(spec.numbers) == 2:
+        flen, decimal = spec.numbers
+        if not (flen <= 255 and decimal <= 30 and decimal <= flen):
+            raise refuse(column, f"{spec.name}({flen},{decimal}) is out of range", "at most 255,30")
+        tp = MysqlType.FLOAT if spec.name == "FLOAT" else MysqlType.DOUBLE
+        return tp, flen, decimal
+    if spec.numbers and (spec.name == "DOUBLE" or spec.numbers[0] > 53):
+        raise refuse(column, f"{spec.name} with this length", "write DOUBLE or FLOAT alone")
+    if spec.name == "DOUBLE" or (spec.numbers and spec.numbers[0] > 24):
+        return MysqlType.DOUBLE, 22, -1
+    return MysqlType.FLOAT, 12, -1
+
+
+def _time_shape(column: ColumnDef) -> Shape:
+    tp, flen = _TIMES[column.type.name]
+    fsp = column.type.numbers[0] if column.type.numbers else 0
+    if fsp > 6:
+        raise refuse(column, "times have at most 6 decimals", "choose 0 to 6")
+    return tp, flen + (1 + fsp if fsp else 0), fsp
+
+
+def _string_shape(column: ColumnDef, charset: str) -> Shape:
+    spec = column.type
+    tp = _STRINGS[spec.name]
+    if tp is MysqlType.STRING:
+        flen = spec.numbers[0] if spec.numbers else 1
+        if flen > CHAR_MAX:
+            raise refuse(column, f"{spec.name} is longer than {CHAR_MAX}", "use VARCHAR or TEXT")
+        return tp, flen, 0
+    if not spec.numbers:
+        raise refuse(column, f"{spec.name} without a length", "give it a length")
+    if spec.numbers[0] * char_bytes_max(charset) > VARCHAR_BYTES_MAX:
+        raise refuse(
+            column,
+            f"{spec.name}({spec.numbers[0]}) takes more than {VARCHAR_BYTES_MAX} bytes",
+            "use TEXT or BLOB",
+        )
+    return tp, spec.numbers[0], 0
+
+
+def _large_shape(column: ColumnDef, charset: str) -> Shape:
+    spec = column.type
+    tp, flen = _LARGE[spec.name[:-4]]
+    if spec.numbers:
+        # TEXT(n) is the smallest of the four that holds n characters of any kind.
+        tp, flen = large_type(spec.numbers[0] * char_bytes_max(charset))
+    return tp, flen, 0
+
+
+def large_type(size_bytes: int) -> tuple[MysqlType, int]:
+    """Return the smallest BLOB type that holds so many bytes, and how many it can."""
+    for tp, flen in _LARGE.values():
+        if size_bytes <= flen:
+            return tp, flen
+    raise NeedsOperator("a TEXT or BLOB above 4 GiB", hint="choose a smaller length")
+
+
+def _names_shape(column: ColumnDef, charset: str) -> Shape:
+    names = elems_of(column, charset)
+    if not names:
+        raise refuse(column, f"{column.type.name} without names", "list its names")
+    if len(set(names)) < len(names):  # Whether letter case counts is up to the collation.
+        raise refuse(column, "the same name twice", "list every name once")
+    if column.type.name == "ENUM":
+        return MysqlType.ENUM, max(map(len, names)), 0
+    if len(names) > 64 or any("," in n for n in names):
+        raise refuse(column, "a SET of this kind", "at most 64 names, none with a comma")
+    return MysqlType.SET, sum(map(len, names)) + len(names) - 1, 0
+
+
+def elems_of(column: ColumnDef, charset: str) -> tuple[str, ...]:
+    """Return the names of an ENUM or SET as MySQL keeps them: without spaces at the end."""
+    encoding = charset_named(charset)
+    return tuple(literal_in(encoding, each).rstrip(" ") for each in column.type.elems)

@@ -1,0 +1,173 @@
+"""Comparisons of expressions: what two terms are compared as is settled when they are compiled."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.filters.expressions.sql_values import (
+    Value,
+    as_number,
+    as_text,
+    collated,
+    moment,
+    span,
+    whole_number,
+)
+from penstock.filters.expressions.term import Row, Term, fixed, refuse
+
+_DEFAULT_COLLATION = "utf8mb4_bin"
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "<=>": operator.eq, "<>": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+Convert = Callable[[Any], Any]
+
+
+def comparison(name: str, left: Term, right: Term) -> Term:
+    """Return the term of `left <name> right`; raise `NeedsOperator` for what is unclear."""
+    left, right, convert = _aligned(left, right)
+    one, other, compare = left.run, right.run, _COMPARE[name]
+    null_safe = name == "<=>"
+
+    def run(row: Row) -> int | None:
+        a, b = one(row), other(row)
+        if a is None or b is None:
+            return int(a is b) if null_safe else None
+        a, b = convert[0](a), convert[1](b)
+        if a is None or b is None:
+            return int(a is b) if null_safe else None
+        if isinstance(a, float) or isinstance(b, float):
+            a, b = float(a), float(b)
+        return int(compare(a, b))
+
+    return Term(Value.NUMBER, run)
+
+
+def membership(args: Sequence[Term]) -> Term:
+    """Return the term of `x IN (…)`."""
+    if len(args) < 2:
+        raise refuse("IN () has no values", "give at least one")
+    tests = [comparison("=", args[0], each).run for each in args[1:]]
+
+    def run(row: Row) -> int | None:
+        found = [test(row) for test in tests]
+        return 1 if 1 in found else None if None in found else 0
+
+    return Term(Value.NUMBER, run)
+
+
+def _aligned(left: Term, right: Term) -> tuple[Term, Term, tuple[Convert, Convert]]:
+    """Return both terms, constants in the other's form, and what each value is compared as."""
+    left, right = _constant_like(left, right), _constant_like(right, left)
+    kinds = {left.kind, right.kind}
+    if Value.NULL in (left.kind, right.kind):
+        return left, right, (_same, _same)
+    if kinds == {Value.TEXT}:
+        by = _collation(left, right)
+        return left, right, (lambda a: collated(a, by), lambda b: collated(b, by))
+    if kinds == {Value.MOMENT}:
+        return left, right, (moment, moment)
+    if kinds == {Value.SPAN}:
+        return left, right, (span, span)
+    if Value.NUMBER in kinds:
+        return left, right, (_numeric(left.kind), _numeric(right.kind))
+    if kinds <= {Value.TEXT, Value.BYTES}:
+        return left, right, (_as_bytes, _as_bytes)
+    raise refuse(
+        f"{left.kind.name} and {right.kind.name} values are compared",
+        "compare dates with dates such as '2026-11-21', times with times such as '08:30:00'",
+    )
+
+
+def _constant_like(term: Term, other: Term) -> Term:
+    """Return a constant text as what it is compared with; others as they are."""
+    if not (term.is_constant and term.kind is Value.TEXT):
+        if term.is_listed and other.kind is Value.NUMBER:
+            raise refuse("an ENUM or SET is compared with a number", "compare it with a text")
+        return term
+    if other.kind is Value.NUMBER:
+        whole = whole_number(term.value)
+        return term if whole is None else fixed(Value.NUMBER, whole)
+    for kind, read in ((Value.MOMENT, moment), (Value.SPAN, span)):
+        if other.kind is kind:
+            if read(term.value) is None:
+                raise refuse(
+                    f"{term.value!r} is no {'date' if kind is Value.MOMENT else 'time'}",
+                    "write 2026-11-21, 2026-11-21 08:30:00 or 08:30:00",
+                )
+            return fixed(kind, term.value)
+    return term
+
+
+def _collation(left: Term, right: Term) -> str:
+    told = {t.collation for t in (left, right) if t.collation}
+    if len(told) > 1:
+        exact = {c for c in told if c.endswith("_bin")}
+        if len(exact) != 1:
+            raise refuse(
+                f"texts of collations {' and '.join(sorted(told))} are compared",
+                "compare columns of one collation",
+            )
+        return exact.pop()
+    return told.pop() if told else _DEFAULT_COLLATION
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _numeric(kind: Value) -> Convert:
+    return lambda value: as_number(kind, value)
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def pattern_test(name: str) -> Callable[[Sequence[Term]], Term]:
+    """Return how LIKE or REGEXP is built; the pattern must be a constant."""
+
+    def build(args: Sequence[Term]) -> Term:
+        value, pattern = args[0], args[1]
+        if not all(a.is_constant for a in args[1:]):
+            raise refuse(f"the pattern of {name} is computed", "write it as a text")
+        if pattern.value is None:
+            return fixed(Value.NULL, None)
+        text = str(as_text(pattern.value))
+        ignore_case = bool(value.collation and value.collation.endswith("_ci"))
+        flags = re.DOTALL | (re.IGNORECASE if ignore_case else re.NOFLAG)
+        try:
+            source = _like(text, str(as_text(args[2].value))) if name == "LIKE" else text
+            compiled = re.compile(source, flags)
+        except re.error as error:
+            raise refuse(f"{text!r} is no regular expression: {error}", "correct it") from None
+        run = value.run
+        search = compiled.fullmatch if name == "LIKE" else compiled.search
+
+        def test(row: Row) -> int | None:
+            found = as_text(run(row))
+            return None if found is None else int(search(found) is not None)
+
+        return Term(Value.NUMBER, test)
+
+    return build
+
+
+def _like(pattern: str, escape: str) -> str:
+    if len(escape) > 1:
+        raise refuse(f"ESCAPE {escape!r} is longer than one character", "give one character")
+    out = []
+    at = 0
+    while at < len(pattern):
+        sign = pattern[at]
+        if sign == escape and at + 1 < len(pattern):
+            at += 1
+            out.append(re.escape(pattern[at]))
+        else:
+            out.append({"%": ".*", "_": "."}.get(sign) or re.escape(sign))
+        at += 1
+    return "".join(out)

@@ -1,0 +1,142 @@
+"""The functions an expression may call. Each yields NULL when an argument is NULL, but for a few.
+
+on texts      CONCAT, LEFT, RIGHT, SUBSTRING, LOWER, UPPER, TRIM, LTRIM, RTRIM, REPLACE, REVERSE,
+              LENGTH (bytes), CHAR_LENGTH, INSTR, LOCATE
+on numbers    ABS, SIGN, FLOOR, CEIL, MOD
+on moments    DATE, YEAR, MONTH, DAY, HOUR, MINUTE, SECOND
+any kind      IF, IFNULL, COALESCE, NULLIF, ISNULL (in `compiler`, since they choose)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from penstock.filters.expressions.sql_values import (
+    CONTEXT,
+    Number,
+    Value,
+    as_number,
+    as_text,
+    is_real_day,
+    moment,
+    span,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function: what its arguments are turned into first, what it yields, how many it takes."""
+
+    run: Callable[..., Any]
+    takes: Value
+    gives: Value
+    least: int
+    most: int
+
+
+def prepared(takes: Value, kind: Value) -> Callable[[Any], Any]:
+    """Return how an argument of a kind becomes what a function takes."""
+    if takes is Value.TEXT:
+        return as_text
+    if takes is Value.NUMBER:
+        return lambda value: as_number(kind, value)
+    if kind is Value.SPAN:
+        return lambda value: value
+    return lambda value: None if value is None else moment(str(as_text(value)))
+
+
+def _substring(text: str, *places: Number | str) -> str:
+    start = int(float(places[0]))
+    length = int(float(places[1])) if len(places) > 1 else len(text)
+    if start == 0 or length <= 0 or abs(start) > len(text):
+        return ""
+    begin = start - 1 if start > 0 else len(text) + start
+    return text[begin : begin + length]
+
+
+def _left(text: str, count: str) -> str:
+    return text[: max(int(float(count)), 0)]
+
+
+def _right(text: str, count: str) -> str:
+    wanted = max(int(float(count)), 0)
+    return text[len(text) - min(wanted, len(text)) :]
+
+
+def _locate(wanted: str, text: str, start: str = "1") -> int:
+    first = int(float(start))
+    return 0 if first < 1 else text.lower().find(wanted.lower(), first - 1) + 1
+
+
+def _rounded(rounding: Callable[[Any], int]) -> Callable[[Number], Number]:
+    return lambda number: float(rounding(number)) if isinstance(number, float) else rounding(number)
+
+
+def _sign(number: Number) -> int:
+    return (number > 0) - (number < 0)
+
+
+def remainder(left: Number, right: Number) -> Number | None:
+    """Return the rest of a division, with the sign of what is divided; None by zero."""
+    if right == 0:
+        return None
+    if isinstance(left, float) or isinstance(right, float):
+        return math.fmod(float(left), float(right))
+    if isinstance(left, int) and isinstance(right, int):
+        rest = abs(left) % abs(right)
+        return -rest if left < 0 else rest
+    return CONTEXT.remainder(Decimal(left), Decimal(right))
+
+
+def _day_part(start: int, end: int) -> Callable[[str], int]:
+    return lambda text: int(text[start:end])
+
+
+def _time_part(divisor: int, modulus: int) -> Callable[[str], int | None]:
+    def part(text: str) -> int | None:
+        clock = text[11:] if text[4:5] == "-" else text
+        micros = span(clock)
+        return None if micros is None else abs(micros) // 1_000_000 // divisor % modulus
+
+    return part
+
+
+def _date(text: str) -> str | None:
+    return text[:10] if is_real_day(text) else None
+
+
+_TEXT, _NUMBER, _MOMENT = Value.TEXT, Value.NUMBER, Value.MOMENT
+
+FUNCTIONS: dict[str, Function] = {
+    "CONCAT": Function(lambda *texts: "".join(texts), _TEXT, _TEXT, 1, 99),
+    "LEFT": Function(_left, _TEXT, _TEXT, 2, 2),
+    "RIGHT": Function(_right, _TEXT, _TEXT, 2, 2),
+    "SUBSTRING": Function(_substring, _TEXT, _TEXT, 2, 3),
+    "LOWER": Function(str.lower, _TEXT, _TEXT, 1, 1),
+    "UPPER": Function(str.upper, _TEXT, _TEXT, 1, 1),
+    "TRIM": Function(lambda text: text.strip(" "), _TEXT, _TEXT, 1, 1),
+    "LTRIM": Function(lambda text: text.lstrip(" "), _TEXT, _TEXT, 1, 1),
+    "RTRIM": Function(lambda text: text.rstrip(" "), _TEXT, _TEXT, 1, 1),
+    "REPLACE": Function(lambda t, a, b: t.replace(a, b) if a else t, _TEXT, _TEXT, 3, 3),
+    "REVERSE": Function(lambda text: text[::-1], _TEXT, _TEXT, 1, 1),
+    "CHAR_LENGTH": Function(len, _TEXT, _NUMBER, 1, 1),
+    "LENGTH": Function(lambda text: len(text.encode()), _TEXT, _NUMBER, 1, 1),
+    "LOCATE": Function(_locate, _TEXT, _NUMBER, 2, 3),
+    "INSTR": Function(lambda text, wanted: _locate(wanted, text), _TEXT, _NUMBER, 2, 2),
+    "ABS": Function(abs, _NUMBER, _NUMBER, 1, 1),
+    "SIGN": Function(_sign, _NUMBER, _NUMBER, 1, 1),
+    "FLOOR": Function(_rounded(math.floor), _NUMBER, _NUMBER, 1, 1),
+    "CEIL": Function(_rounded(math.ceil), _NUMBER, _NUMBER, 1, 1),
+    "MOD": Function(remainder, _NUMBER, _NUMBER, 2, 2),
+    "DATE": Function(_date, _MOMENT, _MOMENT, 1, 1),
+    "YEAR": Function(_day_part(0, 4), _MOMENT, _NUMBER, 1, 1),
+    "MONTH": Function(_day_part(5, 7), _MOMENT, _NUMBER, 1, 1),
+    "DAY": Function(_day_part(8, 10), _MOMENT, _NUMBER, 1, 1),
+    "HOUR": Function(_time_part(3600, 10**6), _MOMENT, _NUMBER, 1, 1),
+    "MINUTE": Function(_time_part(60, 60), _MOMENT, _NUMBER, 1, 1),
+    "SECOND": Function(_time_part(1, 60), _MOMENT, _NUMBER, 1, 1),
+}

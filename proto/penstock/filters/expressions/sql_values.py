@@ -1,0 +1,162 @@
+"""MySQL's values in expressions: what kinds there are, and how one is turned into another.
+
+    kind      Python value                        from columns of type
+    NUMBER    int, Decimal, float                 integers, YEAR, BIT, DECIMAL, FLOAT, DOUBLE
+    TEXT      str                                 CHAR, VARCHAR, TEXT, ENUM, SET
+    BYTES     bytes                               BINARY, VARBINARY, BLOB, geometries
+    MOMENT    str, YYYY-MM-DD hh:mm:ss[.f]        DATE, DATETIME, TIMESTAMP (in UTC)
+    SPAN      str, [-]hhh:mm:ss[.f]               TIME
+    JSON      str                                 JSON: only IS NULL can ask about it
+    NULL      None                                the constant
+
+NULL is None in every kind. A text's number is what stands at its beginning, 0 if nothing does.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import datetime
+from decimal import ROUND_HALF_UP, Context, Decimal
+from enum import Enum, auto
+from typing import TypeAlias
+
+from penstock.datum.rows.fields import STRING_TYPES
+from penstock.ddl.charsets.collations import pads
+from penstock.schema.model import ColumnInfo, MysqlType
+
+Number: TypeAlias = int | float | Decimal
+
+CONTEXT = Context(prec=65, rounding=ROUND_HALF_UP)
+"""MySQL's decimals have at most 65 digits."""
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
+_MOMENT = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(\.\d*)?)?)?"
+)
+_SPAN = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2})(\.\d*)?)?")
+_FRACTION_DIGITS = 6
+
+
+class Value(Enum):
+    """What an expression yields."""
+
+    NUMBER = auto()
+    TEXT = auto()
+    BYTES = auto()
+    MOMENT = auto()
+    SPAN = auto()
+    JSON = auto()
+    NULL = auto()
+
+
+_KINDS = {
+    MysqlType.DATE: Value.MOMENT,
+    MysqlType.DATETIME: Value.MOMENT,
+    MysqlType.TIMESTAMP: Value.MOMENT,
+    MysqlType.DURATION: Value.SPAN,
+    MysqlType.JSON: Value.JSON,
+    MysqlType.ENUM: Value.TEXT,
+    MysqlType.SET: Value.TEXT,
+}
+
+
+def kind_of(column: ColumnInfo) -> Value:
+    """Return the kind of a column's values."""
+    if column.tp in STRING_TYPES:
+        return Value.BYTES if column.is_binary else Value.TEXT
+    return _KINDS.get(column.tp, Value.NUMBER)
+
+
+def leading_number(text: str) -> float:
+    """Return the number that a text begins with, 0 without one."""
+    match = _NUMBER.match(text)
+    return float(match[1]) if match else 0.0
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number of a text that is nothing but an integer."""
+    stripped = text.strip()
+    return int(stripped) if re.fullmatch(r"[+-]?\d+", stripped, re.ASCII) else None
+
+
+def moment(text: str) -> str | None:
+    """Return a date or time of a date in one form that sorts, None when the text is none."""
+    match = _MOMENT.fullmatch(text.strip())
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        return None
+    fraction = (match[7] or ".")[1:][:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, "0")
+    return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{fraction}"
+
+
+def is_real_day(text: str) -> bool:
+    """Tell whether a moment names a day of the calendar."""
+    try:
+        datetime.strptime(text[:10], "%Y-%m-%d")  # noqa: DTZ007  -- only the day is looked at.
+    except ValueError:
+        return False
+    return True
+
+
+def span(text: str) -> int | None:
+    """Return a TIME in microseconds, None when the text is none."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None or int(match[3]) > 59 or int(match[4] or 0) > 59:
+        return None
+    seconds = int(match[2]) * 3600 + int(match[3]) * 60 + int(match[4] or 0)
+    fraction = (match[5] or ".")[1:][:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, "0")
+    micros = seconds * 1_000_000 + int(fraction)
+    return -micros if match[1] else micros
+
+
+def as_number(kind: Value, value: object) -> Number | None:
+    """Return a value as arithmetic sees it."""
+    if value is None or isinstance(value, int | float | Decimal):
+        return value
+    if isinstance(value, bytes):
+        return leading_number(value.decode("utf-8", "replace"))
+    assert isinstance(value, str), value
+    if kind is Value.TEXT:
+        return leading_number(value)
+    whole, _, fraction = value.partition(".")
+    digits = re.sub(r"[^0-9]", "", whole)
+    number: Number = Decimal(f"{digits}.{fraction}") if fraction else int(digits)
+    return -number if value.startswith("-") else number
+
+
+def as_text(value: object) -> str | None:
+    """Return a value as string functions see it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float):
+        return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else repr(value)
+    return str(value)
+
+
+def is_true(kind: Value, value: object) -> bool | None:
+    """Return whether a value counts as true; None for NULL."""
+    number = as_number(kind, value)
+    return None if number is None else number != 0
+
+
+def collated(text: str, collation: str) -> str:
+    """Return what two texts have in common exactly when the collation calls them equal.
+
+    `_ci` goes by letters without case and accents. That is Unicode's decomposition and not the
+    server's table of weights, which may differ beyond the European scripts. Trailing blanks count
+    in the collations that do not pad only.
+    """
+    if pads(collation):
+        text = text.rstrip(" ")
+    if collation.endswith("_ci"):
+        apart = unicodedata.normalize("NFD", text.casefold())
+        keep = "_as_" in collation
+        text = "".join(c for c in apart if keep or not unicodedata.combining(c))
+    return text

@@ -1,0 +1,81 @@
+"""The row expression filter: rows of a table that are left out because of their values.
+
+    insert-value-expr       true for the new row: the insert is left out
+    update-old-value-expr   true for the row before, and
+    update-new-value-expr   true for the row after (of those that are given): the update is left out
+    delete-value-expr       true for the row that goes: the delete is left out
+
+What is left out is the change, not the row: an update into what an insert would not have brought
+updates nothing or brings the whole row, as its table's way of writing has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.errors import NeedsOperator
+from penstock.filters.expressions.compiler import Predicate, check_expression, compile_expression
+from penstock.filters.settings import ExpressionRule
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
+
+IsKept = Callable[[int, bytes], bool]
+"""(kind of the change, row bytes) to whether the change is replicated."""
+
+_KEYS = ("insert_value_expr", "update_old_value_expr", "update_new_value_expr", "delete_value_expr")
+
+
+class RowFilter:
+    """All expression rules; each table has at most one."""
+
+    def __init__(self, rules: Sequence[ExpressionRule]) -> None:
+        """Read all expressions; raise `NeedsOperator` for one that no table could make right."""
+        self._rules: dict[tuple[str, str], ExpressionRule] = {}
+        for rule in rules:
+            place = (rule.schema.lower(), rule.table.lower())
+            name = f"{rule.schema}.{rule.table}"
+            if not all(place):
+                raise NeedsOperator(
+                    f"an expression filter is for {name!r}", hint="give it a schema and a table"
+                )
+            if place in self._rules:
+                raise NeedsOperator(f"{name} has two expression filters", hint="make one of them")
+            told = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
+            if not told:
+                raise NeedsOperator(
+                    f"the expression filter of {name} is empty", hint="give it an expression"
+                )
+            for text in told:
+                check_expression(text)
+            self._rules[place] = rule
+
+    def of(self, schema: str, table: TableInfo) -> IsKept | None:
+        """Return the test for rows of this version of a table; None for one without expressions.
+
+        Raises `NeedsOperator` for an expression that does not fit the table.
+        """
+        rule = self._rules.get((schema.lower(), table.name.lower()))
+        return None if rule is None else _compiled(rule, table)
+
+
+def _compiled(rule: ExpressionRule, table: TableInfo) -> IsKept:
+    def compiled(text: str) -> Predicate | None:
+        return compile_expression(text, table) if text else None
+
+    inserted, deleted = compiled(rule.insert_value_expr), compiled(rule.delete_value_expr)
+    before, after = compiled(rule.update_old_value_expr), compiled(rule.update_new_value_expr)
+    codec = RowCodec(table)
+
+    def is_kept(kind: int, data: bytes) -> bool:
+        if kind == MutationType.INSERT:
+            return inserted is None or not inserted(codec.decode_insert(data))
+        if kind == MutationType.DELETE:
+            return deleted is None or not deleted(codec.decode_delete(data))
+        if before is None and after is None:
+            return True
+        old, new = codec.decode_update(data)
+        is_out = (before is None or before(old)) and (after is None or after(new))
+        return not is_out
+
+    return is_kept

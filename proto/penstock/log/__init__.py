@@ -1,0 +1,1 @@
+"""Append-only files: one record, one file, one log."""

@@ -1,0 +1,205 @@
+"""How a binlog that is too large for one frame lies in a log: pieces, and a record that joins them.
+
+Both are frame payloads. They begin with a zero byte, with which no protobuf message can begin, so
+they cannot be taken for a binlog. Integers are little-endian.
+
+    offset  size  field of a piece
+    0       1     mark     0
+    1       1     kind     1
+    2       2     format   1
+    4       4     number   pieces of the same binlog before this one
+    8       8     start_ts
+    16      8     offset   of `data` in the binlog
+    24      n     data
+
+    offset  size  field of an assembly
+    0       1     mark     0
+    1       1     kind     2
+    2       2     format   1
+    4       4     crc      CRC-32C of the whole binlog
+    8       8     start_ts
+    16      8     size     bytes of the whole binlog
+    24      4     count    of pieces
+    28      4     head     bytes of `head`
+    32      16n   where each piece is: segment u32, offset u64, length u32 of the frame's payload
+    …       m     head     the binlog's fields before its prewrite_value, as a `binlog.Binlog`
+
+Only the assembly makes the binlog exist. It is written when all pieces are durable; pieces without
+one are what a broken stream or a crash left, and mean nothing. The row changes, `prewrite_value`,
+are the last field of such a binlog: so its head tells all that is to be known without them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from google_crc32c import value
+
+from penstock.errors import Malformed
+from penstock.log.segments import Position
+from penstock.pb import binlog_pb2
+from penstock.wire.batch import read_varint
+from penstock.wire.varint import encode_uvarint
+
+PIECE, ASSEMBLY = 1, 2
+FORMAT = 1
+HEAD_BYTES_MAX = 64 << 10
+"""A binlog's fields before its row changes: timestamps, a key for the resolver, an origin."""
+
+_MARK = 0
+_MARKED = struct.Struct("<BBH")
+_PIECE = struct.Struct("<BBHIQQ")
+_ASSEMBLY = struct.Struct("<BBHIQQII")
+_POSITION = struct.Struct("<IQI")
+assert (_PIECE.size, _ASSEMBLY.size, _POSITION.size) == (24, 32, 16)
+DATA_BYTES = (1 << 20) - _PIECE.size
+"""How much a piece holds: with its head 1 MiB, so that a few of them make a group."""
+
+_VALUE_TAG = 0x2A
+_HEAD_TAGS = {0x08: False, 0x10: False, 0x18: False, 0x22: True, 0x32: True, 0x38: False}
+_HEAD_TAGS |= {0x40: False, 0x7A: True}
+"""What may stand before `prewrite_value`: True for fields whose bytes are stepped over."""
+
+_HINT = "this Penstock reads format 1; was the log written by a newer one?"
+
+
+class Piece(NamedTuple):
+    """A part of a large binlog; `data` belongs at `offset`."""
+
+    start_ts: int
+    number: int
+    offset: int
+    data: bytes
+
+
+class Assembly(NamedTuple):
+    """What makes the pieces a Prewrite."""
+
+    start_ts: int
+    size_bytes: int
+    crc: int
+    positions: tuple[Position, ...]
+    head: bytes
+
+    @property
+    def first_segment(self) -> int:
+        """The segment of the first piece: all others are there or behind it."""
+        return self.positions[0].segment
+
+
+def is_special(payload: bytes) -> bool:
+    """Return True for a piece or an assembly, False for a binlog."""
+    return payload[:1] == b"\0"
+
+
+def special_kind(payload: bytes) -> int:
+    """Return PIECE or ASSEMBLY for a payload that `is_special`; raise `Malformed`."""
+    if len(payload) >= _MARKED.size:
+        mark, kind, form = _MARKED.unpack_from(payload)
+        if mark == _MARK and kind in (PIECE, ASSEMBLY) and form == FORMAT:
+            return int(kind)
+    raise Malformed(f"a record of unknown kind: {payload[:4].hex()}", hint=_HINT)
+
+
+def encode_piece(start_ts: int, number: int, offset: int, data: bytes | memoryview) -> bytes:
+    """Return the payload of a piece's frame."""
+    return b"".join((_PIECE.pack(_MARK, PIECE, FORMAT, number, start_ts, offset), data))
+
+
+def decode_piece(payload: bytes) -> Piece:
+    """Return the piece in `payload`; raise `Malformed`."""
+    if special_kind(payload) != PIECE or len(payload) <= _PIECE.size:
+        raise Malformed(f"{len(payload)} bytes that are no piece", hint=_HINT)
+    _, _, _, number, start_ts, offset = _PIECE.unpack_from(payload)
+    return Piece(start_ts, number, offset, payload[_PIECE.size :])
+
+
+def piece_start_ts(payload: bytes) -> int:
+    """Return the start_ts of a piece without copying its data; raise `Malformed`."""
+    if len(payload) <= _PIECE.size:
+        raise Malformed(f"{len(payload)} bytes that are no piece", hint=_HINT)
+    return int(_PIECE.unpack_from(payload)[4])
+
+
+def encode_assembly(assembly: Assembly) -> bytes:
+    """Return the payload of an assembly's frame."""
+    start_ts, size_bytes, crc, positions, head = assembly
+    fixed = _ASSEMBLY.pack(
+        *(_MARK, ASSEMBLY, FORMAT, crc, start_ts, size_bytes, len(positions), len(head))
+    )
+    return b"".join([fixed, *itertools.starmap(_POSITION.pack, positions), head])
+
+
+def decode_assembly(payload: bytes) -> Assembly:
+    """Return the assembly in `payload`; raise `Malformed`."""
+    if special_kind(payload) != ASSEMBLY or len(payload) < _ASSEMBLY.size:
+        raise Malformed(f"{len(payload)} bytes that are no assembly", hint=_HINT)
+    _, _, _, crc, start_ts, size_bytes, count, head_bytes = _ASSEMBLY.unpack_from(payload)
+    places_end = _ASSEMBLY.size + count * _POSITION.size
+    if count == 0 or len(payload) != places_end + head_bytes:
+        raise Malformed(f"an assembly of {count} pieces in {len(payload)} bytes", hint=_HINT)
+    places = itertools.starmap(
+        Position, _POSITION.iter_unpack(payload[_ASSEMBLY.size : places_end])
+    )
+    return Assembly(start_ts, size_bytes, crc, tuple(places), payload[places_end:])
+
+
+def identity(payload: bytes) -> tuple[int, int]:
+    """Return length and CRC-32C of the binlog that `payload` is, or is the assembly of."""
+    if is_special(payload):
+        found = decode_assembly(payload)
+        return found.size_bytes, found.crc
+    return len(payload), value(payload)
+
+
+def head_of(data: bytes, size_bytes: int) -> bytes:
+    """Return the part of a binlog before its `prewrite_value`, given the binlog's first bytes.
+
+    Raises `Malformed` unless `prewrite_value` is the last of the binlog's `size_bytes` bytes, and
+    all that stands before it is in `data` and small.
+    """
+    at = _value_at(data[: HEAD_BYTES_MAX + 16])
+    if at is None or at > HEAD_BYTES_MAX:
+        raise Malformed(
+            f"a large binlog whose row changes do not begin within {HEAD_BYTES_MAX} bytes",
+            hint="prewrite_value must be its last field, the fields before it in the first piece",
+        )
+    length, begin = read_varint(data, at + 1)
+    if begin + length != size_bytes:
+        raise Malformed(
+            f"a large binlog of {size_bytes} bytes whose row changes are bytes {begin} to"
+            f" {begin + length}",
+            hint="prewrite_value must be its last field",
+        )
+    return data[:at]
+
+
+def before_rows(head: bytes, value_bytes: int) -> bytes:
+    """Return the beginning of a large binlog: `head`, and tag and length of `prewrite_value`."""
+    return head + bytes((_VALUE_TAG,)) + encode_uvarint(value_bytes)
+
+
+def parsed_head(head: bytes) -> binlog_pb2.Binlog:
+    """Return a binlog's head as a message; raise `Malformed`."""
+    try:
+        return binlog_pb2.Binlog.FromString(head)
+    except DecodeError as error:
+        raise Malformed(f"undecodable head of a large binlog: {error}", hint=_HINT) from error
+
+
+def _value_at(data: bytes) -> int | None:
+    """Return the index of the tag of `prewrite_value`, None if it is not in `data`."""
+    at = 0
+    try:
+        while (tag := data[at]) != _VALUE_TAG:
+            if tag not in _HEAD_TAGS:
+                return None
+            number, after = read_varint(data, at + 1)
+            at = after + number if _HEAD_TAGS[tag] else after
+        read_varint(data, at + 1)
+    except IndexError:
+        return None
+    return at

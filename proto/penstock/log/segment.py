@@ -1,0 +1,229 @@
+"""One file of a segmented log: its header, its frames, and where it ends after a crash.
+
+    offset  size  field
+    0       4     magic              "PSEG"
+    4       4     version            1; another one is refused by name
+    8       4     number             that of the file's name
+    12      8     previous_end       how many bytes of the segment before count; 0 in the first
+    20      8     earlier_largest_ts the largest timestamp the log knew when this file began
+    28      4     crc                CRC-32C of bytes 0..28; also the seed of the frames' headers
+    32      …     frames, see frame.py
+
+A segment is sealed by its successor's header, not by a footer of its own: so a file whose sync
+failed is sealed at its last good byte without being written to once more, and whatever the failed
+write left behind that byte does not count.
+
+Only the last segment may end in something that is no frame. That is the torn end of a crash, and
+is cut off, unless a frame further on says that the place was on the disk already: then bytes that
+were acknowledged have changed, which is `Corrupt`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from google_crc32c import value
+
+from penstock import failpoints
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.log.files import File, Files
+from penstock.log.frame import HEADER_SIZE, MAGIC, Frame, decode_header
+
+log = logging.getLogger(__name__)
+
+SEGMENT_MAGIC = b"PSEG"
+VERSION = 1
+_HEADER = struct.Struct("<4sIIQQI")
+_CHECKED = struct.Struct("<4sIIQQ")
+BEGIN = _HEADER.size
+"""The offset of a segment's first frame."""
+assert BEGIN == 32  # The table above is the contract.
+
+CHUNK_BYTES = 4 << 20
+
+_header_synced = failpoints.point("log.rotate.header_synced")
+_renamed = failpoints.point("log.rotate.renamed")
+_created = failpoints.point("log.rotate.created")
+_cut = failpoints.point("log.open.cut")
+_rewritten = failpoints.point("log.open.rewritten")
+
+
+class CutShort(Corrupt):
+    """A file ends before bytes that are known to have been written to it."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is known of one segment without its frames."""
+
+    number: int
+    path: Path
+    seed: int
+    previous_end: int
+    earlier_largest_ts: int
+    end: int = BEGIN
+    synced: int = BEGIN
+    """Everything before is on the disk; equal to `end` when nothing is being written."""
+
+
+def segment_name(number: int) -> str:
+    """Return a segment's file name."""
+    return f"{number:06d}.seg"
+
+
+def create_segment(
+    files: Files, folder: Path, number: int, *, previous_end: int, earlier_largest_ts: int
+) -> tuple[Segment, File]:
+    """Create a segment durably and return it, open for appending; raise `OSError`.
+
+    The header is on the disk before the file has its name: a damaged header is always damage.
+    """
+    checked = _CHECKED.pack(SEGMENT_MAGIC, VERSION, number, previous_end, earlier_largest_ts)
+    seed = value(checked)
+    path = folder / segment_name(number)
+    file = files.create(path.with_suffix(".new"))
+    try:
+        file.write([checked + struct.pack("<I", seed)], 0)
+        file.sync()
+        _header_synced()
+        files.rename(path.with_suffix(".new"), path)
+        _renamed()
+        files.sync_folder(folder)
+        _created()
+    except OSError:
+        file.close()
+        raise
+    file.path = path
+    return Segment(number, path, seed, previous_end, earlier_largest_ts), file
+
+
+def open_segment(files: Files, path: Path, number: int) -> Segment:
+    """Return the segment in `path`, its `end` still unknown; raise `Corrupt`."""
+    file = files.open(path)
+    try:
+        data = file.read(0, BEGIN)
+    finally:
+        file.close()
+    if len(data) < BEGIN:
+        raise Corrupt(str(path), len(data), "the file ends within the segment header")
+    magic, version, told, previous_end, earlier_largest_ts, crc = _HEADER.unpack(data)
+    if magic != SEGMENT_MAGIC or value(data[: _CHECKED.size]) != crc:
+        raise Corrupt(str(path), 0, "not a segment header")
+    if version != VERSION:
+        raise NeedsOperator(
+            f"{path} is a segment of version {version}", hint=f"this Penstock reads {VERSION}"
+        )
+    if told != number:
+        raise Corrupt(str(path), 8, f"this is segment {told}, under the name of another")
+    return Segment(number, path, crc, previous_end, earlier_largest_ts)
+
+
+class BrokenAt(Exception):
+    """The frames stop at `offset`, before the place where they should."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(offset, what)
+        self.offset = offset
+        self.what = what
+
+
+def walk(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[int, Frame]]:
+    """Yield every frame from `begin` to `end` with its offset; raise `BrokenAt`."""
+    place = begin
+    while place < end:
+        chunk = file.read(place, min(CHUNK_BYTES, end - place))
+        at = 0
+        while (header := decode_header(chunk, at, offset=place + at, seed=seed)) is not None:
+            frame_end = at + HEADER_SIZE + header.length
+            if frame_end > len(chunk):
+                break
+            payload = chunk[at + HEADER_SIZE : frame_end]
+            if value(payload) != header[2]:
+                raise BrokenAt(place + at, "the payload does not match its checksum")
+            yield place + at, Frame(payload, header[1], place + frame_end)
+            at = frame_end
+        if at == 0:  # A frame larger than a chunk, or none.
+            frame = read_large(file, place, end, seed)
+            yield place, frame
+            at = frame.end - place
+        place += at
+
+
+def read_large(file: File, place: int, end: int, seed: int) -> Frame:
+    """Return the frame at `place`, whatever its size; raise `BrokenAt`."""
+    header = decode_header(file.read(place, HEADER_SIZE), 0, offset=place, seed=seed)
+    if header is None:
+        raise BrokenAt(place, "not a frame header")
+    if place + HEADER_SIZE + header.length > end:
+        there = max(0, end - place - HEADER_SIZE)
+        raise BrokenAt(place, f"a payload of {header.length} bytes, of which {there} are there")
+    payload = file.read(place + HEADER_SIZE, header.length)
+    if value(payload) != header.payload_crc:
+        raise BrokenAt(place, "the payload does not match its checksum")
+    return Frame(payload, header.synced, place + HEADER_SIZE + header.length)
+
+
+def find_end(file: File, segment: Segment, known_end: int) -> None:
+    """Set the end of the last segment, cut what a crash tore, and make the rest durable.
+
+    Frames before `known_end` are known to be durable. Raises `Corrupt` for damage before a place
+    that was on the disk, `CutShort` when the file ends before `known_end`.
+    """
+    size = file.size()
+    if size < known_end:
+        raise CutShort(
+            str(segment.path), size, f"the file ends here, but it had {known_end} bytes on the disk"
+        )
+    end = proven = known_end
+    try:
+        for _, frame in walk(file, known_end, size, segment.seed):
+            end = frame.end
+            proven = max(proven, frame.synced)
+    except BrokenAt as broken:
+        if _was_synced(file, broken.offset, size, segment.seed):
+            raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
+        log.warning(
+            "%s: cut the torn end of an unfinished write, %d bytes from offset %d on",
+            segment.path,
+            size - broken.offset,
+            broken.offset,
+        )
+        file.truncate(end)
+        _cut()
+    if size > proven:
+        _rewrite(file, proven, end)
+        _rewritten()
+    segment.end = segment.synced = end
+
+
+def _was_synced(file: File, place: int, size: int, seed: int) -> bool:
+    """Tell whether a later frame says that the bytes at `place` were on the disk before it."""
+    begin = place + 1
+    while begin < size:
+        chunk = file.read(begin, CHUNK_BYTES)
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            head = chunk[at : at + HEADER_SIZE]
+            if len(head) < HEADER_SIZE:
+                head = file.read(begin + at, HEADER_SIZE)
+            header = decode_header(head, 0, offset=begin + at, seed=seed)
+            if header is not None and header.synced > place:
+                return True
+            at = chunk.find(MAGIC, at + 1)
+        begin += max(1, len(chunk) - len(MAGIC) + 1)
+    return False
+
+
+def _rewrite(file: File, begin: int, end: int) -> None:
+    """Write the last group's bytes once more, and sync.
+
+    The process before may have died of a failed sync. The kernel then calls the pages clean and
+    serves them, but they are not on the disk, and only writing them again puts them there.
+    """
+    for place in range(begin, end, CHUNK_BYTES):
+        file.write([file.read(place, min(CHUNK_BYTES, end - place))], place)
+    file.sync()

@@ -1,0 +1,284 @@
+"""A log as a folder of numbered append files: what is synced is kept, what is damaged is named.
+
+    000000.seg  000001.seg  000002.seg
+    sealed      sealed      live: appended to, synced, and at a limit of bytes succeeded
+
+One thread appends; any number read, at positions that an append returned and a `sync` made
+durable. Reading goes through `pread` in blocks that serve many neighbouring records (see files.py
+for why not through a map).
+
+After a failed sync nothing is known about the bytes since the last good one, and asking again
+would only return a false success: they are given up, and the next append begins a new file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock import failpoints
+from penstock.errors import Corrupt, Retryable
+from penstock.log.files import File, Files, OsFiles
+from penstock.log.frame import HEADER_SIZE, encode_frames
+from penstock.log.segment import (
+    BEGIN,
+    BrokenAt,
+    CutShort,
+    Segment,
+    create_segment,
+    find_end,
+    segment_name,
+)
+from penstock.log.segment_chain import open_chain
+from penstock.log.segment_reader import Reader, blocks
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES_MAX = 512 << 20
+_segment_dropped = failpoints.point("log.purge.segment_dropped")
+_marked = failpoints.point("log.close.marked")
+_new = tuple.__new__
+
+
+class Place(NamedTuple):
+    """A boundary between two frames of the log."""
+
+    segment: int
+    offset: int
+
+
+class Position(NamedTuple):
+    """Where a payload is stored: the frame's segment and offset, and the payload's bytes."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class WriteFailed(Retryable):
+    """The disk did not take a write; nothing of it counts, and the next append may succeed."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: {error.strerror or error}")
+        self.errno = error.errno
+
+
+class Segments:
+    """A folder of segments, open for appending and reading."""
+
+    def __init__(
+        self, folder: Path, files: Files, segments: dict[int, Segment], live: File, bytes_max: int
+    ) -> None:
+        self.folder = folder
+        self._files = files
+        self._segments = segments
+        self._live = segments[max(segments)]
+        self._file = live
+        self._bytes_max = bytes_max
+        self._spent = False  # True once the live file must not be written to again.
+        self._marked = True  # True while nothing lies behind the last clean-stop mark.
+        self._reader = Reader(folder, files)
+        self.largest_ts = self._live.earlier_largest_ts
+        """The largest timestamp in the log; whoever opens it raises this to what they know."""
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        files: Files | None = None,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        known_end: Place | None = None,
+    ) -> Segments:
+        """Open the log in `folder`, creating it if need be, and cut a torn end.
+
+        `known_end`, if the caller remembers one, is a place before which all was durable. Raises
+        `Corrupt` with file and offset for anything that a crash cannot explain.
+        """
+        files = files or OsFiles()
+        found = open_chain(files, folder)
+        if known_end is not None and known_end.segment not in found:
+            missing = str(folder / segment_name(known_end.segment))
+            raise CutShort(missing, 0, "this segment is missing, but its binlogs are known")
+        if not found:
+            segment, file = create_segment(files, folder, 0, previous_end=0, earlier_largest_ts=0)
+            return cls(folder, files, {0: segment}, file, segment_bytes_max)
+        last = found[max(found)]
+        if known_end is not None and known_end.segment < last.number:
+            sealed = found[known_end.segment]
+            if sealed.end < known_end.offset:
+                raise CutShort(
+                    str(sealed.path), sealed.end, "sealed here, but more was on the disk"
+                )
+        in_last = known_end is not None and known_end.segment == last.number
+        file = files.open(last.path, writable=True)
+        try:
+            find_end(file, last, known_end.offset if known_end and in_last else BEGIN)
+        except BaseException:
+            file.close()
+            raise
+        return cls(folder, files, found, file, segment_bytes_max)
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest segment that is still there."""
+        return min(self._segments)
+
+    @property
+    def end(self) -> Place:
+        """The place behind the last frame."""
+        return Place(self._live.number, self._live.end)
+
+    def size(self) -> tuple[int, int]:
+        """Return how many segments there are, and how many bytes they hold."""
+        segments = list(self._segments.values())
+        return len(segments), sum(segment.end for segment in segments)
+
+    def earlier_largest_ts(self, number: int) -> int:
+        """Return the largest timestamp that the log knew when segment `number` began."""
+        return self._segments[number].earlier_largest_ts
+
+    def bytes_between(self, begin: Place, end: Place) -> int:
+        """Return how many bytes a scan from `begin` to `end` reads."""
+        between = [
+            s.end for s in self._segments.values() if begin.segment <= s.number < end.segment
+        ]
+        return sum(between) + end.offset - begin.offset
+
+    def append(self, payloads: Sequence[bytes], *, largest_ts: int = 0) -> list[Position]:
+        """Write `payloads` with one write and return where they are; `sync` makes them durable.
+
+        Raises `WriteFailed`; nothing of the group is then part of the log.
+        """
+        live = self._live
+        if self._spent or live.end >= max(self._bytes_max, BEGIN + 1):
+            live = self._succeed()
+        offset = live.end
+        buffers = encode_frames(payloads, offset=offset, synced=live.synced, seed=live.seed)
+        try:
+            self._file.write(buffers, offset)
+        except OSError as error:
+            self._undo()
+            raise WriteFailed(live.path, error) from error
+        lengths = list(map(len, payloads))
+        ends = itertools.accumulate((HEADER_SIZE + n for n in lengths), initial=offset)
+        # What `Position(…)` does, at a fifth of the cost: this is the hottest path of a Pump.
+        found = zip(itertools.repeat(live.number), ends, lengths, strict=False)
+        positions = list(map(_new, itertools.repeat(Position), found))
+        live.end = offset + sum(lengths) + HEADER_SIZE * len(lengths)
+        self.largest_ts = max(self.largest_ts, largest_ts)
+        self._marked = False
+        return positions
+
+    def begin_next(self) -> None:
+        """Seal the live segment, whatever its size; raise `WriteFailed`."""
+        self._succeed()
+
+    def sync(self) -> None:
+        """Return once everything appended is on the disk.
+
+        Raises `WriteFailed`: what was appended since the last sync is then no part of the log.
+        """
+        live = self._live
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._spent = True
+            live.end = live.synced
+            log.error("%s: sync failed, giving up the file at offset %d", live.path, live.end)
+            raise WriteFailed(live.path, error) from error
+        live.synced = live.end
+
+    def read(self, position: Position) -> bytes:
+        """Return the payload at `position`; raise `Corrupt`, or `Retryable` if the disk fails."""
+        return self.read_many([position])[0]
+
+    def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Return the payloads at `positions`, best given roughly in the order of the log."""
+        return self._reader.read_many(positions)
+
+    def scan(self, start: Place | None = None) -> Iterator[tuple[Position, bytes]]:
+        """Yield every payload from `start` to the end with its position; raise `Corrupt`."""
+        for positions, payloads in self.scan_blocks(start):
+            yield from zip(positions, payloads, strict=True)
+
+    def scan_blocks(
+        self, start: Place | None = None
+    ) -> Iterator[tuple[list[Position], list[bytes]]]:
+        """Yield the same in blocks, each of some records of one segment: for millions of them."""
+        start, stop = start or Place(self.first, BEGIN), self.end
+        for number in range(start.segment, stop.segment + 1):
+            segment = self._segments[number]
+            begin = start.offset if number == start.segment else BEGIN
+            end = stop.offset if number == stop.segment else segment.end
+            try:
+                for offsets, payloads in blocks(
+                    self._reader.file(number), begin, end, segment.seed
+                ):
+                    found = zip(itertools.repeat(number), offsets, map(len, payloads), strict=False)
+                    yield list(map(_new, itertools.repeat(Position), found)), payloads
+            except BrokenAt as broken:
+                raise Corrupt(str(segment.path), broken.offset, broken.what) from broken
+
+    def drop_before(self, number: int) -> None:
+        """Remove all segments below `number`, oldest first, so that a crash leaves no gap."""
+        for old in sorted(n for n in self._segments if n < number):
+            assert old != self._live.number, "the live segment is never purged"
+            try:
+                with contextlib.suppress(FileNotFoundError):  # An attempt before got this far.
+                    self._files.remove(self._segments[old].path)
+                self._files.sync_folder(self.folder)
+                _segment_dropped()
+            except OSError as error:
+                raise Retryable(f"{self._segments[old].path}: {error}") from error
+            self._reader.forget(old)
+            del self._segments[old]
+
+    def close(self) -> None:
+        """Mark the clean stop, so that damage to the last frames is no torn end, and let go.
+
+        The mark is an empty frame whose `synced` covers everything before it.
+        """
+        if not self._marked and not self._spent:
+            with contextlib.suppress(OSError, WriteFailed):  # What is synced is safe without it.
+                self.sync()
+                live = self._live
+                mark = encode_frames([b""], offset=live.end, synced=live.end, seed=live.seed)
+                self._file.write(mark, live.end)
+                self._file.sync()
+                _marked()
+        self._file.close()
+        self._reader.forget_all()
+
+    def _succeed(self) -> Segment:
+        """Begin the next segment, which seals the live one at its end."""
+        live = self._live
+        try:
+            if live.synced < live.end:  # Only without sync-log.
+                self._file.sync()
+            segment, file = create_segment(
+                self._files,
+                self.folder,
+                live.number + 1,
+                previous_end=live.end,
+                earlier_largest_ts=self.largest_ts,
+            )
+        except OSError as error:
+            raise WriteFailed(live.path, error) from error
+        log.info("segment %s sealed at %d bytes", live.path, live.end)
+        live.synced = live.end
+        self._file.close()
+        self._file, self._live, self._spent = file, segment, False
+        self._segments[segment.number] = segment
+        return segment
+
+    def _undo(self) -> None:
+        """Cut what a failed write left; if even that fails, the file is not used again."""
+        try:
+            self._file.truncate(self._live.end)
+        except OSError:
+            self._spent = True

@@ -1,0 +1,161 @@
+"""Command: how a program starts, and how an error becomes one line and an exit code.
+
+0     done; a node that stopped as asked; a comparison without a difference
+1     a failure that a restart or another try may cure, or a defect; `penstock verify` found
+      differences, `binlogctl dump` found damage
+2     a person must act first: the line ends with a hint
+130   interrupted by Ctrl-C
+141   whoever read the output went away, as `head` does
+
+`main()` of every program is `run`, and a node that is up sorts its failures by the same `ending`.
+What a program imports is imported within `run`: a package that is not installed is an error like
+others, with the command that installs it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TextIO
+
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.node.logs import one_line
+from penstock.settings.config import check_variables
+
+DONE, FAILED, NEEDS_OPERATOR = 0, 1, 2
+INTERRUPTED, CUT_OFF = 130, 141
+
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "plyvel": ("pump",),
+    "grpc_health": ("pump",),
+    "grpc_reflection": ("pump",),
+    "prometheus_client": ("pump", "drainer"),
+    "numpy": ("drainer",),
+    "pyarrow": ("drainer",),
+    "pyspark": ("drainer",),
+    "py4j": ("drainer",),
+    "pymysql": ("mysql", "drainer"),
+    "zstandard": ("mysql",),
+    "cryptography": ("mysql",),
+    "grpc": (),
+    "google": (),
+    "google_crc32c": (),
+    "etcd3": (),
+}
+"""The extras of the distribution that bring a package; none: the distribution itself does."""
+
+VARIABLES: Final = frozenset(
+    {
+        "PENSTOCK_ETCD_URLS",
+        "PENSTOCK_UPSTREAM_PASSWORD",
+        "PENSTOCK_DOWNSTREAM_PASSWORD",
+        "PENSTOCK_FAILPOINTS",
+    }
+)
+"""What programs read from the environment besides the settings of one of them."""
+
+_HINTS: Final[Mapping[int, str]] = {
+    errno.EACCES: "let the account that runs this read and write there, or name another place",
+    errno.EPERM: "let the account that runs this read and write there, or name another place",
+    errno.EROFS: "name a place on a file system that can be written",
+    errno.ENOENT: "create it, or name another place",
+    errno.ENOTDIR: "a part of the path is a file: name another place",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.EEXIST: "it is there already: name another place, or move it away",
+    errno.ENAMETOOLONG: "use a shorter path",
+    errno.ELOOP: "its symbolic links lead in a circle",
+    errno.ENOSPC: "make room on that file system",
+    errno.EDQUOT: "make room, or raise the quota",
+    errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
+}
+_WITHOUT_NAME: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE})
+"""What an operator can act on even where the system does not name the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an error ends a program: the exit code, and the one line that says why."""
+
+    code: int
+    line: str
+
+
+def ending(error: BaseException, extra: str = "") -> Ending | None:
+    """Return how an error ends a program; None for a defect, which needs its traceback.
+
+    `extra` is the distribution's extra that the program belongs to.
+    """
+    if isinstance(error, NeedsOperator):
+        return Ending(NEEDS_OPERATOR, str(error))
+    if isinstance(error, PenstockError):
+        return Ending(FAILED, str(error))
+    if isinstance(error, ImportError):
+        return _of_import(error, extra)
+    return _of_system(error) if isinstance(error, OSError) else None
+
+
+def _of_system(error: OSError) -> Ending | None:
+    hint = _HINTS.get(error.errno or 0)
+    if hint is None or (error.filename is None and error.errno not in _WITHOUT_NAME):
+        return None
+    where = f"cannot use {os.fsdecode(error.filename)}: " if error.filename else ""
+    return Ending(NEEDS_OPERATOR, f"{where}{error.strerror} ({hint})")
+
+
+def _of_import(error: ImportError, extra: str) -> Ending | None:
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None  # A module of our own, or one that a package of others lacks.
+    extras = EXTRAS[package]
+    chosen = extra if extra in extras or not extras else extras[0]
+    wanted = f"penstock[{chosen}]" if chosen else "penstock"
+    what = f"cannot be loaded: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        what = "is not installed"
+    return Ending(NEEDS_OPERATOR, f"the package {package} {what} (pip install '{wanted}')")
+
+
+def run(prog: str, body: Callable[[], int], *, extra: str = "") -> int:
+    """Run a program's `body` and return its exit code; an error is one line on stderr.
+
+    A defect keeps its traceback. `SystemExit`, as of `--help`, passes through.
+    """
+    try:
+        check_variables(os.environ, "PENSTOCK", VARIABLES)
+        try:
+            return body()
+        finally:
+            sys.stdout.flush()  # Here, where a reader that went away is no surprise.
+    except BrokenPipeError:
+        _mute(sys.stdout, sys.stderr)
+        return CUT_OFF
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        found = ending(error, extra)
+        if found is None:
+            raise
+        sys.stderr.write(f"{prog}: {one_line(found.line)}\n")
+        return found.code
+
+
+def outlive_hangup() -> None:
+    """Ignore SIGHUP from now on: a node has a use for it, and that is not to end."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _mute(*streams: TextIO) -> None:
+    """Let what is still to be flushed go nowhere: a closed pipe would be complained of at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,269 @@
+"""A node's pages for people and for Prometheus: HTTP/1.1, as small as it can be, beside gRPC.
+
+    GET   open to everyone who reaches the port: on loopback, unless `status-addr` says otherwise
+    PUT, POST, and pages that show what is stored: answered to callers on this very machine only
+
+There is no authentication, so what changes something or shows data goes through `binlogctl` and
+gRPC when it comes from afar. A node with TLS serves its pages over TLS unless they are on loopback,
+and with `cert-allowed-cn` to callers with such a certificate only. One request per connection, a
+bound for everything that a stranger can make grow. `status-addr` empty means loopback and the gRPC
+port plus 1000; if that is taken, another one, because pages that nobody asked for must not keep a
+node from starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.security.https import common_names, server_context
+from penstock.security.tls import Security
+
+log = logging.getLogger(__name__)
+
+OFF = "off"
+PORT_ABOVE = 1000
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+_HEAD_BYTES_MAX = 16 << 10
+_BODY_BYTES_MAX = 64 << 10
+_REQUEST_S = 10.0
+_CONNECTIONS_MAX = 64
+_DEFECT = HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a page says."""
+
+    body: str | bytes
+    content_type: str = TEXT
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Page = Callable[[Mapping[str, str]], Awaitable[Answer]]
+"""Takes what stood in the place of the path's `{names}`."""
+
+
+class BadRequest(Exception):
+    """A request that gets no page; carries the answer."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.answer = Answer(f"{text}\n", status=status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    method: str
+    path: str
+    page: Page
+    about: str
+    local_only: bool
+
+    def match(self, path: str) -> dict[str, str] | None:
+        told, wanted = path.split("/"), self.path.split("/")
+        if len(told) != len(wanted):
+            return None
+        found = {}
+        for part, want in zip(told, wanted, strict=True):
+            if want.startswith("{"):
+                found[want[1:-1]] = unquote(part)
+            elif part != want:
+                return None
+        return found
+
+
+class HttpStatus:
+    """The pages of one node, and the socket that serves them."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._routes: list[_Route] = []
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._allowed: frozenset[str] = frozenset()
+        self.url = ""
+        """Where the pages are; empty while they are not served."""
+
+    def add(
+        self, method: str, path: str, page: Page, about: str, *, local_only: bool = False
+    ) -> None:
+        """Serve `page` at `path`, in which a part `{name}` stands for anything."""
+        local_only = local_only or method != "GET"
+        self._routes.append(_Route(method, path, page, about, local_only))
+
+    def begin_anew(self, title: str) -> None:
+        """Forget all pages, so that others can be added; the socket stays."""
+        self._title = title
+        self._routes.clear()
+
+    async def start(self, address: str, grpc_port: int, security: Security | None = None) -> None:
+        """Serve at `address`; raise `NeedsOperator` when a configured one cannot be had.
+
+        Over TLS if `security` has any and the address is not loopback.
+        """
+        if address == OFF:
+            return
+        host, _, port = (address or f"127.0.0.1:{grpc_port + PORT_ABOVE}").rpartition(":")
+        host = host.strip("[]")
+        context = self._tls_context(host, security)
+        try:
+            self._server = await asyncio.start_server(self._serve, host, int(port), ssl=context)
+        except (OSError, OverflowError) as error:
+            if address:
+                raise NeedsOperator(
+                    f"cannot serve status pages at {address}: {error}",
+                    hint="choose another --status-addr, or off",
+                ) from error
+            self._server = await asyncio.start_server(self._serve, host, 0)
+        port = self._server.sockets[0].getsockname()[1]
+        host = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if context else 'http'}://{host}:{port}/"
+        log.info("status pages at %s", self.url)
+
+    def _tls_context(self, host: str, security: Security | None) -> ssl.SSLContext | None:
+        if security is None or security.tls is None or host == "localhost" or _is_loopback((host,)):
+            return None
+        self._allowed = security.allowed
+        return server_context(security.tls, with_client_certificate=bool(security.allowed))
+
+    async def close(self) -> None:
+        """Serve no more; requests under way are cut."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in self._open:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # Lets those who wait for a request see that none will come.
+
+    async def answer(
+        self, method: str, target: str, headers: Mapping[str, str], *, is_local: bool
+    ) -> Answer:
+        """Return the answer to one request; header names are in lower case."""
+        path = target.partition("?")[0]
+        if path == "/":
+            return Answer(self._index())
+        wanted = "GET" if method == "HEAD" else method
+        fitting = [(r, found) for r in self._routes if (found := r.match(path)) is not None]
+        for route, found in fitting:
+            if route.method != wanted:
+                continue
+            # An Origin comes from a browser: a web page must not steer a node of its reader.
+            if route.local_only and (not is_local or "origin" in headers):
+                raise BadRequest(
+                    HTTPStatus.FORBIDDEN, "only from this machine; from afar use binlogctl"
+                )
+            return await route.page(found)
+        if fitting:
+            allowed = ", ".join(route.method for route, _ in fitting)
+            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, f"this page takes {allowed}")
+        raise BadRequest(HTTPStatus.NOT_FOUND, f"no such page; there are:\n{self._index()}")
+
+    def _index(self) -> str:
+        width = max((len(route.path) for route in self._routes), default=0)
+        lines = [f"{r.method:4} {r.path.ljust(width)}  {r.about}" for r in self._routes]
+        return "\n".join([self._title, "", *lines, ""])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request; ends without an exception, since nobody is there to see it."""
+        if len(self._open) >= _CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._open.add(writer)
+        try:
+            method, answer = await self._answered(reader, writer)
+            writer.write(_bytes_of(answer, with_body=method != "HEAD"))
+            async with asyncio.timeout(_REQUEST_S):
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # A client that went away, or took too long; or the node ends.
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answered(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[str, Answer]:
+        method = ""
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                method, target, headers = await _read_head(reader)
+            if self._allowed and self._allowed.isdisjoint(
+                common_names(writer.get_extra_info("peercert"))
+            ):
+                told = "cert-allowed-cn does not list the common name of your certificate"
+                raise BadRequest(HTTPStatus.FORBIDDEN, told)
+            is_local = _is_loopback(writer.get_extra_info("peername"))
+            return method, await self.answer(method, target, headers, is_local=is_local)
+        except BadRequest as refused:
+            return method, refused.answer
+        except PenstockError as error:
+            return method, _refusal(method, error)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            raise
+        except Exception:
+            log.exception("a status page has a defect")
+            return method, Answer("a defect; see the log\n", status=_DEFECT)
+
+
+def _refusal(method: str, error: PenstockError) -> Answer:
+    """Return what a page could not do as JSON: the asker's fault if it was to change something."""
+    is_theirs = isinstance(error, NeedsOperator) and method not in ("GET", "HEAD")
+    told = {"error": str(error)}
+    if isinstance(error, NeedsOperator):
+        told = {"error": error.problem, "hint": error.hint}
+    status = HTTPStatus.BAD_REQUEST if is_theirs else HTTPStatus.SERVICE_UNAVAILABLE
+    return Answer(json.dumps(told, ensure_ascii=False) + "\n", JSON, status)
+
+
+async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
+    """Return method, target and headers of the next request, having read its body too."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long") from error
+    if len(head) > _HEAD_BYTES_MAX:
+        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1.") or not parts[1].startswith("/"):
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request")
+    headers = {}
+    for line in filter(None, lines):
+        name, _, text = line.partition(":")
+        headers[name.strip().lower()] = text.strip()
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > _BODY_BYTES_MAX or "transfer-encoding" in headers:
+        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no page takes a body")
+    await reader.readexactly(int(length))  # Unread bytes would reset the answer on its way.
+    return parts[0], parts[1], headers
+
+
+def _is_loopback(peer: object) -> bool:
+    try:
+        return isinstance(peer, tuple) and ipaddress.ip_address(peer[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _bytes_of(answer: Answer, *, with_body: bool) -> bytes:
+    body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+    head = [
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(body)}",
+        "X-Content-Type-Options: nosniff",
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + (body if with_body else b"")

@@ -1,0 +1,108 @@
+"""A node's life: logs, signals that ask it to stop or to reload, and an exit code that says why.
+
+SIGINT, SIGTERM   stop; the second one of a kind ends the process at once
+SIGHUP            log files are opened again, certificates are read again; never stops a node
+
+The exit codes are those of every program (`penstock.node.command`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.node import command, grpc_lines
+from penstock.node.logs import Logs, start_logging
+from penstock.security import tls
+
+log = logging.getLogger(__name__)
+
+Main = Callable[[asyncio.Event], Awaitable[None]]
+
+
+def run(
+    main: Main,
+    *,
+    log_level: str = "info",
+    log_file: str = "",
+    log_format: str = "text",
+    extra: str = "",
+) -> int:
+    """Run `main` until it returns or fails; its event is set by the first SIGINT or SIGTERM.
+
+    A second signal of the same kind ends the process at once. Refuses to run with assertions off,
+    because a broken promise must stop a node before it does harm. `extra` is the one of the
+    distribution that brings what the node imports. Raises `NeedsOperator` for logs that cannot be.
+    """
+    if not __debug__:
+        sys.stderr.write("refusing to run with python -O: assertions guard the data\n")
+        return command.NEEDS_OPERATOR
+    with grpc_lines.as_ours():
+        logs = start_logging(log_level, log_file, log_format)
+        try:
+            return _lived(main, logs, extra)
+        finally:
+            logs.tell_left_out(log)
+
+
+def _lived(main: Main, logs: Logs, extra: str) -> int:
+    """Run `main` and return the exit code that tells how it ended."""
+    command.outlive_hangup()
+    try:
+        asyncio.run(_with_signals(main, logs))
+    except BaseExceptionGroup as group:
+        return _explained(_leaves(group), extra)
+    except Exception as error:
+        return _explained([error], extra)
+    return command.DONE
+
+
+def _explained(errors: list[BaseException], extra: str) -> int:
+    """Log what ended a node, the ones for a human last; return the exit code."""
+    endings = [(error, command.ending(error, extra)) for error in errors]
+    for error, found in endings:
+        if found is None:
+            log.error("stopped by a defect; please report it with the lines above", exc_info=error)
+        elif not isinstance(error, PenstockError):  # Where it came from may be of use, too.
+            log.debug("the traceback", exc_info=error)
+    ours = [(found, type(error).__name__) for error, found in endings if found is not None]
+    for found, name in sorted(ours, key=lambda each: each[0].code):
+        fields = {"exit_code": found.code, "error": name}
+        log.error("stopped: %s", found.line, extra=fields)
+    return max((found.code for found, _ in ours), default=command.FAILED)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+async def _with_signals(main: Main, logs: Logs) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask(number: signal.Signals) -> None:
+        log.info("%s: stopping; send it again to end at once", number.name)
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask, number)
+    loop.add_signal_handler(signal.SIGHUP, _reload, logs)
+    await main(stop)
+
+
+def _reload(logs: Logs) -> None:
+    """Open log files again, and read certificates again; what cannot be is one line in the log."""
+    try:
+        logs.reopen()
+    except NeedsOperator as error:
+        log.error("SIGHUP: %s", error)
+    log.info("SIGHUP: the log is open again, certificates and passwords are read again")
+    tls.read_again()

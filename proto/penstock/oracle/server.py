@@ -1,0 +1,294 @@
+"""Penstock's own oracle: one Pump, elected in etcd, answers PD's two methods for the whole cluster.
+
+    /penstock/v1/oracle/leader   host:port, on a lease of `ttl_s`; whoever creates it leads
+    /penstock/v1/oracle/window   decimal ms that no timestamp handed out so far has reached
+
+Two things make timestamps grow across leaders, whatever their clocks say. A leader hands out only
+what lies below the saved window, which it moves ahead in a transaction that fails once it is
+deposed; and a new leader starts at the window it finds. So two leaders can never hand out the same
+timestamp. That the deposed one does not hand out *smaller* ones later is what the lease is for: its
+end is judged by the local clock before each answer, from before the last renewal was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
+from penstock.cluster.lease import Lease
+from penstock.cluster.registry import Registry
+from penstock.errors import PenstockError, Retryable
+from penstock.node.requests import parsed
+from penstock.oracle.allocator import WINDOW_MS, Allocator
+from penstock.oracle.client import COUNT_MAX
+from penstock.oracle.stream import LEADER_KEY
+from penstock.pb import pdpb_pb2
+from penstock.ts import LOGICAL_END, physical_ms
+
+log = logging.getLogger(__name__)
+
+WINDOW_KEY = "/penstock/v1/oracle/window"
+_CHECK_S = 0.25
+_RETRY_S = 0.2
+
+
+@dataclass(slots=True)
+class _Term:
+    """One time in office."""
+
+    lease: Lease
+    created_revision: int
+    window_revision: int
+    allocator: Allocator
+
+
+class _Deposed(Retryable):
+    """The leader's key is no longer ours."""
+
+
+class OracleServer:
+    """A candidate for the cluster's oracle, to be added to a Pump's gRPC server.
+
+    Answers Tso while it leads and UNAVAILABLE otherwise; GetMembers names the leader either way.
+    Everything runs in the event loop that calls `start`, blocking calls to etcd in its threads.
+    """
+
+    def __init__(
+        self,
+        etcd: EtcdClient,
+        advertise_addr: str,
+        *,
+        ttl_s: int = 2,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+    ) -> None:
+        self._etcd = etcd
+        self._address = advertise_addr
+        self._ttl_s = ttl_s
+        self._wall_ms = wall_ms
+        self._cluster_id = 0
+        self._term: _Term | None = None
+        self._leader_address = ""
+        self._changed = asyncio.Event()
+        self._saving = asyncio.Lock()
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def add_to_server(self, server: grpc.aio.Server) -> None:
+        """Register pdpb.PD on a server that was not started yet."""
+        handlers = {
+            "Tso": grpc.stream_stream_rpc_method_handler(
+                self._tso, response_serializer=pdpb_pb2.TsoResponse.SerializeToString
+            ),
+            "GetMembers": grpc.unary_unary_rpc_method_handler(
+                self._get_members,
+                response_serializer=pdpb_pb2.GetMembersResponse.SerializeToString,
+            ),
+        }
+        service = grpc.method_handlers_generic_handler("pdpb.PD", handlers)
+        server.add_generic_rpc_handlers((service,))
+
+    @property
+    def is_leader(self) -> bool:
+        """True while timestamps may be handed out here."""
+        return self._term is not None and self._term.lease.is_held()
+
+    async def start(self) -> None:
+        """Stand for election from now on; Retryable when etcd is away."""
+        loop = asyncio.get_running_loop()
+        self._cluster_id = await asyncio.to_thread(Registry(self._etcd).cluster_id)
+
+        def on_items(items: dict[str, bytes]) -> None:
+            loop.call_soon_threadsafe(self._see_leader, items.get(LEADER_KEY, b"").decode())
+
+        self._watch = await asyncio.to_thread(Watch, self._etcd, LEADER_KEY, on_items)
+        self._task = asyncio.create_task(self._stand())
+        self._task.add_done_callback(_report_bug)
+
+    async def stop(self) -> None:
+        """Stand down; another candidate takes over at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._watch is not None:
+            await asyncio.to_thread(self._watch.cancel)
+            self._watch = None
+
+    # The two methods of PD.
+
+    async def _tso(
+        self, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[pdpb_pb2.TsoResponse]:
+        """Answer each request of a stream with the last of the timestamps it asks for."""
+        header = pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
+        async for data in requests:
+            request = await parsed(pdpb_pb2.TsoRequest, data, context)
+            last_ts = await self._answer(request, context)
+            yield pdpb_pb2.TsoResponse(
+                header=header,
+                count=request.count,
+                timestamp=pdpb_pb2.Timestamp(
+                    physical=physical_ms(last_ts), logical=last_ts % LOGICAL_END
+                ),
+            )
+
+    async def _get_members(self, data: bytes, context: Any) -> pdpb_pb2.GetMembersResponse:
+        """Name the leader, as far as this candidate knows."""
+        await parsed(pdpb_pb2.GetMembersRequest, data, context)
+        answer = pdpb_pb2.GetMembersResponse(
+            header=pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
+        )
+        if self._leader_address:
+            urls = [f"http://{self._leader_address}"]
+            leader = pdpb_pb2.Member(name=self._leader_address, client_urls=urls)
+            answer.members.append(leader)
+            answer.leader.CopyFrom(leader)
+        return answer
+
+    async def _answer(self, request: pdpb_pb2.TsoRequest, context: Any) -> int:
+        """Return the last timestamp for a request, or abort its stream."""
+        problem = (grpc.StatusCode.INVALID_ARGUMENT, f"count must be 1 to {COUNT_MAX}")
+        if request.header.cluster_id not in (0, self._cluster_id):
+            what = f"this is cluster {self._cluster_id}, not {request.header.cluster_id}"
+            problem = (grpc.StatusCode.FAILED_PRECONDITION, what)
+        elif 1 <= request.count <= COUNT_MAX:
+            try:
+                return await self._take(request.count)
+            except PenstockError as error:
+                problem = (grpc.StatusCode.UNAVAILABLE, str(error))
+        await context.abort(*problem)
+        raise AssertionError("abort has raised")
+
+    async def _take(self, count: int) -> int:
+        while True:
+            term = self._term
+            if term is None or not term.lease.is_held():
+                raise Retryable(f"{self._address} is not the oracle's leader")
+            last_ts = term.allocator.take(count)
+            if last_ts is not None:
+                return last_ts
+            await self._extend(term)
+
+    # Election.
+
+    def _see_leader(self, address: str) -> None:
+        self._leader_address = address
+        self._changed.set()
+
+    async def _stand(self) -> None:
+        """Win elections and serve terms, until cancelled."""
+        while True:
+            self._changed.clear()
+            if self._leader_address:
+                await self._changed.wait()
+                continue
+            try:
+                term = await self._campaign()
+            except PenstockError as error:
+                log.info("the election must wait: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if term is not None:
+                await self._serve(term)
+
+    async def _campaign(self) -> _Term | None:
+        """Try to become the leader; None when another one did."""
+        campaign = asyncio.ensure_future(asyncio.to_thread(self._create_leader_key))
+        try:
+            return await asyncio.shield(campaign)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped; what it wins must not outlive us.
+            term = (await asyncio.gather(campaign, return_exceptions=True))[0]
+            if isinstance(term, _Term):
+                await asyncio.to_thread(term.lease.close)
+            raise
+
+    def _create_leader_key(self) -> _Term | None:
+        lease = Lease(self._etcd, self._ttl_s)
+        won = False
+        try:
+            do = self._etcd.transactions
+            with etcd_errors(self._etcd):
+                won, _ = self._etcd.transaction(
+                    compare=[do.create(LEADER_KEY) == 0],
+                    success=[do.put(LEADER_KEY, self._address, lease=lease.id)],
+                    failure=[],
+                )
+            if not won:
+                return None
+            won = False
+            created_revision = self._read(LEADER_KEY)[1]
+            floor, revision = self._read(WINDOW_KEY)
+            allocator = Allocator(int(floor or 0), wall_ms=self._wall_ms)
+            won = True
+            return _Term(lease, created_revision, revision, allocator)
+        finally:
+            if not won:
+                lease.close()
+
+    async def _serve(self, term: _Term) -> None:
+        """Hold office until the lease is lost or we are cancelled, keeping the window ahead."""
+        log.info("%s leads the oracle", self._address)
+        self._term = term
+        try:
+            while not term.lease.is_lost():
+                if term.allocator.limit_ms - term.allocator.now_ms() < WINDOW_MS / 2:
+                    try:
+                        await self._extend(term)
+                    except _Deposed:
+                        break
+                    except PenstockError as error:
+                        log.warning("the oracle's window stays where it is: %s", error)
+                await asyncio.sleep(_CHECK_S)
+        finally:
+            self._term = None
+            log.info("%s no longer leads the oracle", self._address)
+            await asyncio.to_thread(term.lease.close)
+
+    async def _extend(self, term: _Term) -> None:
+        """Save a window further ahead, unless another task did while we waited for our turn."""
+        seen_ms = term.allocator.limit_ms
+        async with self._saving:
+            if term.allocator.limit_ms == seen_ms:
+                limit_ms = term.allocator.wanted_limit_ms()
+                term.allocator.limit_ms = await asyncio.to_thread(self._save, term, limit_ms)
+
+    def _save(self, term: _Term, limit_ms: int) -> int:
+        """Save a window; return what is saved now, which may be an earlier save thought lost."""
+        do = self._etcd.transactions
+        with etcd_errors(self._etcd):
+            # Comparing the window's revision keeps a late save of ours, given up as timed out, from
+            # putting the window back.
+            saved, answers = self._etcd.transaction(
+                compare=[
+                    do.create(LEADER_KEY) == term.created_revision,
+                    do.mod(WINDOW_KEY) == term.window_revision,
+                ],
+                success=[do.put(WINDOW_KEY, str(limit_ms)), do.get(WINDOW_KEY)],
+                failure=[do.get(LEADER_KEY), do.get(WINDOW_KEY)],
+            )
+        leaders, windows = answers
+        if not saved and (not leaders or leaders[0][1].create_revision != term.created_revision):
+            raise _Deposed(f"{self._address} was deposed as the oracle's leader")
+        value, meta = windows[0]
+        term.window_revision = meta.mod_revision
+        return int(value)
+
+    def _read(self, key: str) -> tuple[bytes | None, int]:
+        """Return a key's value and the revision it was last changed at, 0 when there is none."""
+        with etcd_errors(self._etcd):
+            value, meta = self._etcd.get(key)
+            return value, meta.mod_revision if meta else 0
+
+
+def _report_bug(task: asyncio.Task[None]) -> None:
+    """A candidate that stops standing by itself must not do so in silence."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("the oracle's election stopped", exc_info=task.exception())

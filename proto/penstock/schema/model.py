@@ -1,0 +1,290 @@
+"""Schemas and DDL jobs as frozen values; `tableinfo.py` knows their JSON.
+
+Names and numbers are TiDB's, so that a history written by a real TiDB reads the same. A table or
+a column keeps its id for life, whatever it is called: row bytes name columns by id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+
+from penstock.wire.binlog import Origin
+
+
+class MysqlType(IntEnum):
+    """The type codes of MySQL's protocol, by TiDB's names."""
+
+    TINY = 1
+    SHORT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    NULL = 6
+    TIMESTAMP = 7
+    LONGLONG = 8
+    INT24 = 9
+    DATE = 10
+    DURATION = 11
+    DATETIME = 12
+    YEAR = 13
+    NEWDATE = 14
+    VARCHAR = 15
+    BIT = 16
+    JSON = 0xF5
+    NEWDECIMAL = 0xF6
+    ENUM = 0xF7
+    SET = 0xF8
+    TINY_BLOB = 0xF9
+    MEDIUM_BLOB = 0xFA
+    LONG_BLOB = 0xFB
+    BLOB = 0xFC
+    VAR_STRING = 0xFD
+    STRING = 0xFE
+    GEOMETRY = 0xFF
+
+
+class ColumnFlag(IntFlag):
+    """Column flags of MySQL's protocol that Penstock reads or writes."""
+
+    NOT_NULL = 1
+    PRI_KEY = 2
+    UNIQUE_KEY = 4
+    MULTIPLE_KEY = 8
+    BLOB = 16
+    UNSIGNED = 32
+    ZEROFILL = 64
+    BINARY = 128
+    ENUM = 256
+    AUTO_INCREMENT = 512
+    TIMESTAMP = 1024
+    SET = 2048
+    ON_UPDATE_NOW = 8192
+
+
+NO_FLAGS = ColumnFlag(0)
+
+PUBLIC = 5
+"""The schema state of a column or index that everyone sees; lower ones are on their way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnInfo:
+    """One column. `default` is what an insert takes, `origin_default` what older rows read as."""
+
+    id: int
+    name: str
+    offset: int
+    tp: MysqlType
+    flag: ColumnFlag = NO_FLAGS
+    flen: int = -1
+    decimal: int = -1
+    charset: str = ""
+    collate: str = ""
+    elems: tuple[str, ...] = ()
+    origin_default: str | None = None
+    default: str | None = None
+    default_is_expr: bool = False
+    generated_expr: str = ""
+    generated_stored: bool = False
+    comment: str = ""
+    state: int = PUBLIC
+    native: str = ""
+    """UUID, INET4 or INET6: a type that some servers have, whose values are texts here."""
+
+    @property
+    def is_unsigned(self) -> bool:
+        """True for an unsigned number."""
+        return ColumnFlag.UNSIGNED in self.flag
+
+    @property
+    def is_not_null(self) -> bool:
+        """True when the column refuses NULL."""
+        return ColumnFlag.NOT_NULL in self.flag
+
+    @property
+    def is_generated(self) -> bool:
+        """True when the value is computed from other columns."""
+        return bool(self.generated_expr)
+
+    @property
+    def is_binary(self) -> bool:
+        """True when a string column holds bytes and not text."""
+        return self.charset == "binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexColumn:
+    """One column of an index; `length` is a prefix in characters, -1 the whole column."""
+
+    name: str
+    offset: int
+    length: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexInfo:
+    """One index, its columns in order."""
+
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    unique: bool = False
+    primary: bool = False
+    state: int = PUBLIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInfo:
+    """One version of one table; columns are in their order in the table.
+
+    `pk_is_handle`: the primary key is one integer column and is the row's handle.
+    `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
+    `partitions` are names, () without partitions, None when it is not known.
+    `constants` are columns that no row bytes have and every row gets: name and text.
+    `expression_indexes` are names of indexes over expressions, of which nothing else is known.
+    `lacks_key`: rows are written where the table has no primary key, though it has one here.
+    `period`: names of the start and end of a row's time where the table is system-versioned; it
+    has no such columns here.
+    """
+
+    id: int
+    name: str
+    columns: tuple[ColumnInfo, ...] = ()
+    indexes: tuple[IndexInfo, ...] = ()
+    charset: str = "utf8mb4"
+    collate: str = "utf8mb4_bin"
+    pk_is_handle: bool = False
+    is_common_handle: bool = False
+    max_column_id: int = 0
+    max_index_id: int = 0
+    comment: str = ""
+    is_view: bool = False
+    is_sequence: bool = False
+    constants: tuple[tuple[str, str], ...] = ()
+    partitions: tuple[str, ...] | None = None
+    expression_indexes: tuple[str, ...] = ()
+    lacks_key: bool = False
+    period: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What SQL calls it: TABLE, VIEW or SEQUENCE."""
+        return "VIEW" if self.is_view else "SEQUENCE" if self.is_sequence else "TABLE"
+
+    def column(self, name: str) -> ColumnInfo | None:
+        """Return the column of that name, letter case aside."""
+        wanted = name.lower()
+        return next((c for c in self.columns if c.name.lower() == wanted), None)
+
+    @property
+    def primary_key(self) -> IndexInfo | None:
+        """Return the primary key; an integer handle counts as one even without an index entry."""
+        for index in self.indexes:
+            if index.primary:
+                return index
+        if self.pk_is_handle:
+            for c in self.columns:
+                if ColumnFlag.PRI_KEY in c.flag:
+                    part = IndexColumn(name=c.name, offset=c.offset)
+                    return IndexInfo(
+                        id=0, name="PRIMARY", columns=(part,), unique=True, primary=True
+                    )
+        return None
+
+    @property
+    def row_key(self) -> IndexInfo | None:
+        """Return an index that names every row: the primary key, or a unique one without NULLs."""
+        if self.primary_key is not None and not self.lacks_key:
+            return self.primary_key
+        for index in self.indexes:
+            if index.primary:
+                continue
+            whole = all(part.length == -1 for part in index.columns)
+            solid = all(self.columns[part.offset].is_not_null for part in index.columns)
+            if index.unique and index.state == PUBLIC and whole and solid:
+                return index
+        return None
+
+    def renamed(self, name: str) -> TableInfo:
+        """Return the same table under another name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaInfo:
+    """One database."""
+
+    id: int
+    name: str
+    charset: str = "utf8mb4"
+    collate: str = "utf8mb4_bin"
+
+
+class DdlType(IntEnum):
+    """The kinds of DDL job Penstock writes, by TiDB's numbers; those above 1000 TiDB has not."""
+
+    CREATE_SCHEMA = 1
+    DROP_SCHEMA = 2
+    CREATE_TABLE = 3
+    DROP_TABLE = 4
+    ADD_COLUMN = 5
+    DROP_COLUMN = 6
+    ADD_INDEX = 7
+    DROP_INDEX = 8
+    TRUNCATE_TABLE = 11
+    MODIFY_COLUMN = 12
+    RENAME_TABLE = 14
+    SET_DEFAULT = 15
+    TABLE_COMMENT = 17
+    RENAME_INDEX = 18
+    ADD_PARTITION = 19
+    DROP_PARTITION = 20
+    CREATE_VIEW = 21
+    MODIFY_TABLE_CHARSET = 22
+    TRUNCATE_PARTITION = 23
+    DROP_VIEW = 24
+    MODIFY_SCHEMA_CHARSET = 26
+    ADD_PRIMARY_KEY = 32
+    DROP_PRIMARY_KEY = 33
+    CREATE_SEQUENCE = 34
+    ALTER_SEQUENCE = 35
+    DROP_SEQUENCE = 36
+    EXCHANGE_PARTITION = 42
+    RENAME_TABLES = 47
+    MULTI_SCHEMA_CHANGE = 61
+    REORGANIZE_PARTITION = 64
+    ALTER_PARTITIONING = 71
+    REMOVE_PARTITIONING = 72
+    CONVERT_PARTITION = 1001
+    CONVERT_TABLE = 1002
+
+
+JOB_SYNCED = 6
+"""The job state of a DDL that is done and visible to all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlJob:
+    """One finished DDL as history keeps it: what was asked, and the table as it was afterwards.
+
+    `finished_ts` is the `commit_ts` of its binlog. `tables` holds (schema name, table) for jobs
+    that leave several tables changed; `table` is the one table of the usual job; for
+    TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was made
+    that is only passed on.
+    """
+
+    id: int
+    type: int
+    schema_id: int
+    schema_name: str
+    query: str
+    schema_version: int
+    table_id: int = 0
+    table_name: str = ""
+    finished_ts: int = 0
+    state: int = JOB_SYNCED
+    schema: SchemaInfo | None = None
+    table: TableInfo | None = None
+    tables: tuple[tuple[str, TableInfo], ...] = ()
+    origin: Origin | None = None

@@ -1,0 +1,300 @@
+"""`TableInfo` and DDL jobs as JSON, in TiDB's shape, so that a history of TiDB's reads the same.
+
+    job     id, type, schema_id, table_id, schema_name, table_name, state, query, schema_state,
+            binlog {SchemaVersion, DBInfo, TableInfo, FinishedTS, MultipleTableInfos}
+    table   id, name {O, L}, charset, collate, cols [], index_info [], state, pk_is_handle, …
+    column  id, name, offset, origin_default, default, …_bit, generated_expr_string, type {Tp, …}
+    index   id, idx_name, idx_cols [{name, offset, length}], is_unique, is_primary, state
+
+A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
+decimal number to us and base64 of its bytes in the JSON. `origin` is ours, and `table_schemas`,
+beside the job's fields: schema names of the `MultipleTableInfos`, which TiDB keeps elsewhere. So
+are a table's `constants`, which only a task is told of.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.errors import Malformed
+from penstock.schema.json_fields import (
+    Json,
+    flag,
+    name_from_json,
+    name_to_json,
+    number,
+    strings,
+    text,
+)
+from penstock.schema.model import (
+    PUBLIC,
+    ColumnFlag,
+    ColumnInfo,
+    DdlJob,
+    DdlType,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    SchemaInfo,
+    TableInfo,
+)
+from penstock.schema.origin_json import origin_from_json, origin_to_json
+
+_NOTHING_LEFT = {
+    DdlType.DROP_SCHEMA, DdlType.DROP_TABLE, DdlType.DROP_COLUMN, DdlType.DROP_INDEX,
+    DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE, DdlType.DROP_PRIMARY_KEY,
+}  # fmt: skip
+
+
+def table_to_json(table: TableInfo) -> Json:
+    """Return a table in the shape of TiDB's `TableInfo`."""
+    written: Json = {
+        "id": table.id,
+        "name": name_to_json(table.name),
+        "charset": table.charset,
+        "collate": table.collate,
+        "cols": [_column_to_json(column) for column in table.columns],
+        "index_info": [_index_to_json(index) for index in table.indexes],
+        "state": PUBLIC,
+        "pk_is_handle": table.pk_is_handle,
+        "is_common_handle": table.is_common_handle,
+        "comment": table.comment,
+        "max_col_id": table.max_column_id,
+        "max_idx_id": table.max_index_id,
+        "view": {"view_select": ""} if table.is_view else None,
+        "sequence": {} if table.is_sequence else None,
+    }
+    if table.partitions is not None:
+        names = [{"name": name_to_json(name)} for name in table.partitions]
+        written["partition"] = {"enable": True, "definitions": names} if names else None
+    if table.expression_indexes:
+        written["expression_indexes"] = list(table.expression_indexes)
+    if table.lacks_key:
+        written["lacks_key"] = True
+    if table.period:
+        written["period"] = list(table.period)
+    return written | ({"constants": table.constants} if table.constants else {})
+
+
+def table_from_json(fields: Mapping[str, Any]) -> TableInfo:
+    """Read a table that `table_to_json` or TiDB wrote; Malformed when it is not one."""
+    with _reading("a table"):
+        return _table(fields)
+
+
+def job_to_json(job: DdlJob) -> Json:
+    """Return a DDL job in the shape of TiDB's history job."""
+    written: Json = {
+        "id": job.id,
+        "type": int(job.type),
+        "schema_id": job.schema_id,
+        "table_id": job.table_id,
+        "schema_name": job.schema_name,
+        "table_name": job.table_name,
+        "state": job.state,
+        "query": job.query,
+        "schema_state": 0 if job.type in _NOTHING_LEFT else PUBLIC,
+        "binlog": {
+            "SchemaVersion": job.schema_version,
+            "DBInfo": schema_to_json(job.schema) if job.schema else None,
+            "TableInfo": table_to_json(job.table) if job.table else None,
+            "FinishedTS": job.finished_ts,
+            "MultipleTableInfos": [table_to_json(table) for _, table in job.tables] or None,
+        },
+    }
+    if job.tables:
+        written["table_schemas"] = [schema for schema, _ in job.tables]
+    return written | ({"origin": origin_to_json(job.origin)} if job.origin else {})
+
+
+def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
+    """Read a job that `job_to_json` or TiDB wrote; Malformed when it is not one."""
+    with _reading("a DDL job"):
+        binlog = fields.get("binlog") or {}
+        schema_name = text(fields, "schema_name")
+        tables = [_table(each) for each in binlog.get("MultipleTableInfos") or ()]
+        schemas = fields.get("table_schemas") or [schema_name] * len(tables)
+        return DdlJob(
+            id=int(fields["id"]),
+            type=int(fields["type"]),
+            schema_id=number(fields, "schema_id"),
+            schema_name=schema_name,
+            query=text(fields, "query"),
+            schema_version=number(binlog, "SchemaVersion"),
+            table_id=number(fields, "table_id"),
+            table_name=text(fields, "table_name"),
+            finished_ts=number(binlog, "FinishedTS"),
+            state=number(fields, "state"),
+            schema=schema_from_json(binlog["DBInfo"]) if binlog.get("DBInfo") else None,
+            table=_table(binlog["TableInfo"]) if binlog.get("TableInfo") else None,
+            tables=tuple(zip(schemas, tables, strict=True)),
+            origin=origin_from_json(fields["origin"]) if fields.get("origin") else None,
+        )
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Turn what Python says about JSON of another shape into Malformed."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, binascii.Error) as error:
+        raise Malformed(
+            f"{what} in the DDL history cannot be read: {type(error).__name__}: {error}",
+            hint="its JSON must have the shape of TiDB's",
+        ) from error
+
+
+def _column_to_json(column: ColumnInfo) -> Json:
+    native = {"native_type": column.native} if column.native else {}
+    return native | {
+        "id": column.id,
+        "name": name_to_json(column.name),
+        "offset": column.offset,
+        "origin_default": column.origin_default,
+        "origin_default_bit": _bit_bytes(column, column.origin_default),
+        "default": column.default,
+        "default_bit": _bit_bytes(column, column.default),
+        "default_is_expr": column.default_is_expr,
+        "generated_expr_string": column.generated_expr,
+        "generated_stored": column.generated_stored,
+        "type": {
+            "Tp": int(column.tp),
+            "Flag": int(column.flag),
+            "Flen": column.flen,
+            "Decimal": column.decimal,
+            "Charset": column.charset,
+            "Collate": column.collate,
+            "Elems": list(column.elems) or None,
+        },
+        "state": column.state,
+        "comment": column.comment,
+    }
+
+
+def _column(fields: Mapping[str, Any]) -> ColumnInfo:
+    kind = fields["type"]
+    tp = MysqlType(kind["Tp"])
+    return ColumnInfo(
+        id=int(fields["id"]),
+        name=name_from_json(fields["name"]),
+        offset=int(fields["offset"]),
+        tp=tp,
+        flag=ColumnFlag(number(kind, "Flag")),
+        flen=number(kind, "Flen", -1),
+        decimal=number(kind, "Decimal", -1),
+        charset=text(kind, "Charset"),
+        collate=text(kind, "Collate"),
+        elems=strings(kind.get("Elems")),
+        origin_default=_default(tp, fields, "origin_default"),
+        default=_default(tp, fields, "default"),
+        default_is_expr=flag(fields, "default_is_expr"),
+        generated_expr=text(fields, "generated_expr_string"),
+        generated_stored=flag(fields, "generated_stored"),
+        comment=text(fields, "comment"),
+        state=number(fields, "state", PUBLIC),
+        native=text(fields, "native_type"),
+    )
+
+
+def _index_to_json(index: IndexInfo) -> Json:
+    return {
+        "id": index.id,
+        "idx_name": name_to_json(index.name),
+        "idx_cols": [
+            {"name": name_to_json(part.name), "offset": part.offset, "length": part.length}
+            for part in index.columns
+        ],
+        "is_unique": index.unique,
+        "is_primary": index.primary,
+        "state": index.state,
+    }
+
+
+def _index(fields: Mapping[str, Any]) -> IndexInfo:
+    parts = (
+        IndexColumn(
+            name=name_from_json(part["name"]),
+            offset=int(part["offset"]),
+            length=number(part, "length", -1),
+        )
+        for part in fields["idx_cols"]
+    )
+    return IndexInfo(
+        id=int(fields["id"]),
+        name=name_from_json(fields["idx_name"]),
+        columns=tuple(parts),
+        unique=flag(fields, "is_unique"),
+        primary=flag(fields, "is_primary"),
+        state=number(fields, "state", PUBLIC),
+    )
+
+
+def _table(fields: Mapping[str, Any]) -> TableInfo:
+    columns = tuple(map(_column, fields.get("cols") or ()))
+    indexes = tuple(map(_index, fields.get("index_info") or ()))
+    return TableInfo(
+        id=int(fields["id"]),
+        name=name_from_json(fields["name"]),
+        columns=columns,
+        indexes=indexes,
+        charset=text(fields, "charset"),
+        collate=text(fields, "collate"),
+        pk_is_handle=flag(fields, "pk_is_handle"),
+        is_common_handle=flag(fields, "is_common_handle"),
+        max_column_id=number(fields, "max_col_id", max((c.id for c in columns), default=0)),
+        max_index_id=number(fields, "max_idx_id", max((i.id for i in indexes), default=0)),
+        comment=text(fields, "comment"),
+        is_view=fields.get("view") is not None,
+        is_sequence=fields.get("sequence") is not None,
+        partitions=_partitions(fields),
+        constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
+        expression_indexes=tuple(map(str, fields.get("expression_indexes") or ())),
+        lacks_key=flag(fields, "lacks_key"),
+        period=tuple(map(str, fields.get("period") or ())),
+    )
+
+
+def _partitions(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+    told = fields.get("partition") or {}
+    names = tuple(name_from_json(each["name"]) for each in told.get("definitions") or ())
+    return names if "partition" in fields else None
+
+
+def schema_to_json(schema: SchemaInfo) -> Json:
+    """Return a database in the shape of TiDB's `DBInfo`."""
+    return {
+        "id": schema.id,
+        "db_name": name_to_json(schema.name),
+        "charset": schema.charset,
+        "collate": schema.collate,
+        "state": PUBLIC,
+    }
+
+
+def schema_from_json(fields: Mapping[str, Any]) -> SchemaInfo:
+    """Read what `schema_to_json` or TiDB wrote."""
+    return SchemaInfo(
+        id=int(fields["id"]),
+        name=name_from_json(fields["db_name"]),
+        charset=text(fields, "charset"),
+        collate=text(fields, "collate"),
+    )
+
+
+def _bit_bytes(column: ColumnInfo, default: str | None) -> str | None:
+    if column.tp is not MysqlType.BIT or default is None or not default.isdecimal():
+        return None
+    bits = max(column.flen, int(default).bit_length(), 1)
+    return base64.b64encode(int(default).to_bytes((bits + 7) // 8, "big")).decode()
+
+
+def _default(tp: MysqlType, fields: Mapping[str, Any], name: str) -> str | None:
+    bits = fields.get(f"{name}_bit")
+    if tp is MysqlType.BIT and bits is not None:
+        return str(int.from_bytes(base64.b64decode(bits, validate=True), "big"))
+    value = fields.get(name)
+    return value if value is None or isinstance(value, str) else str(value)

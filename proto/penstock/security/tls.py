@@ -1,0 +1,326 @@
+"""TLS between nodes and clients, from PEM files that are read again when they change on disk.
+
+    ssl-ca              TLS is on iff this is set: a server must show a certificate signed by it
+    ssl-cert, ssl-key   what a node shows, to its callers as well as to the nodes it calls itself
+    cert-allowed-cn     callers must show a certificate too, with one of these common names
+    etcd-ssl-…, pd-ssl-…  for https:// in etcd-urls and pd-address, where those are signed by others
+
+Every connection is made with what the files hold at that moment, so certificates are replaced
+without a restart. Files that cannot be used, such as a new certificate whose key is still to come,
+are named in the log, and the last good ones serve on. Private keys are never logged.
+
+A handshake that fails is a line in the node's log (`grpc_lines`), and the caller is only cut off:
+it finds out why by itself (`refusal`). A wrong common name it gets as UNAUTHENTICATED.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from penstock.errors import NeedsOperator
+from penstock.security.allowed_names import OnlyNames
+from penstock.settings.setting import out_of_range, setting
+
+log = logging.getLogger(__name__)
+
+Options = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig:
+    """Who may connect to this node, and what it shows to others."""
+
+    ssl_ca: str = setting("", "PEM file of the CA that all nodes trust; turns TLS on")
+    ssl_cert: str = setting("", "PEM file of this node's certificate, signed by that CA")
+    ssl_key: str = setting("", "PEM file of its private key, without a passphrase")
+    cert_allowed_cn: tuple[str, ...] = setting(
+        (), "callers must have a certificate with one of these common names; other nodes too"
+    )
+    etcd_ssl_ca: str = setting("", "PEM file of the CA of an etcd at https://; default: ssl-ca")
+    etcd_ssl_cert: str = setting("", "PEM file of the certificate shown to it; default: ssl-cert")
+    etcd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
+    pd_ssl_ca: str = setting("", "PEM file of the CA of a PD at https://; default: ssl-ca")
+    pd_ssl_cert: str = setting("", "PEM file of the certificate shown to it; default: ssl-cert")
+    pd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for settings that contradict each other."""
+        for whose in ("etcd", "pd"):
+            cert, key = f"{whose}_ssl_cert", f"{whose}_ssl_key"
+            if bool(getattr(self, cert)) != bool(getattr(self, key)):
+                lacking = key if getattr(self, cert) else cert
+                raise out_of_range(f"security.{lacking}", "", "certificate and key go together")
+        if self.ssl_ca:
+            for name in ("ssl_cert", "ssl_key"):
+                if not getattr(self, name):
+                    raise out_of_range(f"security.{name}", "", "with ssl-ca it must be set")
+            return
+        for name in ("ssl_cert", "ssl_key", "cert_allowed_cn"):
+            if value := getattr(self, name):
+                raise out_of_range(f"security.{name}", value, "it needs ssl-ca, or nothing is safe")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pem:
+    """What the files hold."""
+
+    ca: bytes | None
+    cert: bytes | None
+    key: bytes | None
+
+    def __repr__(self) -> str:
+        return "_Pem(…)"  # Keys must not get into a log by way of a traceback.
+
+
+_in_use: weakref.WeakSet[Tls] = weakref.WeakSet()
+
+
+def read_again() -> None:
+    """Read all certificates that changed on disk now, not only at the next handshake.
+
+    Those that cannot be used are named in the log, and the last good ones serve on.
+    """
+    for tls in list(_in_use):
+        with contextlib.suppress(NeedsOperator):  # Never usable, and so not in use.
+            tls.check()
+
+
+class Tls:
+    """PEM files for one end of TLS; without `ca` gRPC's own list of authorities is trusted.
+
+    A client needs `cert` and `key` only where the nodes ask for a client's certificate.
+    """
+
+    def __init__(
+        self,
+        *,
+        ca: Path | str | None = None,
+        cert: Path | str | None = None,
+        key: Path | str | None = None,
+    ) -> None:
+        """Prepare; nothing is read yet. Raises `NeedsOperator` for what is no path of a file."""
+        if (cert is None) != (key is None):
+            raise NeedsOperator(
+                "a certificate and its key belong together", hint="give both of them, or neither"
+            )
+        self._ca, self._cert, self._key = _path("ca", ca), _path("cert", cert), _path("key", key)
+        self._lock = threading.Lock()
+        self._good: _Pem | None = None
+        self._good_stamp: object = None
+        self._bad_stamp: object = None
+        _in_use.add(self)
+
+    def check(self) -> None:
+        """Raise `NeedsOperator` when the files were never usable and are not now."""
+        self._read()
+
+    def check_own(self) -> None:
+        """Raise `NeedsOperator` unless the CA has signed the certificate, and it is valid now.
+
+        Every other node would refuse it. Both ends of a handshake are played, in memory.
+        """
+        ca, cert, key = self.files
+        assert cert is not None
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.client_context()
+        server.load_cert_chain(cert, key)
+        client.check_hostname = False
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+        try:
+            for end in (*ends, ends[0]):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            raise NeedsOperator(
+                f"the certificate in {cert} is not one that the CA in {ca} vouches for:"
+                f" {error.verify_message}",
+                hint="every node would refuse it: give ssl-cert, ssl-key and ssl-ca that belong"
+                " together; see deploy/README.md",
+            ) from error
+
+    @property
+    def files(self) -> tuple[Path | None, Path | None, Path | None]:
+        """The files of CA, certificate and key."""
+        return self._ca, self._cert, self._key
+
+    def version(self) -> object:
+        """Return something that is another object once the files were read anew."""
+        return self._read()
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return a client's credentials for a new channel."""
+        pem = self._read()
+        return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return what a plain TLS client would use, which trusts and shows the same."""
+        ca, cert, key = self.files
+        context = ssl.create_default_context(cafile=ca)
+        context.set_alpn_protocols(["h2"])
+        if cert is not None:
+            context.load_cert_chain(cert, key, password=self._refuse_passphrase)
+        return context
+
+    def server_credentials(self, *, with_client_certificate: bool) -> grpc.ServerCredentials:
+        """Return a server's credentials that look at the files before each handshake."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_configuration(), self._server_configuration, with_client_certificate
+        )
+
+    def _server_configuration(self) -> Any:
+        pem = self._read()
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca)
+
+    def _read(self) -> _Pem:
+        with self._lock:
+            stamp = self._stamp()
+            if self._good is not None and stamp in (self._good_stamp, self._bad_stamp):
+                return self._good
+            try:
+                pem = self._checked()
+                if self._stamp() != stamp:
+                    raise NeedsOperator(f"{self} changed while read", hint="they are read again")
+            except NeedsOperator as error:
+                if self._good is None:
+                    raise
+                log.error("certificates on disk are not usable, the old ones serve on: %s", error)
+                self._bad_stamp = stamp
+                return self._good
+            if self._good is not None:
+                log.info("new connections use the certificates read anew from %s", self)
+            self._good, self._good_stamp = pem, stamp
+            return pem
+
+    def _stamp(self) -> object:
+        return tuple(_identity(path) for path in (self._ca, self._cert, self._key))
+
+    def _checked(self) -> _Pem:
+        pem = _Pem(_content(self._ca), _content(self._cert), _content(self._key))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if pem.ca is not None:
+            try:
+                context.load_verify_locations(cadata=pem.ca.decode("ascii", "replace"))
+            except (ssl.SSLError, ValueError) as error:
+                raise NeedsOperator(
+                    f"{self._ca} is no PEM file of certificates: {_reason(error)}",
+                    hint="ssl-ca wants the CA's certificate",
+                ) from error
+        if self._cert is not None:
+            assert self._key is not None
+            try:
+                context.load_cert_chain(self._cert, self._key, password=self._refuse_passphrase)
+            except (ssl.SSLError, OSError) as error:
+                raise NeedsOperator(
+                    f"{self._cert} and {self._key} are not a certificate and its key:"
+                    f" {_reason(error)}",
+                    hint="both are PEM files, made for each other; see deploy/README.md",
+                ) from error
+        return pem
+
+    def _refuse_passphrase(self) -> NoReturn:
+        raise NeedsOperator(
+            f"{self._key} is encrypted",
+            hint="keep the key without a passphrase, readable only by who runs this",
+        )
+
+    def __repr__(self) -> str:
+        return ", ".join(str(path) for path in (self._ca, self._cert, self._key) if path)
+
+
+def _path(name: str, given: object) -> Path | None:
+    if given is None or (isinstance(given, str | Path) and str(given)):
+        return None if given is None else Path(given)
+    raise NeedsOperator(
+        f"{name} of TLS is {given!r}", hint="give the path of a PEM file, as text or as a Path"
+    )
+
+
+def _identity(path: Path | None) -> object:
+    try:
+        found = path.stat() if path is not None else None
+    except OSError as error:
+        return error.errno
+    # The time of the last change of the inode also moves with a rename and a chmod.
+    return found and (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _content(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path is not None else None
+    except OSError as error:
+        raise NeedsOperator(
+            f"cannot read {path}: {error.strerror}", hint="check ssl-ca, ssl-cert and ssl-key"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
+
+
+def open_channel(address: str, tls: Tls | None, options: Options = ()) -> grpc.Channel:
+    """Return a blocking channel to a node; nothing is sent yet."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=options)
+
+
+def open_aio_channel(address: str, tls: Tls | None, options: Options = ()) -> Any:
+    """Return a `grpc.aio` channel to a node; nothing is sent yet."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+
+
+class Security:
+    """A node's settings come alive: how it lets others in, and `tls`, with which it calls them."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        """Read the files; raise `NeedsOperator` when they cannot be used."""
+        self.tls: Tls | None = None
+        self.allowed = frozenset(config.cert_allowed_cn)
+        if config.ssl_ca:
+            ca, cert, key = map(Path, (config.ssl_ca, config.ssl_cert, config.ssl_key))
+            self.tls = Tls(ca=ca, cert=cert, key=key)
+            self.tls.check()
+            self.tls.check_own()
+        self.etcd_tls = self._for("etcd", config)
+        """For endpoints of etcd at https://."""
+        self.pd_tls = self._for("pd", config)
+
+    def _for(self, whose: str, config: SecurityConfig) -> Tls:
+        names = [f"{whose}_ssl_{name}" for name in ("ca", "cert", "key")]
+        ca, cert, key = (Path(text) if (text := getattr(config, name)) else None for name in names)
+        own = self.tls.files if self.tls is not None else (None, None, None)
+        if cert is None:
+            cert, key = own[1:]
+        tls = Tls(ca=ca or own[0], cert=cert, key=key)
+        tls.check()
+        return tls
+
+    def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        """Return what a `grpc.aio` server must be built with."""
+        return [OnlyNames(self.allowed)] if self.allowed else []
+
+    def add_port(self, server: Any, address: str) -> int:
+        """Bind `address` and return the port; raises what gRPC raises when that is impossible."""
+        if self.tls is None:
+            return int(server.add_insecure_port(address))
+        credentials = self.tls.server_credentials(with_client_certificate=bool(self.allowed))
+        port = int(server.add_secure_port(address, credentials))
+        asked = "need no certificate"
+        if self.allowed:
+            asked = f"must show a certificate of {' or '.join(sorted(self.allowed))}"
+        log.info("TLS is on; callers %s", asked)
+        return port

@@ -1,0 +1,1 @@
+"""A program's settings: files, environment and flags into frozen dataclasses."""

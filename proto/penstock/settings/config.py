@@ -1,0 +1,341 @@
+"""A node's settings: defaults, a TOML file, the environment and flags into one frozen dataclass.
+
+    flag > environment > TOML file > default
+
+Before the default of `etcd_urls` comes PENSTOCK_ETCD_URLS, the same for all programs.
+
+A field `data_dir` is the key `data-dir`, the flag `--data-dir`, the variable `<PREFIX>_DATA_DIR`;
+a nested dataclass is a TOML section, its flags and variables carry the section's name. Settings
+whose name ends in `_bytes` also take "64 MiB", those in `_s` also "8h" (a last `_max` aside). A key
+that no field has is an error that names the nearest one: a typo must not become a silent default.
+A variable that begins with the prefix is one too when it is near to a setting's; any other is said
+to be left out, since a container's platform sets variables of its own.
+
+A `tuple[Rule, ...]` of a dataclass is an array of tables, a `dict[str, Rule]` tables by name; both
+are set in the file alone (`penstock.settings.config_tables`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import logging
+import math
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from penstock import __version__
+from penstock.errors import NeedsOperator
+from penstock.settings.config_tables import read_tables, row_type
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+ETCD_URLS = "PENSTOCK_ETCD_URLS"
+_NEAR = 0.75
+"""How alike two names are that are taken for one with a typo, of 1."""
+_OF_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?")
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Setting:
+    path: tuple[str, ...]
+    kind: Any
+    field: dataclasses.Field[Any]
+
+    @property
+    def key(self) -> str:
+        return ".".join(_kebab(part) for part in self.path)
+
+    @property
+    def flag(self) -> str:
+        return "--" + "-".join(_kebab(part) for part in self.path)
+
+    def variable(self, prefix: str) -> str:
+        return "_".join((prefix, *self.path)).upper()
+
+
+def load(
+    cls: type[T],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    env_prefix: str,
+    env: Mapping[str, str] | None = None,
+    rewrite: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
+) -> T:
+    """Return `cls` built from every source; exits for --help and --version.
+
+    `rewrite` gets the file's keys, with their sections before them, and may rename them.
+
+    Raises `NeedsOperator` for an unknown key, flag or variable, a value of the wrong kind, or a
+    file that cannot be read.
+    """
+    settings = list(_settings(cls))
+    parser = _parser(cls, settings, prog, env_prefix)
+    flags = vars(parser.parse_args(argv))
+    environment = os.environ if env is None else env
+    known = {setting.variable(env_prefix) for setting in settings if not row_type(setting.kind)}
+    check_variables(environment, env_prefix, {*known, f"{env_prefix}_CONFIG"})
+    values: dict[tuple[str, ...], Any] = {}
+    if ETCD_URLS in environment and any(setting.path == ("etcd_urls",) for setting in settings):
+        values["etcd_urls",] = environment[ETCD_URLS]
+    path = flags.pop("config") or environment.get(f"{env_prefix}_CONFIG")
+    if path:
+        values.update(_from_file(Path(path), settings, rewrite))
+    for setting in settings:
+        if row_type(setting.kind) is not None:
+            continue
+        name = setting.variable(env_prefix)
+        if name in environment:
+            values[setting.path] = _parsed(setting, environment[name], name)
+        told = flags[".".join(setting.path)]
+        if told is not None:
+            values[setting.path] = _parsed(setting, told, setting.flag)
+    return _build(cls, values)
+
+
+def check_variables(env: Mapping[str, str], prefix: str, known: Collection[str]) -> None:
+    """Raise `NeedsOperator` for a variable that looks like one of `known`, and is none.
+
+    Others that begin with the prefix are named in the log; those that Kubernetes sets for a service
+    of that name are not.
+    """
+    names = {name.removeprefix(f"{prefix}_"): name for name in known}
+    for name in sorted(env):
+        rest = name.removeprefix(f"{prefix}_")
+        if rest == name or name in known or _OF_KUBERNETES.fullmatch(rest):
+            continue
+        near = difflib.get_close_matches(rest, names, 1, _NEAR)
+        if near:
+            raise NeedsOperator(
+                f"unknown variable {name} in the environment",
+                hint=f"did you mean {names[near[0]]}? if it is for another program, unset it here",
+            )
+        log.warning("%s in the environment is no setting, and is left out", name)
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes that "64 MiB", "1 gb" or "4096" stand for."""
+    return int(_quantity(text, _BYTES, "a size such as 64 MiB"))
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds that "8h", "7d", "250ms" or "3" stand for."""
+    return _quantity(text, _SECONDS, "a duration such as 8h or 250ms")
+
+
+def _quantity(text: str, units: Mapping[str, float], wanted: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise ValueError(f"{text!r} is not {wanted}")
+    found = float(match[1]) * units[match[2].lower()]
+    if not math.isfinite(found):
+        raise ValueError(f"{text!r} is not {wanted}")
+    return found
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _settings(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[_Setting]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from _settings(kind, (*path, field.name))
+        else:
+            yield _Setting((*path, field.name), kind, field)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        known = [flag for action in self._actions for flag in action.option_strings]
+        wrong = re.search(r"unrecognized arguments: (\S+)", message)
+        near = difflib.get_close_matches(wrong[1].split("=")[0], known, 1) if wrong else []
+        hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
+        raise NeedsOperator(message, hint=hint)
+
+
+def _parser(
+    cls: type[Any], settings: Sequence[_Setting], prog: str, prefix: str
+) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=prog,
+        description=(cls.__doc__ or "").strip(),
+        epilog=f"Settings also come from {prefix}_<NAME> and from the TOML file; flags win.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    for setting in settings:
+        if row_type(setting.kind) is not None:
+            continue
+        default = _default(setting.field)
+        text = setting.field.metadata.get("help", "")
+        names = [*filter(None, [setting.field.metadata.get("flag")]), setting.flag]
+        action: Any = argparse.BooleanOptionalAction if setting.kind is bool else "store"
+        extra: dict[str, Any] = {} if setting.kind is bool else {"metavar": "VALUE"}
+        shown = "" if default in ("", None, ()) else f" (default: {default})".replace("%", "%%")
+        parser.add_argument(
+            *names,
+            action=action,
+            default=None,
+            dest=".".join(setting.path),
+            help=text + shown,
+            **extra,
+        )
+    return parser
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+def _from_file(
+    path: Path,
+    settings: Sequence[_Setting],
+    rewrite: Callable[[dict[str, Any]], dict[str, Any]],
+) -> dict[tuple[str, ...], Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise NeedsOperator(
+            f"cannot read {path}: {error.strerror}", hint="check --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise NeedsOperator(f"{path} is not TOML: {error}", hint="see deploy/conf/") from error
+    by_key = {setting.key: setting for setting in settings}
+    values = {}
+    named = {s.key for s in settings if typing.get_origin(s.kind) is dict}
+    for key, value in rewrite(dict(_flatten(document, named))).items():
+        setting = by_key.get(key)
+        if setting is None:
+            near = difflib.get_close_matches(key, by_key, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"
+            raise NeedsOperator(f"{path}{_line(text, key)}: unknown key {key!r}", hint=hint)
+        values[setting.path] = _parsed(setting, value, f"{path}{_line(text, key)}: {key}")
+    return values
+
+
+def _line(text: str, key: str) -> str:
+    """Return `:` and the line where a file sets a key; nothing when it is not written plainly."""
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
+        if head:
+            section = head[1] + "."
+        name = head[1] if head else section + line.partition("=")[0].strip().strip("\"'")
+        if name == key:
+            return f":{number}"
+    return ""
+
+
+def _flatten(
+    table: Mapping[str, Any], whole: Collection[str], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Return keys with their sections before them; those in `whole` keep their tables."""
+    for key, value in table.items():
+        if isinstance(value, dict) and prefix + key not in whole:
+            yield from _flatten(value, whole, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _parsed(setting: _Setting, value: Any, source: str) -> Any:
+    parse = setting.field.metadata.get("parse")
+    if row_type(setting.kind) is not None:
+        return read_tables(setting.kind, value, source, _table_value)
+    try:
+        return parse(value) if parse else _coerced(setting, value)
+    except (ValueError, TypeError) as error:
+        raise NeedsOperator(f"{source}: {error}", hint=_wanted(setting)) from error
+
+
+def _table_value(field: dataclasses.Field[Any], kind: Any, value: Any, source: str) -> Any:
+    return _parsed(_Setting((field.name,), kind, field), value, source)
+
+
+def _wanted(setting: _Setting) -> str:
+    kind = getattr(setting.kind, "__name__", str(setting.kind))
+    return f"{setting.key} takes a value of type {kind}"
+
+
+def _coerced(setting: _Setting, value: Any) -> Any:
+    kind, name = setting.kind, setting.path[-1].removesuffix("_max")
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(str(part).strip() for part in parts if str(part).strip())
+    if kind is bool:
+        return _boolean(value)
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{value!r} is not a {kind.__name__}")
+    if kind is str or kind is Path:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is not text")
+        return kind(value)
+    return _number(kind, name, value)
+
+
+def _number(kind: Any, name: str, value: str | int | float) -> Any:
+    if isinstance(value, str) and name.endswith("_bytes"):
+        return size_bytes(value)
+    if isinstance(value, str) and name.endswith("_s"):
+        return kind(duration_s(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    number = kind(value)
+    # Text is not compared with its float: a commit_ts has more digits than that can hold.
+    if isinstance(value, float) and number != value:
+        raise ValueError(f"{value!r} is not a whole number")
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError(f"{value!r} is not a number")
+    return number
+
+
+def _boolean(value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _build(cls: type[T], values: Mapping[tuple[str, ...], Any], path: tuple[str, ...] = ()) -> T:
+    assert dataclasses.is_dataclass(cls)
+    arguments: dict[str, Any] = {}
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        here = (*path, field.name)
+        if dataclasses.is_dataclass(hints[field.name]):
+            section = hints[field.name]
+            assert isinstance(section, type)
+            arguments[field.name] = _build(section, values, here)
+        elif here in values:
+            arguments[field.name] = values[here]
+        elif _default(field) is None and field.default is dataclasses.MISSING:
+            raise NeedsOperator(
+                f"{'.'.join(map(_kebab, here))} is not set",
+                hint="give it as a flag or in the config file",
+            )
+    return typing.cast(T, cls(**arguments))

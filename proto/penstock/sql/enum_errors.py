@@ -1,0 +1,97 @@
+"""ENUM's error value: index 0, an empty text, which a server keeps for a wrong one if it is lax.
+
+A strict session refuses to write it (1265), and ours are strict, or a value that does not fit the
+downstream's column would be cut without a word. So a statement that is refused and that writes
+index 0 to an ENUM is run again in a lax session, and counts only when the warnings that come with
+it are about nothing else: no more of them than such values, all about ENUM columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.sql.inserts import inserted
+
+CODE = 1265
+"""What a server says of one: data truncated."""
+_QUOTED = re.compile(r"'(?:[^']|'')*'")
+_UPDATE = re.compile(r"UPDATE (\S+) SET (.*?) WHERE ", re.DOTALL)
+_SET = re.compile(r"(`(?:[^`]|``)+`)=0(?=,|$)")
+_WARNED = re.compile(r"Data truncated for column '(.*)' at row \d+", re.DOTALL)
+_DEPRECATED = 1287
+"""MySQL warns of VALUES() in each statement."""
+_WARNINGS_MAX = 65_535
+"""What the servers list at most."""
+
+
+def written(connection: Any, statement: str | bytes) -> int | None:
+    """Run a refused statement with its error values; None when it is refused rightly.
+
+    Returns how many rows it changed. After None the transaction must not be committed.
+    """
+    text = statement if isinstance(statement, str) else statement.decode(errors="replace")
+    found = _zeros(text)
+    if found is None:
+        return None
+    table, columns = found
+    enums = _enums(connection, table)
+    count = sum(column in enums for column in columns)
+    if not count:
+        return None
+    before = _row(connection, "SELECT @@sql_mode, @@max_error_count")
+    lax = ",".join(mode for mode in str(before[0]).split(",") if not mode.startswith("STRICT_"))
+    _set(connection, lax, _WARNINGS_MAX)
+    changed = int(connection.query(statement))
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW WARNINGS")
+        warnings = [(code, text) for _, code, text in cursor.fetchall() if code != _DEPRECATED]
+    _set(connection, *before)
+    is_ours = all(code == CODE and _warned(text) in enums for code, text in warnings)
+    return changed if is_ours and len(warnings) <= min(count, _WARNINGS_MAX - 1) else None
+
+
+def written_alone(connection: Any, statement: str | bytes) -> bool:
+    """Run and commit a refused statement as `written` does; False when nothing was changed."""
+    connection.begin()
+    if written(connection, statement) is None:
+        connection.rollback()
+        return False
+    connection.commit()
+    return True
+
+
+def _zeros(text: str) -> tuple[str, Iterable[str]] | None:
+    """Return the table, and each column as often as the statement writes 0 to it."""
+    found = inserted(text)
+    if found is not None:
+        table, names, rows = found
+        return table, [
+            name for row in rows for name, value in zip(names, row, strict=False) if value == "0"
+        ]
+    update = _UPDATE.match(_QUOTED.sub("''", text))
+    return None if update is None else (update[1], _SET.findall(update[2]))
+
+
+def _enums(connection: Any, table: str) -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW COLUMNS FROM {table} WHERE Type LIKE 'enum(%'")
+        return {quote_name(str(name)) for name, *_ in cursor.fetchall()}
+
+
+def _warned(message: str) -> str:
+    found = _WARNED.fullmatch(message)
+    return "" if found is None else quote_name(found[1])
+
+
+def _row(connection: Any, sql: str) -> tuple[Any, ...]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return tuple(cursor.fetchone())
+
+
+def _set(connection: Any, sql_mode: str, warnings_max: int) -> None:
+    mode = connection.escape(sql_mode)
+    connection.query(f"SET SESSION sql_mode = {mode}, max_error_count = {warnings_max}")

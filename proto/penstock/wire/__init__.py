@@ -1,0 +1,1 @@
+"""Binlogs as values and as bytes, and the messages that carry them."""
