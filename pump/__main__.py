@@ -36,9 +36,9 @@ def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
     from penstock.node import service
     from penstock.settings.published import differing
+    from pump.compat import load_settings
     from pump.config import PumpConfig
     from pump.node import run
-    from pump.original import load_settings
 
     settings, notes = load_settings(argv)
     # Half as long as a fast disk takes: else the loop and the pulls' threads wait for each other.

@@ -7,12 +7,41 @@ from pathlib import Path
 
 from penstock.cluster.labels import parse_labels
 from penstock.node.http_status import OFF
+from penstock.outbox import TABLE
 from penstock.security.tls import SecurityConfig
 from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
-from pump.resolvers import ResolverConfig
-from pump.storage import StorageConfig
+from pump.store.storage import StorageConfig
 
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolverConfig:
+    """Whom a Pump asks about transactions whose writer went silent."""
+
+    kind: str = setting("none", "none: time alone decides; sql: the writers' databases are asked")
+    url: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "where the outbox is: mysql://user:password@host:port/schema or"
+            " sqlite:///file; several: one name=URL each"
+        },
+    )
+    table: str = setting(TABLE, "the outbox table, in every one of them")
+    timeout_s: float = setting(3.0, "how long a question to a database may take")
+    fence_after_s: float = setting(
+        10.0, "a writer that is silent for longer, and not committed there, is rolled back"
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        if self.kind not in ("none", "sql"):
+            raise out_of_range("resolver.kind", self.kind, "one of none and sql")
+        if (self.kind == "sql") != bool(self.url):
+            raise out_of_range("resolver.url", "", "kind sql needs one, kind none has none")
+        for name in ("timeout_s", "fence_after_s"):
+            if getattr(self, name) <= 0:
+                raise out_of_range(f"resolver.{name}", getattr(self, name), "it must be above zero")
 
 
 @dataclass(frozen=True, kw_only=True)

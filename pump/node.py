@@ -21,29 +21,29 @@ from penstock.log.files import OsFiles
 from penstock.oracle.client import open_oracle
 from penstock.oracle.server import OracleServer
 from penstock.security.tls import Security
-from pump.admission import Admission
-from pump.batch_server import BatchService
-from pump.clock import ClusterClock
+from pump.bootstrap import Starting
+from pump.cluster.clock import ClusterClock
+from pump.cluster.fake_binlogs import Faker
+from pump.cluster.identity import Identity, kept_node_id, refuse_other_cluster
+from pump.cluster.leaving import last_word_of
+from pump.cluster.membership import Membership
+from pump.cluster.operator import Operator
+from pump.cluster.resolver.choice import open_resolver
+from pump.cluster.resolver.resolving import DdlResolver, Resolving, TimeoutResolver
+from pump.cluster.retention import Retention
+from pump.cluster.score import score_now
 from pump.config import PumpConfig
-from pump.fake import Faker
-from pump.figures import Figures
-from pump.identity import Identity, kept_node_id, refuse_other_cluster
-from pump.large import LargeWrites
-from pump.leaving import last_word_of
-from pump.membership import Membership
-from pump.metered import MeteredFiles, timed
-from pump.observed import Observed
-from pump.operator import Operator
-from pump.pulls import Pulls
-from pump.resolver import DdlResolver, Resolving, TimeoutResolver
-from pump.resolvers import open_resolver
-from pump.retention import Retention
-from pump.score import score_now
-from pump.server import CompatibleService, add_service
-from pump.starting import Starting
-from pump.status_http import Pages
-from pump.storage import Storage
-from pump.writer import Writer
+from pump.counters import Figures
+from pump.observe.components import Observed
+from pump.observe.metered import MeteredFiles, timed
+from pump.observe.pages import Pages
+from pump.service.admission import Admission
+from pump.service.front import CompatibleService, add_service
+from pump.service.group_commit import Writer
+from pump.service.large_upload import LargeWrites
+from pump.service.penstock_service import BatchService
+from pump.service.pulls import Pulls
+from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
 

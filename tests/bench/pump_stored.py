@@ -18,7 +18,7 @@ from pathlib import Path
 import grpc
 
 from penstock.errors import NeedsOperator
-from pump.storage import Storage, StorageConfig
+from pump.store.storage import Storage, StorageConfig
 from tests.bench.figure import Figure
 from tests.bench.pump_pull import UNLIMITED, megabytes_per_second, pull_batched
 from tests.bench.pump_rig import Rig

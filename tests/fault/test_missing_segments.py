@@ -18,8 +18,8 @@ from penstock.cluster.registry import Registry
 from penstock.errors import Corrupt
 from penstock.log.segment import segment_name
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from pump.giving_up import FOLDER
-from pump.storage import NoPrewrite, NotStored, PurgedRange, Record, Storage
+from pump.store.recovery.lost_segments import FOLDER
+from pump.store.storage import NoPrewrite, NotStored, PurgedRange, Record, Storage
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.storage import SMALL, commit, commits, fake, opened, prewrite, rollback, write
 
@@ -132,7 +132,7 @@ def test_a_crash_while_giving_up_is_gone_on_with(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(f"pump.giving_up.{killed_in}", killed)
+            patched.setattr(f"pump.store.recovery.lost_segments.{killed_in}", killed)
             with pytest.raises(KeyboardInterrupt):
                 accepting(tmp_path, up_to_ts)
     storage = accepting(tmp_path, up_to_ts)

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import Corrupt
 from penstock.log.segments import Place, Position
-from pump.checkpoint import Checkpoint, OpenPrewrite
-from pump.entries import checkpoint_of
-from pump.progress import Progress
-from pump.record import Record
-from pump.sorter import Sorter
-from pump.storage import Appended, Storage
+from pump.store.index_entries import checkpoint_of
+from pump.store.record import Record
+from pump.store.recovery.progress import Progress
+from pump.store.replay_point import Checkpoint, OpenPrewrite
+from pump.store.sorter import Sorter
+from pump.store.storage import Appended, Storage
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import (
     commit,

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import Corrupt
 from penstock.log.segments import Segments
-from pump.storage import Storage
+from pump.store.storage import Storage
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import (
     commit,

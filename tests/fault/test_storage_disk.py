@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Retryable
-from pump.storage import NotStored, OutOfSpace, Storage
+from pump.store.storage import NotStored, OutOfSpace, Storage
 from tests.fault.test_storage_failpoints import lived, survives
 from tests.kit.disks import faulty_disk, small_disk
 from tests.kit.storage import SMALL, commit, commits, die, opened, prewrite, write

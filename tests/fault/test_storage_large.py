@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import Corrupt
 from penstock.log.chunks import decode_assembly
-from pump.record import PurgedRange
-from pump.storage import Storage, StorageConfig
+from pump.store.record import PurgedRange
+from pump.store.storage import Storage, StorageConfig
 from tests.fault.test_storage_recorded import Life, cases, is_kept
 from tests.kit.files import MemoryFiles
 from tests.kit.large import assembly_of, large_prewrite, pieces_of, write_large

@@ -12,8 +12,8 @@ import pytest
 from penstock.log.segments import Segments
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from pump.record import Record
-from pump.storage import Storage
+from pump.store.record import Record
+from pump.store.storage import Storage
 from pumpclient.binlogctl import main
 from tests.kit.large import large_prewrite, write_large
 from tests.kit.storage import commit, die, fake, opened, prewrite, rollback, write

@@ -16,8 +16,8 @@ from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced, settle
 from penstock.ts import compose
-from pump.resolvers.databases import opener
-from pump.resolvers.sql import Database
+from pump.cluster.resolver.databases import opener
+from pump.cluster.resolver.sql import Database
 from pumpclient import PumpClient
 from pumpclient.outbox import Outbox
 from tests.kit.fix_mariadb import MariadbServer

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pump.storage import Storage, StorageConfig
+from pump.store.storage import Storage, StorageConfig
 from tests.kit.storage import commit, die, opened, prewrite, write
 
 CONFIG = StorageConfig(stop_write_at_available_bytes=0, segment_bytes_max=4000)

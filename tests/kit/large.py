@@ -10,9 +10,9 @@ from penstock.log.chunks import Assembly, before_rows, encode_assembly, encode_p
 from penstock.wire.batch import encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from pump.record import IN_ONE, PIECE, PieceRecord
-from pump.storage import Record, Storage
-from pump.uploads import Upload
+from pump.store.record import IN_ONE, PIECE, PieceRecord
+from pump.store.storage import Record, Storage
+from pump.store.uploads import Upload
 
 
 def large_prewrite(start_ts: int, rows: bytes, key: bytes = b"") -> bytes:

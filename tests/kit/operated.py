@@ -33,15 +33,15 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
 from penstock.wire.codec import decode_binlog
-from pump import membership as pump_membership
-from pump import operator as pump_operator
-from pump.identity import Identity
-from pump.leaving import last_word_of
-from pump.membership import Membership
-from pump.operator import Operator
-from pump.record import PurgedRange
-from pump.retention import Retention
-from pump.storage import Storage
+from pump.cluster import membership as pump_membership
+from pump.cluster import operator as pump_operator
+from pump.cluster.identity import Identity
+from pump.cluster.leaving import last_word_of
+from pump.cluster.membership import Membership
+from pump.cluster.operator import Operator
+from pump.cluster.retention import Retention
+from pump.store.record import PurgedRange
+from pump.store.storage import Storage
 from pumpclient import binlogctl
 from pumpclient.binlogctl import liveness, nodes
 from tests.kit.registry import MemoryRegistry

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.log.files import Files
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.storage import Pulled, Record, Storage, StorageConfig
+from pump.store.storage import Pulled, Record, Storage, StorageConfig
 
 SMALL = StorageConfig(stop_write_at_available_bytes=0, segment_bytes_max=2000)
 

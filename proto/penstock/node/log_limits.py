@@ -4,7 +4,7 @@ Lines are equal when they come from the same logger, level and message template,
 they carry. Each kind may be logged a few times at once, then once per interval; the line after a
 gap says how many were left out:
 
-    WARNING pump.writer: indexing failed (and 2381 more like it)
+    WARNING pump.service.group_commit: indexing failed (and 2381 more like it)
 
 Debug lines, and what is said about the end of the process, are never left out.
 """

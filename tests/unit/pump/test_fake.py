@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
-from pump.fake import Faker
-from pump.record import Record
+from pump.cluster.fake_binlogs import Faker
+from pump.store.record import Record
 from tests.kit.virtual_time import run_in_virtual_time
 
 
@@ -120,7 +120,7 @@ def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> No
 def test_a_dead_oracle_is_reported_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pump.fake._RETRY_S", 0.01)
+    monkeypatch.setattr("pump.cluster.fake_binlogs._RETRY_S", 0.01)
     answers = itertools.count(75)
 
     def next_ts() -> int:

@@ -11,7 +11,7 @@ import pytest
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType, Origin, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.record import PurgedRange, Record
+from pump.store.record import PurgedRange, Record
 from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite, run
 
 

@@ -7,10 +7,10 @@ import pytest
 from penstock.errors import PenstockError, Retryable
 from penstock.node.histogram import Distribution
 from penstock.pb import penstock_pb2
-from pump.figures import COUNTS, SECONDS, SIZES_BYTES, Figures, reason_of
-from pump.metered import MeteredFiles
-from pump.record import Contradiction, NoPrewrite, OutOfSpace
-from pump.storage import Storage
+from pump.counters import COUNTS, SECONDS, SIZES_BYTES, Figures, reason_of
+from pump.observe.metered import MeteredFiles
+from pump.store.record import Contradiction, NoPrewrite, OutOfSpace
+from pump.store.storage import Storage
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import SMALL, commit, prewrite, write
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from pump.identity import kept_node_id, refuse_other_cluster
+from pump.cluster.identity import kept_node_id, refuse_other_cluster
 
 
 def test_the_first_name_stays_whatever_the_address_becomes(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.errors import Corrupt
 from penstock.log.segments import Place, Position
-from pump.checkpoint import Checkpoint, OpenPrewrite
-from pump.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, CommitEntry, Index, Purge
+from pump.store.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, CommitEntry, Index, Purge
+from pump.store.replay_point import Checkpoint, OpenPrewrite
 
 TS_MAX = 2**64 - 1
 
@@ -129,5 +129,5 @@ def test_the_last_transaction_is_found_behind_fake_binlogs(
     batch.commit(9, Position(0, 90, 5), Position(0, 80, 5))
     batch.write()
     assert index.last_transaction_ts() == 9
-    monkeypatch.setattr("pump.index._FAKES_PASSED_MAX", 2)
+    monkeypatch.setattr("pump.store.index._FAKES_PASSED_MAX", 2)
     assert index.last_transaction_ts() == 12, "no less than the last one"

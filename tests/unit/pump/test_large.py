@@ -14,18 +14,18 @@ from penstock.cluster.registry import NodeState
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump import batch_server
-from pump import large as large_module
-from pump.admission import Admission
-from pump.batch_server import BatchService
-from pump.figures import Figures
-from pump.large import STREAMS_MAX, LargeWrites
-from pump.pulls import Pulls
-from pump.record import Record
-from pump.server import CompatibleService
-from pump.storage import Storage, StorageConfig
-from pump.uploads import Upload
-from pump.writer import Writer
+from pump.counters import Figures
+from pump.service import large_upload as large_module
+from pump.service import penstock_service
+from pump.service.admission import Admission
+from pump.service.front import CompatibleService
+from pump.service.group_commit import Writer
+from pump.service.large_upload import STREAMS_MAX, LargeWrites
+from pump.service.penstock_service import BatchService
+from pump.service.pulls import Pulls
+from pump.store.record import Record
+from pump.store.storage import Storage, StorageConfig
+from pump.store.uploads import Upload
 from tests.kit.files import MemoryFiles
 from tests.kit.large import large_prewrite, messages
 from tests.kit.storage import commit
@@ -146,8 +146,8 @@ def test_a_binlog_in_pieces_of_any_size_is_pulled_as_it_was(
 def test_a_large_binlog_that_came_in_one_message_leaves_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_server, "WHOLE_BYTES_MAX", 900)
-    monkeypatch.setattr(batch_server, "DATA_BYTES", 400)
+    monkeypatch.setattr(penstock_service, "WHOLE_BYTES_MAX", 900)
+    monkeypatch.setattr(penstock_service, "DATA_BYTES", 400)
 
     async def body(pump: Pump) -> None:
         payload = large_prewrite(10, ROWS)

@@ -8,9 +8,9 @@ import pytest
 from penstock.cluster.last_word import LastWord
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
-from pump import membership
-from pump.identity import Identity
-from pump.membership import Membership
+from pump.cluster import membership
+from pump.cluster.identity import Identity
+from pump.cluster.membership import Membership
 from tests.kit.registry import MemoryRegistry
 
 WORD = LastWord(pump="p", up_to_ts=4, open_count=0, made="today")

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.pb import penstock_pb2
-from pump.batch_server import _code
-from pump.figures import Figures, reason_of
-from pump.record import NotStored, TooManyOpen
-from pump.storage import Record, Storage, StorageConfig
-from pump.writer import Writer
+from pump.counters import Figures, reason_of
+from pump.service.group_commit import Writer
+from pump.service.penstock_service import _code
+from pump.store.record import NotStored, TooManyOpen
+from pump.store.storage import Record, Storage, StorageConfig
 from tests.kit.storage import commit, commits, prewrite, rollback, write
 
 CONFIG = StorageConfig(stop_write_at_available_bytes=0, open_prewrites_max=3)

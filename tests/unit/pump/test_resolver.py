@@ -10,8 +10,7 @@ from penstock.schema.model import DdlJob, DdlType
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.record import Record
-from pump.resolver import (
+from pump.cluster.resolver.resolving import (
     ROLLED_BACK,
     UNKNOWN,
     DdlResolver,
@@ -21,7 +20,8 @@ from pump.resolver import (
     Resolving,
     TimeoutResolver,
 )
-from pump.storage import Unmatched
+from pump.store.record import Record
+from pump.store.storage import Unmatched
 
 START_TS = compose(1_000_000, 0)
 

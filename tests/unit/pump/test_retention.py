@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.ts import compose, seconds_between
-from pump.record import PurgedRange
-from pump.retention import Plan, Retention, plan
+from pump.cluster.retention import Plan, Retention, plan
+from pump.store.record import PurgedRange
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import commit, opened, prewrite, write
 

@@ -17,15 +17,15 @@ from penstock.errors import Corrupt, NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.admission import Admission, Refused
-from pump.batch_server import BatchService
-from pump.figures import Figures
-from pump.large import LargeWrites
-from pump.pulls import Pulls
-from pump.record import OutOfSpace
-from pump.server import CompatibleService, status_of
-from pump.storage import Storage
-from pump.writer import Writer
+from pump.counters import Figures
+from pump.service.admission import Admission, Refused
+from pump.service.front import CompatibleService, status_of
+from pump.service.group_commit import Writer
+from pump.service.large_upload import LargeWrites
+from pump.service.penstock_service import BatchService
+from pump.service.pulls import Pulls
+from pump.store.record import OutOfSpace
+from pump.store.storage import Storage
 
 CLUSTER = 77
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.segments import Position
-from pump.sorter import Sorter
+from pump.store.sorter import Sorter
 
 HERE = Position(0, 32, 10)
 

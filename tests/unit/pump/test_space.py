@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pump.record import OutOfSpace
-from pump.space import Reserve, default_reserve_bytes
+from pump.store.record import OutOfSpace
+from pump.store.space import Reserve, default_reserve_bytes
 from tests.kit.files import MemoryFiles
 from tests.kit.storage import commit, fake, prewrite
 

@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
-from pump import ledger
-from pump.storage import (
+from pump.store import transactions
+from pump.store.storage import (
     Contradiction,
     NoPrewrite,
     NotStored,
@@ -201,7 +201,7 @@ def test_the_answers_are_the_same_after_a_restart(tmp_path: Path, restart: str) 
 def test_answers_do_not_change_when_a_transaction_leaves_memory(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "GENERATION_MAX", 4)
+    monkeypatch.setattr(transactions, "GENERATION_MAX", 4)
     for ts in range(10, 500, 10):
         ends = rollback(ts) if ts % 100 == 0 else commit(ts, ts + 1)
         write(storage, prewrite(ts), ends)
@@ -327,7 +327,7 @@ def test_an_index_entry_can_be_written_again_after_a_failure(
 ) -> None:
     appended = storage.append([prewrite(1), commit(1, 5)])
     with monkeypatch.context() as patched:
-        patched.setattr("pump.index.Batch.write", _fails)
+        patched.setattr("pump.store.index.Batch.write", _fails)
         with pytest.raises(Retryable):
             storage.index(appended)
         assert storage.max_commit_ts == 0

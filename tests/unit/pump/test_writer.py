@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import Retryable
 from penstock.wire.binlog import BinlogType
-from pump.record import NotStored, Record
-from pump.writer import Writer
+from pump.service.group_commit import Writer
+from pump.store.record import NotStored, Record
 
 
 @dataclass
@@ -132,7 +132,7 @@ def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
 def test_a_failed_index_is_tried_again_before_anything_else(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pump.writer._INDEX_RETRY_S", 0.01)
+    monkeypatch.setattr("pump.service.group_commit._INDEX_RETRY_S", 0.01)
     disk = Disk()
     disk.index_errors = [OSError("twice"), OSError("once")]
 

@@ -1,0 +1,1 @@
+"""A Pump among the others: its name, its status, its time, what it may let go of."""

@@ -1,0 +1,103 @@
+"""Fake binlogs: an idle Pump's way to say "nothing older than this is still to come from me".
+
+The Drainer can emit a transaction only when every Pump's stream has passed it, so a silent Pump
+holds up all others. When the greatest commit_ts has not moved for an interval, a timestamp is
+taken from the Oracle and written as a Rollback with both timestamps equal. It is taken before it
+is appended: every transaction with a smaller commit_ts had its Prewrite durable here before that.
+
+    a puller waits at the end:  at once if idle that long already, then every 100 ms
+    nobody pulls:               every 3 s, so that the status in etcd moves on
+    a fake binlog is held up by an unmatched Prewrite:  no further one until it is through
+
+The Oracle is asked in a thread of its own: when it is stuck, only time stands still, not writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.wire.binlog import BinlogType, fake_binlog
+from penstock.wire.codec import encode_binlog
+from pump.store.record import Record
+
+if TYPE_CHECKING:
+    from pump.service.group_commit import Writer
+    from pump.service.pulls import Pulls
+    from pump.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Faker:
+    """The task that keeps an idle Pump's stream moving."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        writer: Writer,
+        pulls: Pulls,
+        next_ts: Callable[[], Awaitable[int]],
+        *,
+        interval_pulled_s: float = 0.1,
+        interval_idle_s: float = 3.0,
+    ) -> None:
+        self._storage = storage
+        self._writer = writer
+        self._pulls = pulls
+        self._next_ts = next_ts
+        self._interval_pulled_s = interval_pulled_s
+        self._interval_idle_s = interval_idle_s
+        self._last_ts = 0
+        self.written = 0
+
+    async def run(self) -> None:
+        """Write a fake binlog whenever one is due, for ever; log failures and try again."""
+        failing = False
+        while True:
+            await self._until_due()
+            try:
+                await self.write()
+                failing = False
+            except PenstockError as error:
+                if not failing:
+                    log.warning("no timestamp for an idle stream, trying again: %s", error)
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+
+    async def write(self) -> int:
+        """Write one fake binlog now and return its timestamp: durable, maybe not yet sorted."""
+        ts = await self._next_ts()
+        payload = encode_binlog(fake_binlog(ts))
+        await self._writer.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
+        self._last_ts = ts
+        self.written += 1
+        return ts
+
+    async def _until_due(self) -> None:
+        """Return when the stream has stood still for as long as it may."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now_s = loop.time()
+            hungry = self._pulls.hungry.is_set()
+            interval_s = self._interval_pulled_s if hungry else self._interval_idle_s
+            left_s = self._pulls.moved_at_s + interval_s - now_s
+            if left_s <= 0 and self._storage.max_commit_ts >= self._last_ts:
+                return
+            left_s = left_s if left_s > 0 else interval_s
+            if hungry:
+                await asyncio.sleep(left_s)
+            else:
+                await self._sleep_or_hungry(left_s)
+
+    async def _sleep_or_hungry(self, length_s: float) -> None:
+        try:
+            async with asyncio.timeout(length_s):
+                await self._pulls.hungry.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,276 @@
+"""A Pump among the others: how it joins, keeps its status in etcd, and what Drainers still need.
+
+    serving ──> `paused` in etcd ──> Notify every live Drainer ──> `online` in etcd ──> Prewrites
+       └─ its last word is withdrawn first; the next one is left when it stops
+
+A Drainer that was notified has this Pump in its merge before any writer can choose it; so no
+binlog can be overtaken. A Drainer whose heartbeat is stale is dead and skipped: when it starts, it
+finds this Pump in etcd. etcd calls run in threads; while etcd is away, only the status grows old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from penstock.cluster.labels import published, text_of
+from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
+from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
+from penstock.security.tls import Tls, open_aio_channel
+
+if TYPE_CHECKING:
+    from penstock.cluster.last_word import LastWord
+    from penstock.cluster.registry import NodeRegistry
+    from pump.cluster.clock import ClusterClock
+    from pump.cluster.identity import Identity
+    from pump.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+NOTIFY_WITHIN_S = 10.0
+_RETRY_S = 1.0
+_LATE_S = 1.0
+_LAST_WORD_TRIES = 60
+_SAME_NAME_WITHIN_S = 2.0
+_STOPPED_WITHIN_S = 3.0
+
+
+class Membership:
+    """This Pump's entry in the registry, and its view of the Drainers."""
+
+    def __init__(
+        self,
+        registry: NodeRegistry,
+        storage: Storage,
+        clock: ClusterClock,
+        *,
+        identity: Identity,
+        score: Callable[[], int],
+        tls: Tls | None = None,
+    ) -> None:
+        self._registry = registry
+        self._storage = storage
+        self._clock = clock
+        self._identity = identity
+        self._node_id = identity.node_id
+        self._host = identity.host
+        self._score = score
+        self._tls = tls
+        self.state = NodeState.PAUSED
+        self.etcd_is_away = False
+        self._word: LastWord | None = None
+
+    async def join(self) -> None:
+        """Return once this Pump is online; tries again until then, saying what is in the way."""
+        while True:
+            try:
+                now_ts = await self._clock.next_ts()
+                await self._check_name()
+                await self._enter_cluster(now_ts)
+                await asyncio.to_thread(self._registry.forget_last_word, self._node_id)
+                await self._put(NodeState.PAUSED)
+                await self._notify_drainers()
+                await self._put(NodeState.ONLINE)
+            except Retryable as error:
+                log.error("not online yet, trying again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self.state = NodeState.ONLINE
+                log.info("pump %s is online at %s", self._node_id, self._host)
+                return
+
+    async def enter(self, state: NodeState) -> None:
+        """Take a state at once, and publish it; without etcd the next heartbeat will."""
+        self.state = state
+        log.info("pump %s is %s", self._node_id, state)
+        await self._beat()
+
+    async def leave(self, state: NodeState, word: LastWord | None) -> None:
+        """Take the last state, once nothing can be written any more, and say what is held.
+
+        The word comes first: who sees an offline Pump can know why. After offline there is no
+        heartbeat any more: then this tries for a minute.
+        """
+        self._word = word
+        await self.enter(state)
+        if state is NodeState.OFFLINE and self.etcd_is_away:
+            await self._insist()
+
+    async def heartbeats(self, interval_s: float) -> None:
+        """Renew the status, for ever; `NeedsOperator` when another Pump has taken our name."""
+        while True:
+            await asyncio.sleep(interval_s)
+            with suppress(Retryable, Malformed):
+                await self._check_name()
+            await self._beat()
+
+    def details(self) -> dict[str, str]:
+        """Return what an operator wants to read about this Pump's entry, and neighbours need."""
+        return {
+            "instance": self._identity.instance,
+            "labels": text_of(self._identity.labels),
+            "score": str(self._score()),
+        }
+
+    async def drainers(self) -> list[NodeStatus]:
+        """Return the Drainers that still need binlogs: all that are not offline, dead ones too."""
+        listed = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
+        return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
+
+    async def give_up(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
+        """Leave word for Drainers of what they will miss: they refuse to start with such a gap."""
+        for drainer in drainers:
+            gap = Gap(
+                drainer=drainer.node_id,
+                pump=self._node_id,
+                after_ts=drainer.max_commit_ts,
+                up_to_ts=up_to_ts,
+            )
+            await asyncio.to_thread(self._registry.put_gap, gap)
+
+    def is_live(self, drainer: NodeStatus) -> bool:
+        """Tell whether a Drainer's heartbeat is fresh."""
+        return is_live(drainer, self._clock.now_ts())
+
+    async def _enter_cluster(self, now_ts: int) -> None:
+        """Say since when this Pump may hold what Drainers lack, unless it has been there before.
+
+        A Drainer that meets it for the first time only later can tell what it has missed.
+        """
+        if self._node_id not in await asyncio.to_thread(self._registry.entered):
+            await asyncio.to_thread(self._registry.put_entered, self._node_id, now_ts)
+
+    async def _insist(self) -> None:
+        """Publish the last state there will be: Drainers would wait for this Pump for ever."""
+        for _ in range(_LAST_WORD_TRIES):
+            await asyncio.sleep(_RETRY_S)
+            await self._beat()
+            if not self.etcd_is_away:
+                return
+        log.error(
+            "etcd never heard that pump %s is %s, so Drainers wait for it (when etcd is back, start"
+            " this Pump again and take it offline once more)",
+            *(self._node_id, self.state),
+        )
+
+    async def _beat(self) -> None:
+        begin_s = time.monotonic()
+        try:
+            if self._word is not None:
+                await asyncio.to_thread(self._registry.put_last_word, self._word)
+                if self.state is NodeState.OFFLINE:
+                    await asyncio.to_thread(self._registry.forget_entered, self._node_id)
+            await self._put(self.state)
+        except PenstockError as error:
+            if not self.etcd_is_away:
+                log.warning("the status in etcd grows old, writes and pulls go on: %s", error)
+            self.etcd_is_away = True
+        else:
+            if self.etcd_is_away:
+                log.info("etcd is back, the status is fresh again")
+            self.etcd_is_away = False
+            took_s = time.monotonic() - begin_s
+            if took_s > _LATE_S:
+                log.warning(
+                    "etcd took %.1f s for a heartbeat, writes and pulls do not wait for it", took_s
+                )
+
+    async def _put(self, state: NodeState) -> None:
+        status = NodeStatus(
+            node_id=self._node_id,
+            host=self._host,
+            state=state,
+            score=self._score(),
+            label=published(self._identity.labels),
+            max_commit_ts=self._storage.max_commit_ts,
+            update_ts=self._clock.now_ts(),
+        )
+        await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)
+
+    async def _check_name(self) -> None:
+        """Raise `NeedsOperator` when we were declared lost, or another living Pump has our name.
+
+        One whose heartbeat is fresh but that does not answer may live: `Retryable` until that is
+        stale. Where nobody listens, nobody lives.
+        """
+        lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
+        if lost is not None:
+            raise lost.refuse_return()
+        other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
+        if other is None or other.host == self._host or not self.is_live(other):
+            return
+        async with open_aio_channel(other.host, self._tls) as channel:
+            stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                status = await stub.Status(
+                    penstock_pb2.StatusRequest(), timeout=_SAME_NAME_WITHIN_S
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise Retryable(
+                        f"the Pump {self._node_id} at {other.host} does not answer, but was heard"
+                        " of a moment ago (wait until it is taken for dead, or stop it)"
+                    ) from error
+                return
+        is_us = status.details["instance"] == self._identity.instance  # Under our former address.
+        if status.node_id == self._node_id and not is_us:
+            raise NeedsOperator(
+                f"a Pump at {other.host} already has the node id {self._node_id}",
+                hint="give this one another --node-id, and remove .node from its data-dir",
+            )
+
+    async def _notify_drainers(self) -> None:
+        now_ts = await self._clock.next_ts()
+        notified = []
+        for drainer in await asyncio.to_thread(self._registry.list, NodeKind.DRAINER):
+            if is_live(drainer, now_ts):
+                notified.append(_notify(drainer, self._tls))
+            elif is_live(replace(drainer, state=NodeState.ONLINE), now_ts):
+                notified.append(_notify_stopped(drainer, self._tls))
+            else:
+                log.info("drainer %s is not running, not notified", drainer.node_id)
+        await asyncio.gather(*notified)
+
+
+async def _notify_stopped(drainer: NodeStatus, tls: Tls | None) -> None:
+    """Notify one that was heard of a moment ago and is said to have stopped: anybody may say so."""
+    async with open_aio_channel(drainer.host, tls) as channel:
+        stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
+        with suppress(grpc.RpcError):
+            await stub.Notify(cistern_pb2.NotifyReq(), timeout=_STOPPED_WITHIN_S)
+            log.warning("drainer %s runs, though etcd says %s", drainer.node_id, drainer.state)
+
+
+async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
+    """Return once the Drainer has this Pump in its merge; `Retryable` after ten seconds without."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + NOTIFY_WITHIN_S
+    async with open_aio_channel(drainer.host, tls) as channel:
+        stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
+        while True:
+            left_s = deadline_s - loop.time()
+            try:
+                await stub.Notify(cistern_pb2.NotifyReq(), timeout=max(left_s, 0.1))
+                log.info("drainer %s was notified", drainer.node_id)
+                return
+            except grpc.RpcError as error:
+                if left_s < _RETRY_S:
+                    raise Retryable(_refused(drainer, error)) from error
+                await asyncio.sleep(_RETRY_S)
+
+
+def _refused(drainer: NodeStatus, error: Any) -> str:
+    return (
+        f"drainer {drainer.node_id} at {drainer.host} is alive but did not take notice within"
+        f" {NOTIFY_WITHIN_S:.0f} s: {error.code().name}: {error.details()} (look at its log; a dead"
+        " one is skipped once its heartbeat is stale)"
+    )

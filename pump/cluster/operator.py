@@ -1,0 +1,200 @@
+"""What an operator can ask of a Pump: status, pause, go offline, purge.
+
+    online ── Pause ──> pausing ──────────────────────────────────────────────> paused
+    online ── Close ──> closing ── every Drainer's checkpoint passed our end ──> offline
+
+Paused means "will be back with the binlogs it holds", so the Drainers wait for it; offline means
+"everything here was applied, forget me". A paused Pump of which that is true can be taken offline
+without being started, by its last word (`penstock.cluster.last_word`). A Drainer that is dead but
+not offline will want its binlogs when it starts again: it holds up `Close`, and log and status name
+it. `Close` may be repeated while closing, to name Drainers that shall not be waited for as long as
+they are dead; what such a one loses is an error in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.cluster.registry import NodeState
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.pb import penstock_pb2 as pb
+from penstock.ts import seconds_between
+
+if TYPE_CHECKING:
+    from penstock.cluster.registry import NodeStatus
+    from pump.cluster.fake_binlogs import Faker
+    from pump.cluster.membership import Membership
+    from pump.cluster.retention import Retention
+    from pump.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_CLOSE_TICK_S = 0.5
+_PROGRESS_EVERY_S = 5.0
+
+
+class Operator:
+    """The verbs of `penstock.Pump`, and the reasons for which the process ends."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        storage: Storage,
+        membership: Membership,
+        faker: Faker,
+        retention: Retention,
+        details: Callable[[], dict[str, str]],
+    ) -> None:
+        self._node_id = node_id
+        self._storage = storage
+        self._membership = membership
+        self._faker = faker
+        self._retention = retention
+        self._details = details
+        self._closing: asyncio.Task[None] | None = None
+        self._skipped: set[str] = set()
+        self._progress = ""
+        self.ended = asyncio.Event()
+        self.drained = False
+
+    @property
+    def node_id(self) -> str:
+        """The name of the node that is asked."""
+        return self._node_id
+
+    def status(self) -> pb.StatusReply:
+        """Return the state, the greatest commit_ts, and details line by line."""
+        details = {
+            **self._details(),
+            **self._membership.details(),
+            "purge": self._retention.told,
+        }
+        if self._progress:
+            details["closing"] = self._progress
+        return pb.StatusReply(
+            node_id=self._node_id,
+            state=str(self._membership.state),
+            max_commit_ts=self._storage.max_commit_ts,
+            details=details,
+        )
+
+    async def pause(self, node_id: str) -> None:
+        """Refuse Prewrites from now on and end the process; `NeedsOperator` unless online."""
+        self._check(node_id, NodeState.ONLINE)
+        await self._membership.enter(NodeState.PAUSING)
+        self.ended.set()
+
+    async def close(self, node_id: str, skip_drainers: Collection[str] = ()) -> None:
+        """Refuse Prewrites from now on, end when all is drained.
+
+        `skip_drainers` are not waited for as long as they are dead; a second call may add some.
+        Raises `NeedsOperator` unless online or closing, and for a Drainer to skip that is unknown
+        or runs; `Retryable` when etcd cannot be asked about those.
+        """
+        self._check(node_id, NodeState.ONLINE, NodeState.CLOSING)
+        if skip_drainers:
+            self._check_skipped(skip_drainers, await self._membership.drainers())
+            self._skipped |= set(skip_drainers)
+            log.warning("drainers not waited for while they are dead: %s", sorted(self._skipped))
+        if self._closing is None:
+            self._progress = "begins"
+            self._closing = asyncio.create_task(self._drain())
+            await self._membership.enter(NodeState.CLOSING)
+
+    async def trigger_gc(self) -> str:
+        """Purge now what may be purged, and say what happened."""
+        return await self._retention.purge()
+
+    async def stop(self) -> None:
+        """Give up waiting for the Drainers: a Pump stopped while closing is paused, not offline."""
+        if self._closing is not None and not self._closing.done():
+            log.warning("stopped before every Drainer had everything: paused, not offline")
+            self._closing.cancel()
+            await asyncio.gather(self._closing, return_exceptions=True)
+
+    def _check(self, node_id: str, *states: NodeState) -> None:
+        if node_id != self._node_id:
+            raise NeedsOperator(
+                f"this is pump {self._node_id}, not {node_id}",
+                hint="its address changed hands; list the Pumps again",
+            )
+        if self._membership.state not in states:
+            raise NeedsOperator(
+                f"pump {node_id} is {self._membership.state}",
+                hint="only an online Pump can do that",
+            )
+
+    def _check_skipped(self, wanted: Collection[str], drainers: Sequence[NodeStatus]) -> None:
+        known = {drainer.node_id: drainer for drainer in drainers}
+        for node_id in wanted:
+            if node_id not in known:
+                raise NeedsOperator(
+                    f"nobody waits for a drainer {node_id!r}",
+                    hint=f"those waited for: {', '.join(known) or 'none'}",
+                )
+            if self._membership.is_live(known[node_id]):
+                raise NeedsOperator(
+                    f"drainer {node_id} is {known[node_id].state} and runs, it would lose binlogs",
+                    hint="only a dead Drainer can be skipped; let it catch up, or take it offline",
+                )
+
+    async def _drain(self) -> None:
+        """Set `ended` once every Drainer's checkpoint has passed everything this Pump holds."""
+        end_ts = 0
+        told_s = float("-inf")
+        while True:
+            given_up: Sequence[NodeStatus] = ()
+            try:
+                # Every transaction here commits before this: no Prewrite is taken any more.
+                end_ts = end_ts or await self._faker.write()
+                self._progress, given_up = await self._look(end_ts)
+                if not self._progress:
+                    await self._membership.give_up(given_up, end_ts)
+            except (PenstockError, OSError) as error:
+                self._progress = f"trying again: {error}"
+            if not self._progress:
+                break
+            if time.monotonic() - told_s >= _PROGRESS_EVERY_S:
+                told_s = time.monotonic()
+                log.info("not offline yet: %s", self._progress)
+            await asyncio.sleep(_CLOSE_TICK_S)
+        for drainer in given_up:
+            log.error(
+                "drainer %s at checkpoint %d is given up: it never gets this Pump's binlogs in"
+                " (%d, %d] (start it only with a downstream restored from a newer backup)",
+                *(drainer.node_id, drainer.max_commit_ts, drainer.max_commit_ts, end_ts),
+            )
+        self.drained = True
+        others = " other" if given_up else ""
+        log.info("every%s Drainer has everything up to %d", others, end_ts)
+        self.ended.set()
+
+    async def _look(self, end_ts: int) -> tuple[str, Sequence[NodeStatus]]:
+        """Return what is still in the way, and who is late and not waited for."""
+        if self._storage.max_commit_ts < end_ts:
+            return f"transactions before {end_ts} are open here, the resolver asks about them", ()
+        drainers = await self._membership.drainers()
+        late = [d for d in drainers if d.max_commit_ts < end_ts]
+        given_up = [
+            d for d in late if d.node_id in self._skipped and not self._membership.is_live(d)
+        ]
+        behind = [self._lateness(d, end_ts) for d in late if d not in given_up]
+        if not behind:
+            return "", given_up
+        done = f"{len(drainers) - len(late)} of {len(drainers)} Drainers have all up to {end_ts}"
+        return "; ".join([*behind, done]), given_up
+
+    def _lateness(self, drainer: NodeStatus, end_ts: int) -> str:
+        behind_s = seconds_between(drainer.max_commit_ts, end_ts)
+        text = f"drainer {drainer.node_id} ({drainer.state}) is {behind_s:.1f} s behind"
+        if not self._membership.is_live(drainer):
+            text += (
+                ", and not running (start it; without it, named with --skip-drainer, it never gets"
+                " what it lacks)"
+            )
+        return text

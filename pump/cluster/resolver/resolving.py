@@ -1,0 +1,254 @@
+"""What became of a transaction whose Prewrite waits here and whose writer went silent.
+
+A Prewrite without its Commit holds up everything this Pump received after it. So after a second
+somebody is asked, and again with growing pauses, outside the write path; the answer enters the log
+as a Commit or Rollback of the Pump's own, through the same group commit as everything else.
+
+    unmatched for 1 s ──> Resolver ──> COMMITTED(ts)  a Commit binlog
+                              ├──────> ROLLED_BACK    a Rollback binlog; a later Commit is refused
+                              └──────> UNKNOWN        asked again after 1, 2, 4 … 30 s
+
+Each question is a task of its own, so one that waits for its answer keeps no other from being
+asked; a resolver bounds what it has under way. A Prewrite is read once, for what a question needs.
+
+One answer cannot be written down as it is: COMMITTED at or below what this Pump had streamed when
+the Prewrite arrived (its floor, see `store/sorter.py`). A writer asks for its commit_ts when some
+Pump has acknowledged the Prewrite. Had that been this one, it would have had the Prewrite before
+anybody had that commit_ts or a later one, and the floor would be smaller. So the Prewrite here is a
+copy that arrived late, another Pump commits the transaction, and here it is rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.errors import PenstockError
+from penstock.schema.model import DdlJob
+from penstock.ts import seconds_between
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import decode_binlog, encode_binlog
+from pump.store.record import Record
+
+if TYPE_CHECKING:
+    from pump.service.group_commit import Writer
+    from pump.store.storage import Storage, Unmatched
+
+log = logging.getLogger(__name__)
+
+ASK_AFTER_S = 1.0
+_BACK_OFF_S_MAX = 30.0
+_TICK_S = 0.25
+_ASKING_MAX = 1024
+_COMPLAIN_EVERY_S = 5.0
+
+
+class Outcome(Enum):
+    """What a resolver can say about a transaction."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """An outcome, with the commit_ts when it is COMMITTED."""
+
+    outcome: Outcome
+    commit_ts: int = 0
+
+
+UNKNOWN = Resolution(Outcome.UNKNOWN)
+ROLLED_BACK = Resolution(Outcome.ROLLED_BACK)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a resolver is told; `waited_s` is for how long the Prewrite has been open here."""
+
+    start_ts: int
+    prewrite_key: bytes = b""
+    ddl_job_id: int = 0
+    waited_s: float = ASK_AFTER_S
+
+
+class Resolver(Protocol):
+    """Whoever can say what became of a transaction."""
+
+    async def resolve(self, question: Question) -> Resolution:
+        """Return what is known now; UNKNOWN is asked about again. May raise a `PenstockError`.
+
+        COMMITTED and ROLLED_BACK are for ever: the opposite can never become true any more.
+        """
+
+    async def close(self) -> None:
+        """Let go of whatever was opened; nothing may be asked any more."""
+
+
+class TimeoutResolver:
+    """Knows nothing but the time: a transaction older than the timeout is rolled back.
+
+    A writer acknowledges a commit to its caller only when the Pump has acknowledged the Commit
+    binlog, and gives up within ten minutes: so what is dropped here nobody was promised.
+    """
+
+    def __init__(self, now_ts: Callable[[], int], *, txn_timeout_s: float) -> None:
+        self._now_ts = now_ts
+        self._txn_timeout_s = txn_timeout_s
+
+    async def resolve(self, question: Question) -> Resolution:
+        """Return ROLLED_BACK once the transaction is older than the timeout in cluster time."""
+        age_s = seconds_between(question.start_ts, self._now_ts())
+        return ROLLED_BACK if age_s > self._txn_timeout_s else UNKNOWN
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class DdlResolver:
+    """Finds a DDL's outcome in the DDL history, and passes everything else on."""
+
+    def __init__(
+        self,
+        job: Callable[[int], Awaitable[DdlJob | None]],
+        is_overtaken: Callable[[int], Awaitable[bool]],
+        otherwise: Resolver,
+    ) -> None:
+        self._job = job
+        self._is_overtaken = is_overtaken
+        self._otherwise = otherwise
+
+    async def resolve(self, question: Question) -> Resolution:
+        """Return COMMITTED at the job's `finished_ts` when the history holds the job.
+
+        ROLLED_BACK when it does not and never will: whoever died within a DDL and does it again,
+        or whoever does the next one, would else wait for the other resolver's timeout.
+        """
+        if question.ddl_job_id > 0:
+            job = await self._job(question.ddl_job_id)
+            if job is not None and job.finished_ts > question.start_ts:
+                return Resolution(Outcome.COMMITTED, job.finished_ts)
+            if job is None and await self._is_overtaken(question.ddl_job_id):
+                return ROLLED_BACK
+        return await self._otherwise.resolve(question)
+
+    async def close(self) -> None:
+        """Close the other resolver."""
+        await self._otherwise.close()
+
+
+@dataclass(slots=True)
+class _Case:
+    """What is remembered of one open transaction between its questions."""
+
+    first_s: float
+    until_s: float
+    length_s: float = 0.0
+    about: Question | None = None
+
+
+class Resolving:
+    """The task that asks about unmatched Prewrites and writes down the answers."""
+
+    def __init__(self, storage: Storage, writer: Writer, resolver: Resolver) -> None:
+        self._storage = storage
+        self._writer = writer
+        self._resolver = resolver
+        self._cases: dict[int, _Case] = {}
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._complain_at_s = float("-inf")
+        self._unsaid = 0
+        self._failure: BaseException | None = None
+        self.resolved = 0
+        self.asked = 0
+
+    async def run(self) -> None:
+        """Ask and write, for ever; log failures and try again."""
+        try:
+            while True:
+                await asyncio.sleep(_TICK_S)
+                self._ask_due()
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            for task in self._asking.values():
+                task.cancel()
+            await asyncio.gather(*self._asking.values(), return_exceptions=True)
+
+    async def ask(self) -> None:
+        """Ask once about every Prewrite that is due, and return when all is answered."""
+        self._ask_due()
+        await asyncio.gather(*self._asking.values())
+
+    def _ask_due(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        unmatched = self._storage.unmatched(older_than_s=ASK_AFTER_S)
+        before = self._cases
+        self._cases = {u.start_ts: before.get(u.start_ts) or _Case(now_s, now_s) for u in unmatched}
+        for prewrite in unmatched:
+            if len(self._asking) >= _ASKING_MAX:
+                return
+            start_ts = prewrite.start_ts
+            case = self._cases[start_ts]
+            if start_ts in self._asking or now_s < case.until_s:
+                continue
+            case.length_s = min(case.length_s * 2, _BACK_OFF_S_MAX) or ASK_AFTER_S
+            case.until_s = now_s + case.length_s
+            task = asyncio.create_task(self._settle(prewrite, case, now_s))
+            self._asking[start_ts] = task
+            task.add_done_callback(partial(self._answered, start_ts))
+
+    def _answered(self, start_ts: int, task: asyncio.Task[None]) -> None:
+        del self._asking[start_ts]
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+
+    async def _settle(self, unmatched: Unmatched, case: _Case, now_s: float) -> None:
+        start_ts = unmatched.start_ts
+        try:
+            if case.about is None:
+                read = asyncio.get_running_loop().run_in_executor(None, _question, unmatched)
+                case.about = await read
+            about = case.about
+            waited_s = now_s - case.first_s + ASK_AFTER_S
+            question = Question(start_ts, about.prewrite_key, about.ddl_job_id, waited_s)
+            self.asked += 1
+            resolution = await self._resolver.resolve(question)
+            if resolution.outcome is not Outcome.UNKNOWN:
+                await self._write(unmatched, resolution)
+        except (PenstockError, OSError) as error:
+            self._complain(start_ts, error)
+
+    async def _write(self, unmatched: Unmatched, resolution: Resolution) -> None:
+        start_ts, commit_ts = unmatched.start_ts, resolution.commit_ts
+        told = resolution.outcome.value
+        if commit_ts and commit_ts <= unmatched.floor_ts:
+            told = f"rolled back here, as another Pump has its Commit at {commit_ts}"
+            commit_ts = 0
+        tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
+        payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
+        await self._writer.write([Record(tp, start_ts, commit_ts, payload)])
+        self.resolved += 1
+        log.info("transaction %d is %s, says the resolver", start_ts, told)
+
+    def _complain(self, start_ts: int, error: Exception) -> None:
+        """Log a failure, but not the same one for a thousand transactions."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._complain_at_s:
+            self._unsaid += 1
+            return
+        others = f" (and {self._unsaid} questions failed before)" if self._unsaid else ""
+        log.warning("transaction %d stays open, trying again: %s%s", start_ts, error, others)
+        self._complain_at_s, self._unsaid = now_s + _COMPLAIN_EVERY_S, 0
+
+
+def _question(unmatched: Unmatched) -> Question:
+    """Read a Prewrite and keep of it only what a resolver needs: its rows may be many."""
+    prewrite = decode_binlog(unmatched.payload_reader())
+    return Question(unmatched.start_ts, prewrite.prewrite_key, prewrite.ddl_job_id)

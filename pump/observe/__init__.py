@@ -1,0 +1,1 @@
+"""What a Pump tells of itself."""

@@ -1,0 +1,142 @@
+"""A Pump's pages: TiDB-Binlog's paths and fields, and the metrics.
+
+`self` on /status is ours, typed and in snake_case; `isAlive` is a fresh heartbeat, which nodes do
+not write of themselves. What cannot be done is told with the fitting status of HTTP, and with
+TiDB-Binlog's code in the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from penstock.cluster.registry import NodeKind, is_live
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.node.facts import facts_of
+from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
+from penstock.wire.binlog_text import describe
+from penstock.wire.codec import decode_binlog
+from pump.observe.metrics import PumpMetrics
+
+if TYPE_CHECKING:
+    from penstock.cluster.registry import NodeRegistry, NodeStatus
+    from pump.cluster.operator import Operator
+    from pump.observe.components import Observed
+
+_OK, _WRONG = 200, 3
+"""TiDB-Binlog's codes, in the body."""
+
+
+class Pages:
+    """What the pages of one Pump say."""
+
+    def __init__(self, registry: NodeRegistry, operator: Operator, observed: Observed) -> None:
+        self._registry = registry
+        self._operator = operator
+        self._observed = observed
+        self._metrics = PumpMetrics(observed)
+
+    def add_to(self, server: HttpStatus) -> None:
+        """Add all pages to a server."""
+        add = server.add
+        add("GET", "/status", self.status, "all Pumps as etcd knows them, and this one in detail")
+        add("GET", "/drainers", self.drainers, "all Drainers as etcd knows them")
+        add("GET", "/metrics", self.metrics, "for Prometheus")
+        about = "the binlog at a commit_ts, or the Prewrite at a start_ts"
+        add("GET", "/debug/binlog/{ts}", self.binlog, about, local_only=True)
+        add("POST", "/debug/gc/trigger", self.trigger_gc, "purge now what may be purged")
+        about = "pause or close this Pump, as binlogctl pause-pump and offline-pump do"
+        add("PUT", "/state/{node_id}/{action}", self.change_state, about)
+
+    async def status(self, names: Mapping[str, str]) -> Answer:
+        """Answer with all Pumps; without etcd, say so, and at least tell of this one."""
+        problem, pumps = "", []
+        try:
+            pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
+        except PenstockError as error:
+            problem = str(error)
+        page = {
+            "status": {pump.node_id: self._listed(pump) for pump in pumps},
+            "CommitTS": self._observed.now_ts(),
+            "Checkpoint": {},
+            "ErrMsg": problem,
+            "self": facts_of(self._operator.status()),
+        }
+        return _json(page)
+
+    def _listed(self, node: NodeStatus) -> Any:
+        """Return a node as etcd knows it, and whether it was heard of just now."""
+        alive = is_live(node, self._observed.now_ts())
+        return json.loads(replace(node, is_alive=alive).to_json())
+
+    async def drainers(self, names: Mapping[str, str]) -> Answer:
+        """Answer with all Drainers, those that have left too."""
+        drainers = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
+        return _json([self._listed(drainer) for drainer in drainers])
+
+    async def metrics(self, names: Mapping[str, str]) -> Answer:
+        """Answer a scrape."""
+        return Answer(await asyncio.to_thread(self._metrics.text), CONTENT_TYPE_LATEST)
+
+    async def binlog(self, names: Mapping[str, str]) -> Answer:
+        """Answer with a stored binlog as text."""
+        if not names["ts"].isdecimal() or len(names["ts"]) > 19 or int(names["ts"]) >> 63:
+            raise BadRequest(HTTPStatus.BAD_REQUEST, f"{names['ts']!r} is not a timestamp")
+        ts, storage = int(names["ts"]), self._observed.storage
+        parts = []
+        for title, read in (("binlog in the stream", storage.get), ("Prewrite", storage.prewrite)):
+            payload = await asyncio.to_thread(read, ts)
+            if payload is not None:
+                text = await asyncio.to_thread(_described, payload)
+                parts.append(f"{title}, {len(payload)} bytes\n{text}\n")
+        assembly = await asyncio.to_thread(storage.stream.assembly, ts) if parts else None
+        if assembly is not None:
+            first = assembly.positions[0]
+            parts.append(
+                f"The Prewrite has {assembly.size_bytes} bytes, in {len(assembly.positions)} pieces"
+                f" from segment {first.segment}, offset {first.offset} on. Shown is only what comes"
+                " before its row changes.\n"
+            )
+        if not parts:
+            text = f"nothing at {ts}; purged up to {storage.purged_ts}"
+            raise BadRequest(HTTPStatus.NOT_FOUND, text)
+        return Answer("\n".join(parts))
+
+    async def trigger_gc(self, names: Mapping[str, str]) -> Answer:
+        """Purge, and answer as the original does, with a sentence about what happened behind it."""
+        told = await self._operator.trigger_gc()
+        word = "gc is working" if "under way" in told else "trigger gc success"
+        return Answer(f"{word}\n{told}\n")
+
+    async def change_state(self, names: Mapping[str, str]) -> Answer:
+        """Pause or close this Pump."""
+        action, asked = names["action"], names["node_id"]
+        verbs = {"pause": self._operator.pause, "close": self._operator.close}
+        if action not in verbs:
+            about = f"invalid action {action}: there are pause and close"
+            return _told(about, _WRONG, HTTPStatus.BAD_REQUEST)
+        try:
+            await verbs[action](asked)
+        except NeedsOperator as error:
+            is_ours = asked == self._operator.node_id
+            status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
+            return _told(str(error), _WRONG, status)
+        return _told(f"apply action {action} success!", _OK)
+
+
+def _described(payload: bytes) -> str:
+    return describe(decode_binlog(payload))
+
+
+def _told(message: str, code: int, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return _json({"message": message, "code": code, "data": None}, status)
+
+
+def _json(page: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON, status)

@@ -1,0 +1,1 @@
+"""What writers and Drainers call: the two services, group commit, pulls."""

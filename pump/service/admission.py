@@ -1,0 +1,163 @@
+"""What a Pump accepts: the checks between a payload from the wire and a record for the log.
+
+Checks, in order: the cluster id, the size, the bytes, the Pump's state (Prewrites need `online`;
+Commits and Rollbacks are always taken, or an operator could strand a transaction), the type and
+the timestamps. A binlog whose timestamps are both zero is a client's probe: checked like any
+other, never stored. Whether a binlog contradicts what is stored already, the storage says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from penstock.cluster.registry import NodeState
+from penstock.errors import PenstockError
+from penstock.pb import binlog_pb2, penstock_pb2
+from penstock.wire.batch import peek_binlog
+from penstock.wire.binlog import BinlogType
+from pump.counters import Figures
+from pump.store.record import IN_ONE, Record
+
+_Code = penstock_pb2.Refusal
+_PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
+_TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.
+assert [int(tp) for tp in _TYPES] == [0, 1, 2]
+
+_COMMON_BYTES = 64 << 10
+"""Above, protobuf would copy more than `peek_binlog` costs."""
+
+_parsed, _new = binlog_pb2.Binlog.FromString, tuple.__new__
+
+
+class Refused(PenstockError):
+    """A binlog this Pump does not take; carries the code of both services."""
+
+    def __init__(self, code: int, status: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class Admission:
+    """Decides about every payload that writers send to one Pump."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: int,
+        state: Callable[[], NodeState],
+        check_space: Callable[[], None],
+        payload_bytes_max: int,
+        figures: Figures | None = None,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._state = state
+        self._check_space = check_space
+        self._payload_bytes_max = payload_bytes_max
+        self._common_bytes_max = min(payload_bytes_max, _COMMON_BYTES)
+        self._figures = figures or Figures()
+
+    def check_cluster(self, cluster_id: int) -> None:
+        """Raise `Refused` unless the caller belongs to this Pump's cluster."""
+        if cluster_id != self._cluster_id:
+            mismatch = Refused(
+                _Code.CLUSTER_MISMATCH,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}",
+            )
+            self._figures.refuse(mismatch)
+            raise mismatch
+
+    def check_large(self, size_bytes: int, bytes_max: int) -> None:
+        """Raise `Refused` unless a Prewrite in pieces, of that size in all, may come now."""
+        try:
+            self._check_online()
+            if size_bytes > bytes_max:
+                raise Refused(
+                    _Code.INVALID,
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"transaction of {size_bytes} bytes is larger than this Pump's limit of"
+                    f" {bytes_max} (raise transaction-bytes-max on all Pumps, or write smaller"
+                    " transactions)",
+                )
+        except Refused as refused:
+            self._figures.refuse(refused)
+            raise
+
+    def admit(self, payload: bytes) -> Record | None:
+        """Return the record to store, None for a probe.
+
+        Raises `Refused` with the reason, and for a probe `OutOfSpace`.
+        """
+        if len(payload) <= self._common_bytes_max:  # What nearly all are, at half the cost.
+            try:
+                binlog = _parsed(payload)
+            except DecodeError:
+                pass
+            else:
+                tp, start_ts, commit_ts = binlog.tp, binlog.start_ts, binlog.commit_ts
+                if tp == _PREWRITE:
+                    is_sound = start_ts > 0 and self._state() is NodeState.ONLINE
+                else:
+                    is_sound = tp == _COMMIT and 0 < start_ts < commit_ts
+                if is_sound:
+                    return _new(Record, (_TYPES[tp], start_ts, commit_ts, payload, IN_ONE))
+        try:
+            return self._record(payload)
+        except PenstockError as error:
+            self._figures.refuse(error)
+            raise
+
+    def _record(self, payload: bytes) -> Record | None:
+        if len(payload) > self._payload_bytes_max:
+            raise Refused(
+                _Code.INVALID,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"binlog of {len(payload)} bytes is larger than this Pump's limit of"
+                f" {self._payload_bytes_max} (raise max-message-bytes on all Pumps and Drainers,"
+                " or write smaller transactions)",
+            )
+        try:
+            tp, start_ts, commit_ts, _ = peek_binlog(payload)
+        except DecodeError as error:
+            raise invalid(f"undecodable binlog of {len(payload)} bytes: {error}") from error
+        if tp == _PREWRITE:
+            self._check_online()
+            is_sound = start_ts > 0
+        else:
+            is_sound = tp == _COMMIT and 0 < start_ts < commit_ts
+        if not is_sound:
+            if start_ts == 0 and commit_ts == 0:
+                self._check_space()  # A client that probes wants to know whether it may write.
+                return None
+            _check_timestamps(tp, start_ts, commit_ts)
+        return Record(_TYPES[tp], start_ts, commit_ts, payload)
+
+    def _check_online(self) -> None:
+        if self._state() is not NodeState.ONLINE:
+            raise Refused(
+                _Code.NOT_ONLINE,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"no online: {self._state()}",
+            )
+
+
+def invalid(problem: str) -> Refused:
+    """Return the refusal of what breaks the protocol."""
+    return Refused(_Code.INVALID, grpc.StatusCode.INVALID_ARGUMENT, problem)
+
+
+def _check_timestamps(tp: int, start_ts: int, commit_ts: int) -> None:
+    if tp > BinlogType.ROLLBACK:
+        raise invalid(f"binlog of the obsolete type {tp}")
+    if start_ts <= 0:
+        raise invalid(f"binlog with start_ts {start_ts}: timestamps are above zero")
+    if tp == BinlogType.COMMIT:
+        if commit_ts <= start_ts:
+            raise invalid(f"commit_ts {commit_ts} is not after start_ts {start_ts}")
+    elif tp == BinlogType.ROLLBACK and commit_ts >= start_ts:
+        # Taking it would move this Pump's time to wherever the caller likes.
+        raise invalid("a fake binlog from outside: only a Pump writes those, to its own log")

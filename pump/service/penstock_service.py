@@ -1,0 +1,278 @@
+"""`penstock.Pump`: writes and pulls in batches, and the operator's verbs.
+
+A unary call costs this server some 200 µs whatever it carries, a binlog in a batch a few. Batches
+of one stream are pipelined: the next is read and queued while the one before is on its way to the
+disk; acknowledgements leave in the order of the batches.
+
+    Write:  read ──> admit ──> Writer.submit ──> answers (bounded queue) ──> durable ──> WriteAck
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.log.chunks import DATA_BYTES
+from penstock.pb import penstock_pb2 as pb
+from penstock.wire.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
+from pump.service.admission import Refused, invalid
+from pump.service.front import abort, parsed, undecodable
+from pump.service.metadata import encode_metadata
+from pump.store.record import OutOfSpace
+
+if TYPE_CHECKING:
+    from pump.service.admission import Admission
+    from pump.service.group_commit import Refusals, Writer
+    from pump.service.large_upload import LargeWrites
+    from pump.service.pulls import Pulls
+    from pump.store.stream import Large
+
+log = logging.getLogger(__name__)
+
+_BATCHES_IN_FLIGHT_MAX = 32
+
+WHOLE_BYTES_MAX = 16 << 20
+"""What was stored in one frame and is larger than this is sent in pieces all the same."""
+
+
+class Operations(Protocol):
+    """What an operator can ask of a node."""
+
+    def status(self) -> pb.StatusReply:
+        """Return the node's state and details."""
+
+    async def pause(self, node_id: str) -> None:
+        """Start to pause; the process ends soon after. Raises `NeedsOperator` when it must not."""
+
+    async def close(self, node_id: str, skip_drainers: Collection[str] = ()) -> None:
+        """Start to go offline; the process ends once all Drainers have everything.
+
+        `skip_drainers` are not waited for as long as they are dead.
+        """
+
+    async def trigger_gc(self) -> str:
+        """Purge now what may be purged, and say in one sentence what happened."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A batch on its way to the disk: `taken` are the positions of the binlogs that went."""
+
+    seq: int
+    refusals: list[pb.Refusal] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)
+    done: asyncio.Future[Refusals] | None = None
+
+
+class BatchService:
+    """Penstock's own service beside the compatible one."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        large: LargeWrites,
+        pulls: Pulls,
+        admission: Admission,
+        operations: Operations,
+    ) -> None:
+        self._writer = writer
+        self._large = large
+        self._pulls = pulls
+        self._admission = admission
+        self._operations = operations
+
+    def methods(self) -> dict[str, Any]:
+        """Return the handlers by method name."""
+        return {
+            "Write": grpc.stream_stream_rpc_method_handler(self.write),
+            "WriteLarge": grpc.stream_unary_rpc_method_handler(self.write_large),
+            "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
+            "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch),
+            "Status": grpc.unary_unary_rpc_method_handler(self.status),
+            "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
+            "Close": grpc.unary_unary_rpc_method_handler(self.close),
+            "TriggerGc": grpc.unary_unary_rpc_method_handler(self.trigger_gc),
+        }
+
+    async def write(self, requests: AsyncIterable[bytes], context: Any) -> None:
+        """Acknowledge each batch, in order, once its binlogs are durable or refused."""
+        answers: asyncio.Queue[_Answer | None] = asyncio.Queue(_BATCHES_IN_FLIGHT_MAX)
+        reading = asyncio.create_task(self._read(requests, context, answers))
+        try:
+            while (answer := await answers.get()) is not None:
+                await self._until_durable(answer)
+                ack = pb.WriteAck(seq=answer.seq, refusals=answer.refusals)
+                await context.write(ack.SerializeToString())
+            await reading
+        finally:
+            reading.cancel()
+
+    async def _read(
+        self, requests: AsyncIterable[bytes], context: Any, answers: asyncio.Queue[_Answer | None]
+    ) -> None:
+        try:
+            async for data in requests:
+                try:
+                    cluster_id, seq, payloads = decode_write_batch(data)
+                except DecodeError as error:
+                    await undecodable(context, pb.WriteBatch, data, error)
+                del data  # The payloads are copies; a large batch need not be kept twice.
+                await self._writer.room()
+                await answers.put(self._accept(cluster_id, seq, payloads))
+        except Exception:
+            await answers.put(None)  # Not when cancelled: nobody takes answers then.
+            raise
+        await answers.put(None)
+
+    def _accept(self, cluster_id: int, seq: int, payloads: Sequence[bytes]) -> _Answer:
+        """Queue what can be stored; never awaits, so that batches keep their order."""
+        answer = _Answer(seq)
+        try:
+            self._admission.check_cluster(cluster_id)
+        except Refused as refused:
+            answer.refusals = [_refusal(i, refused) for i in range(len(payloads))]
+            return answer
+        records = []
+        admit = self._admission.admit
+        for index, payload in enumerate(payloads):
+            try:
+                record = admit(payload)
+            except PenstockError as error:
+                answer.refusals.append(_refusal(index, error))
+                continue
+            if record is not None:
+                records.append(record)
+                answer.taken.append(index)
+        if records:
+            answer.done = self._writer.submit(records)
+        return answer
+
+    async def _until_durable(self, answer: _Answer) -> None:
+        if answer.done is None:
+            return
+        try:
+            refused = await answer.done
+        except (PenstockError, OSError) as error:
+            answer.refusals += [_refusal(index, error) for index in answer.taken]
+        else:
+            answer.refusals += [_refusal(answer.taken[i], why) for i, why in refused.items()]
+        answer.refusals.sort(key=lambda refusal: refusal.index)
+
+    async def write_large(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
+        """Answer once the binlog in the pieces is durable, or with the reason why it is not."""
+        ack = pb.WriteAck()
+        try:
+            await self._large.write(aiter(messages))
+        except (PenstockError, OSError) as error:
+            ack.refusals.append(_refusal(0, error))
+        return ack.SerializeToString()
+
+    async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Stream batches of merged binlogs until the Pump closes."""
+        request = await parsed(context, pb.PullRequest, data)
+        try:
+            self._admission.check_cluster(request.cluster_id)
+            name = request.drainer_id or context.peer()
+            batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
+            async with aclosing(batches):
+                async for pulled in batches:
+                    if pulled.large is not None and not request.pieces:
+                        payload = await self._pulls.whole(pulled.large)
+                        yield encode_pull_batch([pulled.large.commit_ts], [payload])
+                    elif pulled.large is not None:
+                        async for message in self._pieces(pulled.large):
+                            yield message
+                    elif request.pieces and max(map(len, pulled.payloads)) > WHOLE_BYTES_MAX:
+                        for message in _cut(pulled.commit_ts, pulled.payloads):
+                            yield message
+                    else:
+                        encode = encode_metadata if request.metadata_only else encode_pull_batch
+                        yield encode(pulled.commit_ts, pulled.payloads)
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+
+    async def fetch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Stream the binlogs of which a pull told no more than the metadata."""
+        request = await parsed(context, pb.FetchRequest, data)
+        try:
+            self._admission.check_cluster(request.cluster_id)
+            wanted = list(request.commit_ts)
+            if wanted != sorted(set(wanted)):
+                raise invalid("the commit_ts to fetch do not rise")
+            name = request.drainer_id or context.peer()
+            async with aclosing(self._pulls.fetched(name, wanted)) as batches:
+                async for pulled in batches:
+                    yield encode_pull_batch(pulled.commit_ts, pulled.payloads)
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+
+    async def _pieces(self, large: Large) -> AsyncIterator[bytes]:
+        offset = 0
+        async for piece in self._pulls.pieces(large):
+            yield encode_pull_piece(large.commit_ts, large.size_bytes, offset, piece)
+            offset += len(piece)
+
+    async def status(self, data: bytes, context: Any) -> bytes:
+        """Answer what an operator wants to read."""
+        await parsed(context, pb.StatusRequest, data)
+        return self._operations.status().SerializeToString()
+
+    async def pause(self, data: bytes, context: Any) -> bytes:
+        """Answer once the Pump refuses Prewrites; it ends soon after."""
+        request = await parsed(context, pb.PauseRequest, data)
+        try:
+            await self._operations.pause(request.node_id)
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.PauseReply().SerializeToString()
+
+    async def close(self, data: bytes, context: Any) -> bytes:
+        """Answer once the Pump refuses Prewrites; it ends when all Drainers have everything."""
+        request = await parsed(context, pb.CloseRequest, data)
+        try:
+            await self._operations.close(request.node_id, request.skip_drainers)
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.CloseReply().SerializeToString()
+
+    async def trigger_gc(self, data: bytes, context: Any) -> bytes:
+        """Answer with what was purged, or why nothing was."""
+        await parsed(context, pb.TriggerGcRequest, data)
+        try:
+            message = await self._operations.trigger_gc()
+        except PenstockError as error:
+            await abort(context, error)
+        return pb.TriggerGcReply(message=message).SerializeToString()
+
+
+def _cut(stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the messages of a batch in which some binlogs are to be sent in pieces."""
+    for commit_ts, payload in zip(stamps, payloads, strict=True):
+        if len(payload) <= WHOLE_BYTES_MAX:
+            yield encode_pull_batch([commit_ts], [payload])
+            continue
+        for offset in range(0, len(payload), DATA_BYTES):
+            piece = payload[offset : offset + DATA_BYTES]
+            yield encode_pull_piece(commit_ts, len(payload), offset, piece)
+
+
+def _refusal(index: int, error: BaseException) -> pb.Refusal:
+    return pb.Refusal(index=index, code=_code(error), message=str(error))  # type: ignore[arg-type]
+
+
+def _code(error: BaseException) -> int:
+    if isinstance(error, Refused):
+        return error.code
+    if isinstance(error, OutOfSpace):
+        return pb.Refusal.RESOURCE_EXHAUSTED
+    if isinstance(error, Retryable):
+        return pb.Refusal.RETRYABLE
+    return pb.Refusal.INVALID if isinstance(error, NeedsOperator) else pb.Refusal.RETRYABLE

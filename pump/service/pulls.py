@@ -1,0 +1,150 @@
+"""Who pulls from this Pump, and how they wait: woken by the write that has something for them.
+
+A puller asks for what lies after its `commit_ts`; at the end it waits until the Pump's greatest
+commit_ts moves. Storage reads run in a few threads, so that a cold disk does not hold up writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, Retryable
+from pump.store.record import PurgedRange, TooLarge
+
+if TYPE_CHECKING:
+    from pump.store.storage import Pulled, Storage
+    from pump.store.stream import Large
+
+_COUNT_MAX = 4096
+_LATE_MAX = 1000
+_THREADS = 4
+
+
+@dataclass(slots=True)
+class Puller:
+    """One open pull: who, and the greatest commit_ts handed to it."""
+
+    name: str
+    after_ts: int
+
+
+class Pulls:
+    """All open pulls of one Pump; lives in one event loop."""
+
+    def __init__(
+        self, storage: Storage, *, batch_bytes_max: int, message_bytes_max: int = 512 << 20
+    ) -> None:
+        self._storage = storage
+        self._batch_bytes_max = batch_bytes_max
+        self._message_bytes_max = message_bytes_max
+        self._threads = ThreadPoolExecutor(_THREADS, "pump-pull")
+        self._moved = asyncio.Event()
+        self._seen_ts = storage.max_commit_ts
+        self._closed = False
+        self.moved_at_s = float("-inf")
+        self.hungry = asyncio.Event()
+        self.open: dict[int, Puller] = {}
+        self.failed = 0
+        """Reads that ended with an error, other than for purged binlogs."""
+        self.late: Counter[str] = Counter()
+        """How often each puller asked for purged binlogs; no more than `_LATE_MAX` of them."""
+
+    def wake(self) -> None:
+        """Wake the waiting pullers when the greatest commit_ts has moved."""
+        if self._storage.max_commit_ts != self._seen_ts:
+            self._seen_ts = self._storage.max_commit_ts
+            self.moved_at_s = asyncio.get_running_loop().time()
+            self._wake_all()
+
+    def close(self) -> None:
+        """End every pull without an error, after what it is just sending."""
+        self._closed = True
+        self._wake_all()
+        self._threads.shutdown(wait=False)
+
+    def _wake_all(self) -> None:
+        self.hungry.clear()
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def batches(self, name: str, after_ts: int, bytes_max: int = 0) -> AsyncGenerator[Pulled]:
+        """Yield non-empty batches after `after_ts`, without end, until the Pump closes.
+
+        Raises `PurgedRange` when binlogs after `after_ts` are gone, `Corrupt` when
+        the stored bytes are damaged.
+        """
+        bytes_max = min(bytes_max or self._batch_bytes_max, self._batch_bytes_max)
+        puller = Puller(name, after_ts)
+        self.open[id(puller)] = puller
+        try:
+            while not self._closed:
+                moved = self._moved
+                if self._storage.max_commit_ts <= puller.after_ts:
+                    self.hungry.set()
+                    await moved.wait()
+                    continue
+                try:
+                    pulled = await self._pull(puller, bytes_max)
+                except (PenstockError, OSError) as error:
+                    self._note(name, error)
+                    raise
+                assert pulled.last_ts > puller.after_ts, "a pull must move on"
+                if pulled.payloads or pulled.large:
+                    yield pulled
+                puller.after_ts = pulled.last_ts
+        finally:
+            del self.open[id(puller)]
+
+    async def fetched(self, name: str, wanted: Sequence[int]) -> AsyncGenerator[Pulled]:
+        """Yield the wanted binlogs in batches; raise as `batches` does, and `NotHere`."""
+        loop, fetch = asyncio.get_running_loop(), self._storage.stream.fetch
+        while wanted:
+            if self._closed:
+                raise Retryable("the Pump is closing")
+            try:
+                pulled = await loop.run_in_executor(
+                    self._threads, fetch, wanted, self._batch_bytes_max
+                )
+            except (PenstockError, OSError) as error:
+                self._note(name, error)
+                raise
+            yield pulled
+            wanted = wanted[len(pulled.commit_ts) :]
+
+    def _note(self, name: str, error: Exception) -> None:
+        if not isinstance(error, PurgedRange):
+            self.failed += 1
+        elif name in self.late or len(self.late) < _LATE_MAX:
+            self.late[name] += 1
+
+    async def pieces(self, large: Large) -> AsyncIterator[bytes]:
+        """Yield a large binlog piece by piece, reading one at a time; raise as `batches` does."""
+        loop, pieces = asyncio.get_running_loop(), self._storage.stream.pieces(large)
+        piece = b"-"
+        while piece:
+            if self._closed:
+                raise Retryable("the Pump is closing")
+            try:
+                piece = await loop.run_in_executor(self._threads, next, pieces, b"")
+            except (PenstockError, OSError) as error:
+                self.failed += not isinstance(error, PurgedRange)
+                raise
+            if piece:
+                yield piece
+
+    async def whole(self, large: Large) -> bytes:
+        """Return all of a large binlog; raise `TooLarge` when no message can hold it."""
+        if large.size_bytes > self._message_bytes_max:
+            raise TooLarge(large.commit_ts, large.size_bytes, self._message_bytes_max)
+        return b"".join([piece async for piece in self.pieces(large)])
+
+    async def _pull(self, puller: Puller, bytes_max: int) -> Pulled:
+        def read() -> Pulled:
+            return self._storage.pull(puller.after_ts, bytes_max=bytes_max, count_max=_COUNT_MAX)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)

@@ -1,0 +1,282 @@
+"""The index: where in the log the binlog of a timestamp is; a cache that the log can rebuild.
+
+All in one LevelDB. Integers in keys are big-endian, so that LevelDB sorts them; those in values
+little-endian. A position is segment u32, offset u64, length u32.
+
+    key                 value
+    "c" commit_ts u64   kind u8 (1 commit, 2 fake, 4 commit of a Prewrite in pieces), position, the
+                        Prewrite's position (of its assembly when in pieces; 0 for fakes)
+    "p" start_ts u64    kind u8 (0 taken, 3 rolled back), position
+    "s" segment u32     ts u64: the largest timestamp that still needs this segment
+    "h"                 the head: all of the log before it is indexed; part of every batch
+    "k"                 from where to replay, see `replay_point.py`
+    "g"                 what is purged, see `Purge`
+
+A Commit's entry carries its Prewrite's position: a pull looks nothing up, and does not meet the
+Prewrites at all, because they have a prefix of their own.
+
+LevelDB is not synced batch by batch. When the machine dies, it may lose more than its last writes:
+it does not sync the log of a table in memory before it begins the next one. So the place from
+where a restart replays is not that of the last batch, but that of the last `flush`, after which
+everything before it is in synced tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import plyvel
+
+from penstock import failpoints
+from penstock.errors import Corrupt, Retryable
+from penstock.log.segments import Place, Position
+from pump.store.replay_point import Checkpoint, pack_checkpoint, unpack_checkpoint
+
+TAKEN, COMMIT, FAKE, ROLLED_BACK, LARGE = 0, 1, 2, 3, 4
+
+_COMMIT_KEY = struct.Struct(">cQ")
+_SEGMENT_KEY = struct.Struct(">cI")
+_COMMIT = struct.Struct("<BIQIIQI")
+_PREWRITE = struct.Struct("<BIQI")
+_HEAD = struct.Struct("<IQ")
+_PURGE = struct.Struct("<QI")
+_TS = struct.Struct("<Q")
+assert (_COMMIT.size, _PREWRITE.size, _PURGE.size) == (33, 17, 12)
+
+_pack_key, _pack_commit, _pack_prewrite = _COMMIT_KEY.pack, _COMMIT.pack, _PREWRITE.pack
+
+_NOWHERE = (0, 0, 0)
+_CHUNK_ENTRIES = 512
+_TS_END = 1 << 64
+_FAKES_PASSED_MAX = 1_000_000
+"""Read in about two seconds."""
+
+_compacted = failpoints.point("pump.flush.compacted")
+_flushed = failpoints.point("pump.flush.done")
+_purge_noted = failpoints.point("pump.purge.noted")
+
+
+class Purge(NamedTuple):
+    """What a garbage collection removed: all up to a ts, all segments before a number."""
+
+    purged_ts: int
+    first_segment: int
+
+
+class CommitEntry(NamedTuple):
+    """Where the two parts of a merged binlog are; a fake one has no Prewrite."""
+
+    kind: int
+    position: Position
+    prewrite: Position
+
+
+class Batch:
+    """Entries that are written together."""
+
+    def __init__(self, db: plyvel.DB) -> None:
+        self._batch = db.write_batch()
+        self._put = self._batch.put
+
+    def prewrite(self, start_ts: int, position: Position, kind: int = TAKEN) -> None:
+        """Add a Prewrite's entry, or replace it by one that says it was rolled back."""
+        self._put(_pack_key(b"p", start_ts), _pack_prewrite(kind, *position))
+
+    def commit(
+        self, commit_ts: int, position: Position, prewrite: Position, kind: int = COMMIT
+    ) -> None:
+        """Add the entry of a Commit with the position of its Prewrite."""
+        self._put(_pack_key(b"c", commit_ts), _pack_commit(kind, *position, *prewrite))
+
+    def fake(self, ts: int, position: Position) -> None:
+        """Add the entry of a fake binlog."""
+        self._put(_COMMIT_KEY.pack(b"c", ts), _COMMIT.pack(FAKE, *position, *_NOWHERE))
+
+    def needed(self, segment: int, ts: int) -> None:
+        """Say that `segment` is needed as long as `ts` may be pulled."""
+        self._put(_SEGMENT_KEY.pack(b"s", segment), _TS.pack(ts))
+
+    def head(self, head: Place) -> None:
+        """Say how far the index is when this batch is in it."""
+        self._put(b"h", _HEAD.pack(*head))
+
+    def write(self) -> None:
+        """Write all entries, or none; raise `Retryable` or `Corrupt`. May be called again."""
+        with _errors("writing the index"):
+            self._batch.write()
+
+
+class Index:
+    """The LevelDB of one Pump; safe to read from any thread.
+
+    Raises `Corrupt` for a folder that is there but is not a whole index: LevelDB itself would
+    begin anew in it, and then read whatever old log it finds.
+    """
+
+    def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:
+        self.path = path
+        self.forgotten = 0
+        """Entries that purges removed, for metrics."""
+        is_new = not path.exists()
+        if not is_new and not (path / "CURRENT").exists():
+            raise Corrupt(str(path), 0, "the index has lost its file CURRENT")
+        with _errors(str(path)):
+            self._db = plyvel.DB(
+                str(path),
+                create_if_missing=is_new,
+                paranoid_checks=True,
+                write_buffer_size=write_buffer_bytes,
+                lru_cache_size=cache_bytes,
+                bloom_filter_bits=10,
+            )
+
+    def batch(self) -> Batch:
+        """Return an empty batch."""
+        return Batch(self._db)
+
+    def head(self) -> Place | None:
+        """Return the place before which all was indexed at some time, None in a new index."""
+        value = self._get(b"h")
+        return Place(*_HEAD.unpack(value)) if value else None
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return from where to replay, None in a new index; raise `Corrupt`."""
+        value = self._get(b"k")
+        return None if value is None else unpack_checkpoint(value, str(self.path))
+
+    def flush(self, checkpoint: Checkpoint) -> None:
+        """Bring all entries to the disk, then remember that `checkpoint` holds."""
+        with _errors("writing the index"):
+            # Compacting a range that is empty does nothing but write out the tables in memory.
+            self._db.compact_range(start=b"\xff\xfe", stop=b"\xff\xff")
+            _compacted()
+            self._db.put(b"k", pack_checkpoint(checkpoint))
+            _flushed()
+
+    def purge(self) -> Purge:
+        """Return what was purged; nothing in a new index."""
+        value = self._get(b"g")
+        return Purge(*_PURGE.unpack(value)) if value else Purge(0, 0)
+
+    def set_purge(self, purge: Purge) -> None:
+        """Remember durably what is about to be purged."""
+        with _errors("writing the index"):
+            self._db.put(b"g", _PURGE.pack(*purge), sync=True)
+            _purge_noted()
+
+    def needed(self) -> dict[int, int]:
+        """Return for each segment the largest timestamp that needs it."""
+        rows = self._rows(b"s", b"t")
+        return {_SEGMENT_KEY.unpack(key)[1]: _TS.unpack(value)[0] for key, value in rows}
+
+    def commit(self, commit_ts: int) -> CommitEntry | None:
+        """Return the entry at `commit_ts`, be it a Commit or a fake one."""
+        value = self._get(_COMMIT_KEY.pack(b"c", commit_ts))
+        if value is None:
+            return None
+        kind, s, o, n, ps, po, pn = _COMMIT.unpack(value)
+        return CommitEntry(kind, Position(s, o, n), Position(ps, po, pn))
+
+    def prewrite(self, start_ts: int) -> tuple[int, Position] | None:
+        """Return kind and position of the Prewrite of `start_ts`."""
+        value = self._get(_COMMIT_KEY.pack(b"p", start_ts))
+        if value is None:
+            return None
+        kind, segment, offset, length = _PREWRITE.unpack(value)
+        return kind, Position(segment, offset, length)
+
+    def commits(
+        self, after_ts: int, up_to_ts: int
+    ) -> Iterator[tuple[Sequence[int], list[tuple[int, ...]]]]:
+        """Yield chunks of timestamps in (after_ts, up_to_ts] and their entries, in order.
+
+        An entry is a tuple of kind, the position's three fields and the Prewrite's three.
+        """
+        begin = _COMMIT_KEY.pack(b"c", min(after_ts + 1, _TS_END - 1))
+        end = _COMMIT_KEY.pack(b"c", min(up_to_ts + 1, _TS_END - 1))
+        rows = self._rows(begin, end)
+        while chunk := list(itertools.islice(rows, _CHUNK_ENTRIES)):
+            keys, values = zip(*chunk, strict=True)
+            timestamps = struct.unpack(">" + "xQ" * len(chunk), b"".join(keys))
+            yield timestamps, list(_COMMIT.iter_unpack(b"".join(values)))
+
+    def last_ts(self) -> tuple[int, int]:
+        """Return the largest start_ts and the largest commit_ts in the index, 0 if none."""
+        return self._last(b"p", b"q"), self._last(b"c", b"d")
+
+    def last_transaction_ts(self) -> int:
+        """Return the largest commit_ts that is not a fake binlog's, 0 without one.
+
+        Behind very many fake ones it gives up and returns where it got to, which is above.
+        """
+        with (
+            _errors(str(self.path)),
+            self._db.iterator(start=b"c", stop=b"d", reverse=True, verify_checksums=True) as rows,
+        ):
+            ts = 0
+            for key, value in itertools.islice(rows, _FAKES_PASSED_MAX):
+                ts = _COMMIT_KEY.unpack(key)[1]
+                if value[0] != FAKE:
+                    return int(ts)
+            return 0 if next(rows, None) is None else int(ts)
+
+    def forget(self, up_to_ts: int, before_segment: int) -> int:
+        """Delete the entries up to `up_to_ts` whose binlogs lay in dropped segments."""
+        deleted = 0
+        for prefix in (b"c", b"p"):
+            rows = self._rows(_COMMIT_KEY.pack(prefix, 0), _COMMIT_KEY.pack(prefix, up_to_ts + 1))
+            stale = (key for key, value in rows if _PREWRITE.unpack_from(value)[1] < before_segment)
+            while keys := list(itertools.islice(stale, 1024)):
+                deleted += self._delete(keys)
+        rows = self._rows(_SEGMENT_KEY.pack(b"s", 0), _SEGMENT_KEY.pack(b"s", before_segment))
+        self._delete([key for key, _ in rows])
+        self.forgotten += deleted
+        return deleted
+
+    def close(self) -> None:
+        """Close the database; everything written is handed to the operating system."""
+        self._db.close()
+
+    def _delete(self, keys: Sequence[bytes]) -> int:
+        with _errors("writing the index"), self._db.write_batch() as batch:
+            for key in keys:
+                batch.delete(key)
+        return len(keys)
+
+    def _get(self, key: bytes) -> bytes | None:
+        with _errors(str(self.path)):
+            value: bytes | None = self._db.get(key, verify_checksums=True)
+        return value
+
+    def _rows(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with (
+            _errors(str(self.path)),
+            self._db.iterator(start=begin, stop=end, verify_checksums=True) as rows,
+        ):
+            yield from rows
+
+    def _last(self, begin: bytes, end: bytes) -> int:
+        with (
+            _errors(str(self.path)),
+            self._db.iterator(
+                start=begin, stop=end, include_value=False, reverse=True, verify_checksums=True
+            ) as keys,
+        ):
+            key = next(keys, None)
+        return int.from_bytes(key[1:], "big") if key else 0
+
+
+@contextmanager
+def _errors(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except plyvel.CorruptionError as error:
+        what = f"the index is damaged: {error} (stop the Pump, remove the folder, start it again)"
+        raise Corrupt(doing, 0, what) from error
+    except plyvel.Error as error:
+        raise Retryable(f"{doing}: {error}") from error

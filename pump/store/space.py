@@ -1,0 +1,104 @@
+"""The part of the volume that new transactions may not use.
+
+    volume  ├──────────── for all binlogs ────────────┼─ Commits, Rollbacks ─┼─ index, repair ─┤
+                                                   reserve               reserve / 2          0
+
+Without a setting the reserve is a fiftieth of the volume, at least 64 MiB for the index to write in
+and at most 10 GiB; on a small volume a quarter. Nothing is remembered: as soon as there is space
+again, by a purge or by hand, writers are served again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.log.files import Files
+from penstock.wire.binlog import BinlogType
+from pump.store.record import OutOfSpace, Record
+
+log = logging.getLogger(__name__)
+
+_RESERVE_BYTES_MIN = 64 << 20
+_RESERVE_BYTES_MAX = 10 << 30
+_RESERVE_SHARE = 50
+_SMALL_VOLUME_SHARE = 4
+_ENDS = (BinlogType.COMMIT, BinlogType.ROLLBACK)
+_AMPLE_BYTES = 4 << 30
+"""No group of binlogs is as large as that: with so much to spare its size need not be counted."""
+
+
+def default_reserve_bytes(volume_bytes: int) -> int:
+    """Return how much of a volume is kept free when nobody says how much."""
+    share = min(max(volume_bytes // _RESERVE_SHARE, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
+    return min(share, volume_bytes // _SMALL_VOLUME_SHARE)
+
+
+class Reserve:
+    """Looks at the free space before every group; asking costs two microseconds."""
+
+    def __init__(self, files: Files, folder: Path, reserve_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._reserve_bytes = reserve_bytes
+        self._is_low = False
+
+    def space(self) -> tuple[int, int]:
+        """Return the free bytes, and how many of them are the reserve."""
+        free, volume_bytes = self._files.space(self._folder)
+        if self._reserve_bytes >= 0:
+            return free, self._reserve_bytes
+        return free, default_reserve_bytes(volume_bytes)
+
+    def stats(self) -> dict[str, int]:
+        """Return the same for an operator to see."""
+        free, reserve = self.space()
+        return {"available_bytes": free, "stop_write_at_available_bytes": reserve}
+
+    def check(self, wanted_bytes: int = 0) -> None:
+        """Raise `OutOfSpace` when new transactions are refused, or one of that size has no room."""
+        free, reserve = self.space()
+        self._note(free, reserve)
+        if free - wanted_bytes <= reserve:
+            raise _out_of_space(free, reserve)
+
+    def refused(self, records: Sequence[Record]) -> dict[int, PenstockError]:
+        """Return the records refused, by index.
+
+        Below the reserve these are Prewrites and pieces of some. What ends a transaction is small,
+        and without it the whole stream waits: it may use half of the reserve.
+        """
+        free, reserve = self.space()
+        self._note(free, reserve)
+        if free - reserve > _AMPLE_BYTES:
+            return {}
+        left = free - sum(len(record.payload) for record in records)
+        if left > reserve:
+            return {}
+        error = _out_of_space(free, reserve)
+        ends = [i for i, record in enumerate(records) if record.tp in _ENDS]
+        left = free - sum(len(records[i].payload) for i in ends)
+        if left <= reserve // 2:
+            return dict.fromkeys(range(len(records)), error)
+        return dict.fromkeys(set(range(len(records))).difference(ends), error)
+
+    def _note(self, free: int, reserve: int) -> None:
+        is_low = free <= reserve
+        if is_low and not self._is_low:
+            log.error(
+                "%s has %d bytes left: no new transactions until there are more than %d again;"
+                " pulls go on (free some space, or let purges take more: gc-days)",
+                *(self._folder, free, reserve),
+            )
+        elif self._is_low and not is_low:
+            log.info("%s has %d bytes left: new transactions are taken again", self._folder, free)
+        self._is_low = is_low
+
+
+def _out_of_space(free: int, reserve: int) -> OutOfSpace:
+    # Clients of the original know this text.
+    return OutOfSpace(
+        f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}"
+    )

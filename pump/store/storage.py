@@ -1,0 +1,307 @@
+"""A Pump's storage: binlogs are durable when `append` returns and in the stream after `index`.
+
+    append    ledger ── log: one write, one fdatasync ── sorter         → the writers are answered
+    index     one LevelDB batch ── max_commit_ts moves                  → the pullers are woken
+    pull      index scan ── log ── Prewrite bytes + Commit bytes = the merged binlog
+
+Threads: one appends, and calls `index` with each result, in the same order; `index` may be called
+again with the same result after it raised. Everything else may be called from any thread at any
+time. README.md has the files byte by byte and the argument why no crash loses anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import operator
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from penstock import failpoints
+from penstock.log.files import Files, OsFiles
+from penstock.log.segments import Position, WriteFailed
+from pump.store.flusher import Flusher
+from pump.store.index_entries import Appended, checkpoint_of, enter, fill, largest_ts
+from pump.store.purging import carry_out
+from pump.store.record import (
+    Contradiction,
+    NoPrewrite,
+    NotStored,
+    OutOfSpace,
+    PurgedRange,
+    Record,
+    Unmatched,
+)
+from pump.store.recovery.progress import Progress
+from pump.store.recovery.recovery import Recovered, StorageConfig, lock_folder, recover
+from pump.store.space import Reserve
+from pump.store.stream import Pulled, Stream
+from pump.store.uploads import Uploads
+
+__all__ = [
+    "Appended",
+    "Contradiction",
+    "NoPrewrite",
+    "NotStored",
+    "OutOfSpace",
+    "Pulled",
+    "PurgedRange",
+    "Record",
+    "Storage",
+    "StorageConfig",
+    "Unmatched",
+]
+
+log = logging.getLogger(__name__)
+
+_LENGTH = operator.attrgetter("length")
+_before_append = failpoints.point("pump.before_append")
+_after_write = failpoints.point("pump.after_write")
+_after_sync = failpoints.point("pump.after_sync")
+_after_append = failpoints.point("pump.after_append")
+_after_index = failpoints.point("pump.after_index")
+
+
+class Storage:
+    """The log and the index of one Pump; create with `Storage.open`."""
+
+    def __init__(
+        self,
+        recovered: Recovered,
+        config: StorageConfig,
+        lock_file: int,
+        files: Files,
+        clock: Callable[[], float],
+    ) -> None:
+        self._segments = recovered.segments
+        self._index = recovered.index
+        self._ledger = recovered.ledger
+        self._needed = recovered.needed
+        self.stream = Stream(recovered.index, recovered.segments, recovered.purge)
+        self._flusher = Flusher(recovered.index, recovered.flushed)
+        self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
+        self._replayed = recovered.replayed
+        self.uploads = Uploads()
+        self._config = config
+        self._lock_file = lock_file
+        self._clock = clock
+        # Guards the ledger. Held during I/O only to compare a repeated Prewrite.
+        self._state_lock = threading.Lock()
+        self._gc_lock = threading.Lock()
+        self._max_commit_ts = self._ledger.sorter.max_commit_ts
+        self._groups = self._indexed_group = 0
+        self._indexed_head = recovered.checkpoint.pointer
+        self._indexed_checkpoint = recovered.checkpoint
+        if recovered.replayed:
+            self._flusher.begin(recovered.checkpoint)
+        self._appended_records = self._appended_bytes = 0
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        config: StorageConfig | None = None,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+        files: Files | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Storage:
+        """Open the storage in `path`, creating it if need be; replay what the index may lack.
+
+        `on_progress` is told bytes done and to do. Raises `Corrupt` for damage, `NeedsOperator`
+        while another process has it open.
+        """
+        config, files = config or StorageConfig(), files or OsFiles()
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock_file = lock_folder(path)
+        try:
+            recovered = recover(
+                path,
+                config,
+                files=files,
+                on_progress=Progress(on_progress),
+                now_ms=int(clock() * 1000),
+            )
+        except BaseException:
+            os.close(lock_file)
+            raise
+        return cls(recovered, config, lock_file, files, clock)
+
+    @property
+    def max_commit_ts(self) -> int:
+        """The commit_ts up to which the stream is complete and can be pulled."""
+        return self._max_commit_ts
+
+    @property
+    def purged_ts(self) -> int:
+        """The commit_ts up to which the stream is gone; a pull must start at or above it."""
+        return self.stream.purge.purged_ts
+
+    def holds_up_to_ts(self) -> int:
+        """Return a commit_ts above which no transaction is indexed, nor was before a purge.
+
+        It is the last transaction's own, unless very many fake binlogs came after that.
+        """
+        return max(self._index.last_transaction_ts(), self.purged_ts)
+
+    def append(self, records: Sequence[Record]) -> Appended:
+        """Store `records` with one write and one fdatasync; durable when it returns.
+
+        What is stored already is not stored again, and is no error. Raises `NotStored` when any
+        record is refused, `OutOfSpace` or another `Retryable` when the disk fails; then none of
+        the group is stored.
+        """
+        assert not self._closed, "a closed storage takes nothing"
+        with self._state_lock:
+            stored, refused = self._ledger.admit(records)
+        refused |= self._reserve.refused(records)
+        if refused:
+            raise NotStored(refused)
+        most_ts = largest_ts(stored)
+        _before_append()
+        positions = self._write(stored, most_ts) if stored else []
+        now_ms, head = int(self._clock() * 1000), self._segments.end
+        self._groups += 1
+        with self._state_lock:
+            entries, needed, orphans = enter(self._ledger, stored, positions, now_ms)
+            assert not orphans, "the ledger admits no Commit without its Prewrite"
+            self._ledger.end_group(self._groups, self._indexed_group)
+            sorter = self._ledger.sorter
+            checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
+            max_commit_ts = sorter.max_commit_ts
+            needed[head.segment] = most_ts
+            self._needed.note(needed)  # Before a purge sees that a Prewrite is not open any more.
+        size_bytes = sum(map(_LENGTH, positions))
+        self._appended_records += len(stored)
+        self._appended_bytes += size_bytes
+        _after_append()
+        return Appended(self._groups, entries, needed, head, max_commit_ts, checkpoint, size_bytes)
+
+    def index(self, appended: Appended) -> None:
+        """Put what was appended into the index and the stream; raise `Retryable` or `Corrupt`."""
+        batch = self._index.batch()
+        fill(batch, appended.entries)
+        for segment, ts in appended.needed.items():
+            batch.needed(segment, ts)
+        batch.head(appended.head)
+        batch.write()
+        _after_index()
+        self._indexed_group, self._indexed_head = appended.number, appended.head
+        self._max_commit_ts = appended.max_commit_ts
+        self._flusher.note(len(appended.entries), appended.size_bytes)
+        if appended.checkpoint is not None:
+            self._indexed_checkpoint = appended.checkpoint
+            if self._flusher.is_due:
+                self._flusher.begin(appended.checkpoint)
+
+    def pull(self, after_ts: int, *, bytes_max: int, count_max: int) -> Pulled:
+        """Return merged and fake binlogs in (after_ts, max_commit_ts], in order.
+
+        At least one if there is any, else as many as the bounds allow; `last_ts` is where to go
+        on. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.
+        """
+        return self.stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
+
+    def prewrite(self, start_ts: int) -> bytes | None:
+        """Return the Prewrite of `start_ts`, None if there is none or it is purged."""
+        return self.stream.prewrite(start_ts)
+
+    def get(self, ts: int) -> bytes | None:
+        """Return the merged or fake binlog at commit_ts `ts`, None if there is none."""
+        return self.stream.get(ts)
+
+    def unmatched(self, older_than_s: float = 0.0) -> list[Unmatched]:
+        """Return the open Prewrites that arrived at least that long ago, oldest first.
+
+        After a restart their age begins anew.
+        """
+        older_than_ms = int((self._clock() - older_than_s) * 1000)
+        with self._state_lock:
+            found = self._ledger.sorter.unmatched(older_than_ms)
+        read = self.stream.short
+        return [
+            Unmatched(start_ts, partial(read, known.position), known.floor_ts)
+            for start_ts, known in found
+        ]
+
+    def gc(self, before_ts: int) -> int:
+        """Drop the oldest segments in which nothing is at or after `before_ts`; return how many.
+
+        Only whole, sealed segments go, and none from the oldest open Prewrite on. A Prewrite
+        counts as old as its Commit, and nothing beyond `max_commit_ts` goes. Raises `Retryable`.
+        """
+        with self._gc_lock:
+            self.flush()
+            before = self.stream.purge
+            limit = self._flusher.flushed.first_segment
+            pieces = self.uploads.segments()  # First: what ends here goes on as an open Prewrite.
+            with self._state_lock:  # Pieces may lie in front of what a replay needs.
+                limit = min([limit, *pieces, *self._ledger.sorter.segments_of_pieces()])
+            purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
+            if purge.first_segment > before.first_segment:
+                self._index.set_purge(purge)
+                self.stream.purge = purge
+                self._needed.forget(purge.first_segment)
+            if self._segments.first < purge.first_segment:  # Or left over from a failed attempt.
+                carry_out(self._index, self._segments, purge)
+        return purge.first_segment - before.first_segment
+
+    def flush(self) -> None:
+        """Make the index durable, so that a restart has nothing to replay; else only a little."""
+        with self._state_lock:
+            if self._groups == self._indexed_group:  # Then the ledger is as far as the index.
+                # Not the log's end: that may have moved on already.
+                checkpoint = checkpoint_of(self._ledger.sorter, self._indexed_head)
+                self._indexed_checkpoint = checkpoint
+        self._flusher.flush(self._indexed_checkpoint)
+
+    def check_space(self, wanted_bytes: int = 0) -> None:
+        """Raise `OutOfSpace` when new transactions, or one of that size, are refused."""
+        self._reserve.check(wanted_bytes)
+
+    def stats(self) -> dict[str, int]:
+        """Return the figures an operator wants to see; sizes in bytes."""
+        count, size_bytes = self._segments.size()
+        return {
+            "max_commit_ts": self._max_commit_ts,
+            "purged_ts": self.purged_ts,
+            "unmatched": len(self._ledger.sorter.open),
+            "segments": count,
+            "log_bytes": size_bytes,
+            **self._reserve.stats(),
+            "appended_records": self._appended_records,
+            "appended_bytes": self._appended_bytes,
+            "repeated_records": self._ledger.repeated,
+            "refused_records": self._ledger.refused,
+            "replayed_records": self._replayed,
+            "purged_entries": self._index.forgotten,
+        }
+
+    def close(self) -> None:
+        """Flush, mark the clean stop and let go; nothing may be appended or pulled any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self._flusher.join()
+        self.flush()
+        self._segments.close()
+        self._index.close()
+        os.close(self._lock_file)
+
+    def _write(self, records: Sequence[Record], most_ts: int) -> list[Position]:
+        try:
+            positions = self._segments.append([r.payload for r in records], largest_ts=most_ts)
+            _after_write()
+            if self._config.sync_log:
+                self._segments.sync()
+                _after_sync()
+        except WriteFailed as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OutOfSpace(str(error)) from error
+            raise
+        return positions

@@ -1,0 +1,212 @@
+"""The reading side of the storage: merged binlogs in commit order, and single ones by timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from google_crc32c import extend
+
+from penstock.errors import Corrupt, Malformed, PenstockError
+from penstock.log.chunks import Assembly, decode_assembly, decode_piece, is_special
+from penstock.log.segment import segment_name
+from penstock.log.segments import Position, Segments
+from pump.store.index import COMMIT, LARGE, Index, Purge
+from pump.store.record import NotHere, PurgedRange
+
+
+class Large(NamedTuple):
+    """A merged binlog whose Prewrite lies in pieces; `Stream.pieces` reads it."""
+
+    commit_ts: int
+    where: Position
+    assembly: Assembly
+    commit: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the merged binlog."""
+        return self.assembly.size_bytes + len(self.commit)
+
+
+class Pulled(NamedTuple):
+    """A piece of the stream: all of it up to `last_ts`."""
+
+    commit_ts: list[int]
+    payloads: list[bytes]
+    last_ts: int
+    large: Large | None = None
+    """Then nothing else is in it."""
+
+
+class Stream:
+    """What can be pulled; safe to use from any number of threads, also while purging."""
+
+    def __init__(self, index: Index, segments: Segments, purge: Purge) -> None:
+        self._index = index
+        self._segments = segments
+        self.purge = purge
+        """Set before anything is removed, so that a reader checks it after it has read."""
+
+    def pull(self, after_ts: int, up_to_ts: int, bytes_max: int, count_max: int) -> Pulled:
+        """Return merged and fake binlogs in (after_ts, up_to_ts], in order, within the bounds."""
+        self._check(after_ts)
+        timestamps: list[int] = []
+        kinds: list[int] = []
+        positions: list[tuple[int, int, int]] = []
+        size, complete = 0, True
+        large: tuple[int, Position, Position] | None = None
+        for chunk_ts, entries in self._index.commits(after_ts, up_to_ts):
+            taken = 0
+            for kind, s, o, n, prewrite_s, prewrite_o, prewrite_n in entries:
+                size += n + prewrite_n
+                if positions and (size > bytes_max or len(kinds) >= count_max):
+                    complete = False
+                    break
+                if kind == COMMIT:
+                    positions.append((prewrite_s, prewrite_o, prewrite_n))
+                elif kind == LARGE:
+                    complete = False
+                    if not positions:
+                        prewrite = Position(prewrite_s, prewrite_o, prewrite_n)
+                        large = chunk_ts[0], Position(s, o, n), prewrite
+                    break
+                positions.append((s, o, n))
+                kinds.append(kind)
+                taken += 1
+            timestamps.extend(chunk_ts[:taken])
+            if not complete:
+                break
+        if large is not None:
+            return Pulled([], [], large[0], self._large(*large))
+        parts = iter(self._read(after_ts, positions))
+        # A Prewrite's bytes and its Commit's are together the merged binlog, see codec.py.
+        payloads = [next(parts) + next(parts) if kind == COMMIT else next(parts) for kind in kinds]
+        last_ts = max(after_ts, up_to_ts) if complete else timestamps[-1]
+        return Pulled(timestamps, payloads, last_ts)
+
+    def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
+        """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.
+
+        Raises as `pull` does, and `NotHere` for one that is not here, or is in pieces.
+        """
+        self._check(wanted[0] - 1)
+        kinds: list[int] = []
+        positions: list[tuple[int, int, int]] = []
+        size = 0
+        for ts, (kind, s, o, n, *prewrite) in self._found(wanted):
+            size += n + prewrite[2]
+            if kinds and size > bytes_max:
+                break
+            if kind == LARGE:
+                raise NotHere(ts, "it lies in pieces, which only a pull sends")
+            if kind == COMMIT:
+                positions.append((prewrite[0], prewrite[1], prewrite[2]))
+            positions.append((s, o, n))
+            kinds.append(kind)
+        parts = iter(self._read(wanted[0] - 1, positions))
+        payloads = [next(parts) + next(parts) if kind == COMMIT else next(parts) for kind in kinds]
+        stamps = list(wanted[: len(kinds)])
+        return Pulled(stamps, payloads, stamps[-1])
+
+    def _found(self, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield each wanted timestamp with its entry; raise `NotHere` where there is none."""
+        left = iter(wanted)
+        ts = next(left)
+        for stamps, entries in self._index.commits(wanted[0] - 1, wanted[-1]):
+            for stamp, entry in zip(stamps, entries, strict=True):
+                if stamp < ts:
+                    continue
+                if stamp > ts:
+                    break
+                yield ts, entry
+                following = next(left, None)
+                if following is None:
+                    return
+                ts = following
+        self._check(wanted[0] - 1)
+        raise NotHere(ts, "this Pump has no such binlog")
+
+    def pieces(self, large: Large) -> Iterator[bytes]:
+        """Yield the merged binlog piece by piece, the last one only if all are what was written.
+
+        Raises `PurgedRange`, `Corrupt` and `Retryable`, like `pull`.
+        """
+        assembly, crc, offset = large.assembly, 0, 0
+        for number, position in enumerate(assembly.positions):
+            payload = self._read(large.commit_ts - 1, [position])[0]
+            try:
+                piece = decode_piece(payload)
+            except Malformed as error:
+                raise self._corrupt(position, error.problem) from error
+            if piece[:3] != (assembly.start_ts, number, offset):
+                raise self._corrupt(position, f"not piece {number} of {assembly.start_ts}")
+            crc = extend(crc, piece.data)
+            offset += len(piece.data)
+            yield piece.data
+        if (offset, crc) != (assembly.size_bytes, assembly.crc):
+            raise self._corrupt(large.where, "the pieces together are not what was written")
+        yield large.commit
+
+    def prewrite(self, start_ts: int) -> bytes | None:
+        """Return the Prewrite of `start_ts`, None if there is none or it is purged.
+
+        Of one in pieces, here and in `get`, only what comes before its row changes.
+        """
+        position = self._prewrite_at(start_ts)
+        return None if position is None else self.short(position)
+
+    def get(self, ts: int) -> bytes | None:
+        """Return the merged or fake binlog at commit_ts `ts`, None if there is none."""
+        entry = self._index.commit(ts) if ts > self.purge.purged_ts else None
+        if entry is None:
+            return None
+        before = self.short(entry.prewrite) if entry.kind in (COMMIT, LARGE) else b""
+        return before + self._segments.read(entry.position)
+
+    def short(self, position: Position) -> bytes:
+        """Return the Prewrite at `position`; of one in pieces what is before its row changes."""
+        payload = self._segments.read(position)
+        return self._assembly(position, payload).head if is_special(payload) else payload
+
+    def assembly(self, ts: int) -> Assembly | None:
+        """Return how a transaction lies in pieces, by either timestamp; None if it does not."""
+        entry = self._index.commit(ts) if ts > self.purge.purged_ts else None
+        position = self._prewrite_at(ts) if entry is None else entry.prewrite
+        if position is None or position.length == 0:
+            return None
+        payload = self._segments.read(position)
+        return self._assembly(position, payload) if is_special(payload) else None
+
+    def _prewrite_at(self, start_ts: int) -> Position | None:
+        found = self._index.prewrite(start_ts)
+        if found is None or found[1].segment < self.purge.first_segment:
+            return None
+        return found[1]
+
+    def _large(self, commit_ts: int, where: Position, prewrite: Position) -> Large:
+        payload, commit = self._read(commit_ts - 1, [prewrite, where])
+        return Large(commit_ts, prewrite, self._assembly(prewrite, payload), commit)
+
+    def _assembly(self, position: Position, payload: bytes) -> Assembly:
+        try:
+            return decode_assembly(payload)
+        except Malformed as error:
+            raise self._corrupt(position, error.problem) from error
+
+    def _corrupt(self, position: Position, problem: str) -> Corrupt:
+        path = self._segments.folder / segment_name(position.segment)
+        return Corrupt(str(path), position.offset, problem)
+
+    def _read(self, after_ts: int, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        try:
+            parts = self._segments.read_many(positions)
+        except PenstockError:
+            self._check(after_ts)  # The segment went away while we read it.
+            raise
+        self._check(after_ts)  # Or its entries, before we came to them.
+        return parts
+
+    def _check(self, after_ts: int) -> None:
+        if after_ts < self.purge.purged_ts:
+            raise PurgedRange(after_ts, self.purge.purged_ts)

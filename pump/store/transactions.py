@@ -1,0 +1,299 @@
+"""What a Pump has been told of each transaction, and so whether it takes the next word about it.
+
+    arrives    the transaction is   the Pump
+    ─────────  ───────────────────  ────────────────────────────────────────────────────────
+    Prewrite   unknown              stores it, unless `open_max` others are open
+               known                acknowledges it again if the bytes are the same, else refuses
+               rolled back already  stores it as rolled back: the Rollback overtook it
+    Commit     open                 stores it, if its commit_ts lies above the Prewrite's floor
+               committed            acknowledges it again if the commit_ts is the same, else refuses
+               rolled back          refuses: the two cannot both be true
+               unknown              refuses, retryable: its Prewrite may still be on the way
+    Rollback   open, unknown        stores it
+               rolled back          acknowledges it again
+               committed            refuses
+    fake       –                    stores it, unless time is past it already
+
+Writers repeat themselves when an answer was lost; that must neither be stored twice nor be an
+error. Contradictions are never stored, so the log cannot contain them, and never acknowledged, so
+nobody believes that they were delivered.
+
+The decided transactions of the last while are kept in memory; older ones are looked up in the
+index. Both together make the answers exact, whatever the age.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from penstock.errors import PenstockError
+from penstock.log.chunks import identity, is_special
+from penstock.log.segments import Position
+from penstock.wire.binlog import BinlogType
+from pump.store.index import FAKE, ROLLED_BACK, CommitEntry
+from pump.store.record import IN_ONE, PIECE, Contradiction, NoPrewrite, Record, TooManyOpen
+from pump.store.sorter import Open, Sorter
+
+GENERATION_MAX = 32_768
+"""Decided transactions per generation; two generations are kept."""
+
+OPEN_MAX = 200_000
+"""Open transactions; each costs some 420 bytes of memory."""
+
+_EARLY_MAX = 65_536
+_new = tuple.__new__
+
+_PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
+
+
+class Lookup(Protocol):
+    """The part of the index that answers for old transactions."""
+
+    def commit(self, commit_ts: int) -> CommitEntry | None:
+        """Return the entry at `commit_ts`."""
+
+    def prewrite(self, start_ts: int) -> tuple[int, Position] | None:
+        """Return kind and position of a Prewrite."""
+
+
+class Decided(NamedTuple):
+    """How a transaction ended; commit_ts 0 is a Rollback, -1 a Commit at an unknown time."""
+
+    commit_ts: int
+    prewrite: Position
+
+
+@dataclass(slots=True)
+class _Generation:
+    decided: dict[int, Decided] = field(default_factory=dict)
+    commits: dict[int, int] = field(default_factory=dict)
+    last_group: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """What the earlier records of the group being admitted say."""
+
+    largest_ts: int
+    prewrites: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    decided: dict[int, int] = field(default_factory=dict)
+    commits: dict[int, int] = field(default_factory=dict)
+
+
+class Ledger:
+    """Admits records, then is told where they were stored; one thread at a time."""
+
+    def __init__(
+        self,
+        sorter: Sorter,
+        lookup: Lookup,
+        read: Callable[[Position], bytes | None],
+        last: tuple[int, int],
+        *,
+        early: OrderedDict[int, None] | None = None,
+    ) -> None:
+        self.sorter = sorter
+        self.open_max = OPEN_MAX
+        self.repeated = 0
+        self.refused = 0
+        self._lookup = lookup
+        self._read = read
+        # What is above these two and not in memory is in no index either.
+        self._start_floor_ts, self._commit_floor_ts = last
+        self._young = _Generation()
+        self._old = _Generation()
+        self.early = early or OrderedDict[int, None]()  # Rollbacks that overtook their Prewrites.
+
+    def admit(self, records: Sequence[Record]) -> tuple[list[Record], dict[int, PenstockError]]:
+        """Return the records to be stored and, by index, the reasons why others are refused.
+
+        Those that are in neither are stored already.
+        """
+        group = _Group(self.sorter.largest_ts)
+        stored: list[Record] = []
+        refused: dict[int, PenstockError] = {}
+        for i, (tp, start_ts, commit_ts, payload, _) in enumerate(records):
+            try:
+                if tp == _PREWRITE:
+                    takes = self._takes_prewrite(start_ts, payload, group)
+                elif tp == _COMMIT:
+                    takes = self._takes_commit(start_ts, commit_ts, group)
+                elif tp == PIECE:
+                    takes = True
+                elif start_ts == commit_ts:
+                    takes = self._takes_fake(start_ts, group)
+                else:
+                    takes = self._takes_rollback(start_ts, group)
+            except PenstockError as error:
+                self.refused += 1
+                refused[i] = error
+                continue
+            if takes:
+                stored.append(records[i])
+            else:
+                self.repeated += 1
+        return stored, refused
+
+    def _takes_prewrite(self, start_ts: int, payload: bytes, group: _Group) -> bool:
+        if start_ts <= 0:
+            raise Contradiction(f"a Prewrite with start_ts {start_ts}")
+        if (known := self.sorter.open.get(start_ts)) is not None:
+            stored = self._read(known.position)
+        elif start_ts in group.prewrites:
+            stored = group.prewrites[start_ts][0]
+        elif (decided := self._decided(start_ts)) is not None:
+            stored = self._read(decided.prewrite)  # None when it is purged: long done with.
+        elif (count := len(self.sorter.open)) + len(group.prewrites) >= self.open_max:
+            raise TooManyOpen(count, next(iter(self.sorter.open), start_ts))
+        else:
+            group.prewrites[start_ts] = (payload, group.largest_ts)
+            return True
+        if stored is not None and _differ(stored, payload):
+            raise Contradiction(f"two different transactions have the start_ts {start_ts}")
+        return False
+
+    def _takes_commit(self, start_ts: int, commit_ts: int, group: _Group) -> bool:
+        if not 0 < start_ts < commit_ts:
+            raise Contradiction(f"a Commit at {commit_ts} of a transaction begun at {start_ts}")
+        floor_ts = self._open_floor_ts(start_ts, group)
+        if floor_ts is None:
+            return self._repeats_commit(start_ts, commit_ts, group)
+        if commit_ts <= floor_ts:
+            raise Contradiction(
+                f"transaction {start_ts} commits at {commit_ts}, but its Prewrite came after a"
+                f" commit at {floor_ts}: the commit_ts was asked for before the Prewrite was stored"
+            )
+        if (other := self._start_ts_at(commit_ts, group)) is not None:
+            raise Contradiction(
+                f"transaction {start_ts} commits at {commit_ts}, where {other} has committed"
+            )
+        group.decided[start_ts] = commit_ts
+        group.commits[commit_ts] = start_ts
+        if commit_ts > group.largest_ts:
+            group.largest_ts = commit_ts
+        return True
+
+    def _open_floor_ts(self, start_ts: int, group: _Group) -> int | None:
+        """Return the floor of an open transaction, None if it is decided or unknown."""
+        if start_ts in group.decided:
+            return None
+        known = self.sorter.open.get(start_ts)
+        if known is not None:
+            return known.floor_ts
+        own = group.prewrites.get(start_ts)
+        return None if own is None or start_ts in self.early else own[1]
+
+    def _repeats_commit(self, start_ts: int, commit_ts: int, group: _Group) -> bool:
+        before_ts = self._outcome_ts(start_ts, group)
+        if before_ts is None:
+            raise NoPrewrite(
+                f"the Prewrite of transaction {start_ts}, commit_ts {commit_ts}, is not here"
+            )
+        if before_ts == -1:
+            entry = self._lookup.commit(commit_ts)
+            prewrite = self._lookup.prewrite(start_ts)
+            if entry is not None and prewrite is not None and entry.prewrite == prewrite[1]:
+                return False
+        if before_ts != commit_ts:
+            ended = f"committed at {before_ts}" if before_ts > 0 else "ended otherwise"
+            ended = "was rolled back" if before_ts == 0 else ended
+            raise Contradiction(f"transaction {start_ts} commits at {commit_ts}, but it {ended}")
+        return False
+
+    def _takes_rollback(self, start_ts: int, group: _Group) -> bool:
+        if start_ts <= 0:
+            raise Contradiction(f"a Rollback with start_ts {start_ts}")
+        if self._open_floor_ts(start_ts, group) is None:
+            before_ts = self._outcome_ts(start_ts, group)
+            if before_ts == 0:
+                return False
+            if before_ts is not None:
+                raise Contradiction(f"transaction {start_ts} is rolled back, but it committed")
+        group.decided[start_ts] = 0
+        return True
+
+    def _takes_fake(self, ts: int, group: _Group) -> bool:
+        if ts <= self.sorter.max_commit_ts or self._start_ts_at(ts, group) is not None:
+            return False
+        group.largest_ts = max(group.largest_ts, ts)
+        return True
+
+    def _outcome_ts(self, start_ts: int, group: _Group) -> int | None:
+        """Return how a transaction ended (see `Decided`), None if nothing is known of it."""
+        if start_ts in group.decided:
+            return group.decided[start_ts]
+        if start_ts in self.early:
+            return 0
+        decided = self._decided(start_ts)
+        return None if decided is None else decided.commit_ts
+
+    def _decided(self, start_ts: int) -> Decided | None:
+        decided = self._young.decided.get(start_ts) or self._old.decided.get(start_ts)
+        if decided is None and start_ts <= self._start_floor_ts:
+            found = self._lookup.prewrite(start_ts)
+            if found is not None:
+                decided = Decided(0 if found[0] == ROLLED_BACK else -1, found[1])
+        return decided
+
+    def _start_ts_at(self, commit_ts: int, group: _Group) -> int | str | None:
+        """Return who has taken `commit_ts`; a fake binlog gives way."""
+        young, old = self._young.commits, self._old.commits
+        if commit_ts in young or commit_ts in group.commits or commit_ts in old:
+            return group.commits.get(commit_ts) or young.get(commit_ts) or old[commit_ts]
+        if commit_ts <= self._commit_floor_ts:
+            entry = self._lookup.commit(commit_ts)
+            if entry is not None and entry.kind != FAKE:
+                return "another one"
+        return None
+
+    def prewritten(
+        self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
+    ) -> bool:
+        """Note a stored Prewrite; False if its Rollback came before it."""
+        if start_ts in self.early:
+            del self.early[start_ts]
+            self._young.decided[start_ts] = Decided(0, position)
+            return False
+        self.sorter.push_prewrite(start_ts, position, now_ms, first_segment)
+        return True
+
+    def committed(self, start_ts: int, commit_ts: int) -> Open | None:
+        """Note a stored Commit and return its Prewrite, None if that is not open."""
+        prewrite = self.sorter.push_commit(start_ts, commit_ts)
+        if prewrite is None:
+            return None
+        young = self._young  # Below, what `Decided(…)` does at half the cost.
+        young.decided[start_ts] = _new(Decided, (commit_ts, prewrite.position))
+        young.commits[commit_ts] = start_ts
+        return prewrite
+
+    def rolled_back(self, start_ts: int) -> Position | None:
+        """Note a stored Rollback and return where its Prewrite is, None if that is not open."""
+        prewrite = self.sorter.push_rollback(start_ts)
+        if prewrite is None:
+            self.early[start_ts] = None
+            if len(self.early) > _EARLY_MAX:
+                self.early.popitem(last=False)
+            return None
+        self._young.decided[start_ts] = Decided(0, prewrite.position)
+        return prewrite.position
+
+    def end_group(self, number: int, indexed: int) -> None:
+        """Note that group `number` is stored, and groups up to `indexed` are in the index."""
+        self._young.last_group = number
+        if len(self._young.decided) < GENERATION_MAX or self._old.last_group > indexed:
+            return
+        # What leaves memory must be in the index, where it is found from now on.
+        self._start_floor_ts = max(self._start_floor_ts, *self._old.decided, 0)
+        self._commit_floor_ts = max(self._commit_floor_ts, *self._old.commits, 0)
+        self._old, self._young = self._young, _Generation()
+
+
+def _differ(stored: bytes, payload: bytes) -> bool:
+    """Tell whether two Prewrites differ; one in pieces is known by its length and checksum."""
+    if is_special(stored) or is_special(payload):
+        return identity(stored) != identity(payload)
+    return stored != payload
