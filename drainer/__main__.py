@@ -57,9 +57,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
         return ddl_command.main(arguments[1:])
     command.outlive_hangup()
-    from drainer.config import DrainerConfig
     from drainer.node import run
-    from drainer.original import load_settings
+    from drainer.settings.compat import load_settings
+    from drainer.settings.config import DrainerConfig
     from penstock.node import service
     from penstock.settings.published import differing
 

@@ -24,15 +24,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from drainer import consequences
-from drainer.config import DrainerConfig
+from drainer.ddl.override_store import overrides
+from drainer.differences import consequences
+from drainer.differences.left_out import OVERRIDE, lines
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.home import Home
-from drainer.left_out import OVERRIDE, lines
-from drainer.original import load_settings
-from drainer.override_store import overrides
-from drainer.overrides import REPLACE, SKIP, TRACK, Override
-from drainer.schema import SchemaTracker, Tracked
-from drainer.sinks import Checkpoint, OverrideChange, Sink, open_sink
+from drainer.schema.tracker import SchemaTracker, Tracked
+from drainer.settings.compat import load_settings
+from drainer.settings.config import DrainerConfig
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
 from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.history import History

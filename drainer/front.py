@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from drainer.config import DrainerConfig
-from drainer.parts import Parts
-from drainer.server import Role, Services, build_server, listen, reached_at
+from drainer.cluster.server import Role, Services, build_server, listen, reached_at
+from drainer.settings.config import DrainerConfig
+from drainer.startup.parts import Parts
 from penstock.node.http_status import HttpStatus
 
 log = logging.getLogger(__name__)

@@ -19,33 +19,34 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
-from drainer.config import DrainerConfig
-from drainer.fetch import Fetching
-from drainer.follower import DdlFollower
+from drainer.cluster.membership import Membership
+from drainer.cluster.presence import Presence
+from drainer.ddl.follower import DdlFollower
+from drainer.ddl.job_lookup import fetch_job
+from drainer.differences.overrides import Override
 from drainer.front import Front
-from drainer.generation import Generation
-from drainer.jobs import fetch_job
-from drainer.large import Large
-from drainer.membership import Membership
-from drainer.merger import Merger
-from drainer.overrides import Override
-from drainer.parts import Parts, StoppedEarly, open_parts, starting_point, with_new_sink
-from drainer.pipeline import Downstream, Pipeline, Source
-from drainer.planner import DdlStep, Planner
-from drainer.presence import Presence
-from drainer.puller import Who
-from drainer.pumps import Pumps
-from drainer.relay.recovery import Replay, recover
-from drainer.relay.stage import NoRelay, Relay, relay_stage
-from drainer.schema import SchemaTracker
-from drainer.schema_start import Followed, schema_at
-from drainer.selection import Selection, compiled
-from drainer.sinks import Checkpoint, Overridden, TakenOver
-from drainer.spool import Spool
-from drainer.stages import Feed, Merge
+from drainer.intake.merger import Merger
+from drainer.intake.puller import Who
+from drainer.intake.pump_set import Pumps
+from drainer.intake.spool import Spool
+from drainer.observe.pages import Pages
+from drainer.pipeline.large import Large
+from drainer.pipeline.pipeline import Downstream, Pipeline, Source
+from drainer.pipeline.stages import Feed, Merge
+from drainer.plan.filters import compiled, selection_of
+from drainer.plan.planner import DdlStep, Planner, RowsStep, Step
+from drainer.recovery import Replay, recover
+from drainer.relay_log.stage import NoRelay, Relay
+from drainer.schema.tracker import SchemaTracker
+from drainer.settings.config import DrainerConfig
+from drainer.sinks.checkpoint import Checkpoint, Overridden, TakenOver
+from drainer.spark.fetch_batch import Fetching
+from drainer.spark.generation import Generation
 from drainer.standby import EndedAsStandby, stand_by
-from drainer.status_http import Pages
-from drainer.strategies.choice import strategy_of
+from drainer.startup.parts import Parts, StoppedEarly, open_parts, starting_point, with_new_sink
+from drainer.startup.relay import relay_stage
+from drainer.startup.schema_start import Followed, schema_at
+from drainer.startup.strategy import strategy_of
 from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
 from penstock.cluster.history import History
 from penstock.cluster.registry import NodeState, Registry
@@ -227,7 +228,13 @@ class _Node:
             end=self._end,
         ).add_to(pages)
         figures, lag_s = self._pumps.figures, self._membership.lag_s
-        self._pipeline.progress.on_commit = lambda step, s: figures.committed(step, s, lag_s())
+
+        def count(step: Step, commit_s: float) -> None:
+            is_ddl = isinstance(step, DdlStep)
+            has_changes = not isinstance(step, RowsStep) or step.rows > 0
+            figures.committed(commit_s, lag_s(), is_ddl=is_ddl, has_changes=has_changes)
+
+        self._pipeline.progress.on_commit = count
 
     async def live(self, stop: asyncio.Event, former: str = "") -> bool:
         """Serve until `stop`, until an operator's verb, or until something fails.
@@ -321,7 +328,7 @@ def _wired(
 ) -> Pipeline:
     """Return the way from a stream to the downstream."""
     checkpoint = replace(checkpoint, overrides=overrides, has_all_overrides=True)
-    selection = Selection.of(config, schemas)
+    selection = selection_of(config, schemas)
     planner = Planner(
         selection.lookup,
         rows_max=config.batch_rows_max,

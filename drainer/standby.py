@@ -22,11 +22,11 @@ from typing import Any
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
+from drainer.cluster.presence import Presence
+from drainer.cluster.takeover import ActiveWatch, Answer, Look, Verdict
 from drainer.front import Front
-from drainer.parts import Parts, StoppedEarly, unless_stopped
-from drainer.presence import Presence
-from drainer.sinks import Checkpoint
-from drainer.watch import ActiveWatch, Answer, Look, Verdict
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.startup.parts import Parts, StoppedEarly, unless_stopped
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live

@@ -45,7 +45,7 @@ def test_every_top_level_folder_has_a_readme(folder: str) -> None:
 def test_every_sink_is_in_the_contract_suite() -> None:
     suite = (ROOT / "tests/contract/test_sink.py").read_text(encoding="utf-8")
     for scheme in ("sqlite", "mysql"):
-        assert (ROOT / f"drainer/sinks/{scheme}.py").exists()
+        assert (ROOT / f"drainer/sinks/{scheme}/sink.py").exists()
         assert scheme in suite.lower() or "mariadb" in suite.lower()
 
 

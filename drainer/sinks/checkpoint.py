@@ -8,21 +8,21 @@ It is one row, the cluster's id and JSON, in the shape of the original:
 The first three fields are the original's, the others are ours, and it does not mind them; of a row
 that the original wrote only `commitTS` and `consistent` are read. Where transactions come from
 sources that tell their origin, `origins` is {source: [epoch, file, position]}: the last ones that
-are downstream, so that none is there twice (`drainer.origins`). `pumps` is whom the merge waited
-for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
-received (`drainer.pumps`). What of the stream up to `commitTS` is not downstream is counted in
-`left-out` (`drainer.left_out`), and `overrides` are the operator's overrides of DDL, by commit_ts
-(`drainer.overrides`); `all-overrides` says that those of DDL to come are among them, which an older
-version kept elsewhere. `consistent` is false while a Drainer runs and true after a clean stop.
-`ts-map` is for downstreams with timestamps of their own. `ddl-intent` is the commit_ts of a DDL
-that was about to run, 0 when none was. `applying`, when it is above `commitTS`, is up to where
-changes may be there already: a batch of several transactions is, or was, under way. It stays until
-`commitTS` has passed it. `writer` names the run of the Drainer that wrote the row. It is what makes
-two Drainers on one downstream visible: every transaction first locks the row and compares its text
-with what this run last knew. Equal: go on. Equal to what this run is just writing: an earlier
-attempt, whose answer got lost, did commit. The same writer with anything else: an operator has
-changed the overrides, and the row is to be read again. Any other writer: another Drainer works
-here, and this one must stop.
+are downstream, so that none is there twice (`drainer.plan.origins`). `pumps` is whom the merge
+waited for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
+received (`drainer.intake.pump_set`). What of the stream up to `commitTS` is not downstream is
+counted in `left-out` (`drainer.differences.left_out`), and `overrides` are the operator's overrides
+of DDL, by commit_ts (`drainer.differences.overrides`); `all-overrides` says that those of DDL to
+come are among them, which an older version kept elsewhere. `consistent` is false while a Drainer
+runs and true after a clean stop. `ts-map` is for downstreams with timestamps of their own.
+`ddl-intent` is the commit_ts of a DDL that was about to run, 0 when none was. `applying`, when it
+is above `commitTS`, is up to where changes may be there already: a batch of several transactions
+is, or was, under way. It stays until `commitTS` has passed it. `writer` names the run of the
+Drainer that wrote the row. It is what makes two Drainers on one downstream visible: every
+transaction first locks the row and compares its text with what this run last knew. Equal: go on.
+Equal to what this run is just writing: an earlier attempt, whose answer got lost, did commit. The
+same writer with anything else: an operator has changed the overrides, and the row is to be read
+again. Any other writer: another Drainer works here, and this one must stop.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from drainer.left_out import Totals, from_lists, to_lists
-from drainer.overrides import Override, in_force
+from drainer.differences.left_out import Totals, from_lists, to_lists
+from drainer.differences.overrides import Override, in_force
 from penstock.errors import Malformed, NeedsOperator
 from penstock.wire.binlog import Place
 

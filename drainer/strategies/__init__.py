@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from drainer.apply.work import Batch
-from drainer.fetch import FetchBatch
-from drainer.sinks import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.spark.fetch_batch import FetchBatch
+from drainer.task.work_unit import Batch
 
 __all__ = ["Prepared", "Strategy"]
 

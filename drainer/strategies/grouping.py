@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from drainer.apply.causality import NO_KEY, WILD, tag_of
-from drainer.apply.row_statements import Keys, RowStatements
-from drainer.apply.work import Link
 from drainer.sinks.split import ForeignKey, RowStatement, Split, Transaction
+from drainer.task.sql.causality import NO_KEY, WILD, tag_of
+from drainer.task.sql.row_statements import Keys, RowStatements
+from drainer.task.work_unit import Link
 from penstock.schema.model import IndexColumn, TableInfo
 
 _ONCE = WILD

@@ -10,8 +10,8 @@ all upserts, in whatever partition; then no upsert meets another row, as in one 
 
 The downstream is between two states while a batch is under way, and after a crash until its end is
 passed: the checkpoint says so. How a start goes on is in `drainer.strategies.snapshot`; what the
-fences say of partitions that are in already, in `drainer.sinks.mysql_partitions`. For them to be
-believed the batch must be cut where it was, which the planner does.
+fences say of partitions that are in already, in `drainer.sinks.mysql.batch_partitions`. For them to
+be believed the batch must be cut where it was, which the planner does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from drainer.apply.work import Batch, Statements
-from drainer.fetch import FetchBatch
-from drainer.generation import Generation
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.partitions import PartitionedSink, Partitions, cut_by_bytes
+from drainer.sinks.thread import SinkThread
+from drainer.spark.fetch_batch import FetchBatch
+from drainer.spark.generation import Generation
 from drainer.strategies import Prepared
 from drainer.strategies.snapshot import Mending
+from drainer.task.work_unit import Batch, Statements
 
 PARTITION_BYTES_MIN = 128 << 10
 """Less SQL than this costs less time than a commit and a fence of its own."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drainer.apply.work import Batch
-from drainer.fetch import FetchBatch
-from drainer.generation import Generation
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, Sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import Sink
+from drainer.sinks.thread import SinkThread
+from drainer.spark.fetch_batch import FetchBatch
+from drainer.spark.generation import Generation
 from drainer.strategies import Prepared
+from drainer.task.work_unit import Batch
 
 
 class Mending:

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from drainer.apply.row_statements import RowStatements
-from drainer.apply.work import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
-from drainer.coordinator import Coordinator
-from drainer.fetch import FetchBatch
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, Sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import Sink
 from drainer.sinks.split import ForeignKey, InDoubt, Missed, Split
+from drainer.sinks.thread import SinkThread
+from drainer.spark.coordinator import Coordinator
+from drainer.spark.fetch_batch import FetchBatch
 from drainer.strategies import Prepared
 from drainer.strategies.grouping import (
     Ints,
@@ -35,6 +34,8 @@ from drainer.strategies.grouping import (
     spread,
     whole,
 )
+from drainer.task.sql.row_statements import RowStatements
+from drainer.task.work_unit import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
 
 log = logging.getLogger(__name__)
 

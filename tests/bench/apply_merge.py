@@ -20,13 +20,14 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.literals import MYSQL
-from drainer.apply.rowwise import generate_rows
-from drainer.apply.sql import table_sql
-from drainer.apply.work import Op, Statements, WorkUnit, in_order
-from drainer.sinks import Checkpoint, open_sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql.generate import generate
+from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.rowwise import generate_rows
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import Op, Statements, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.wire.binlog import MutationType
 from tests.bench.figure import Figure

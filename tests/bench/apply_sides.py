@@ -21,16 +21,17 @@ from typing import TypeVar
 
 import psutil
 
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.keys import can_meet_others
-from drainer.apply.literals import MYSQL
-from drainer.apply.sql import table_sql
-from drainer.apply.work import Batch, Statements, WorkUnit, in_order
-from drainer.config import ApplyConfig
-from drainer.sinks import Checkpoint, open_sink
+from drainer.settings.config import ApplyConfig
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
 from drainer.sinks.partitions import PartitionedSink, Partitions
 from drainer.strategies.parallel import PARTITION_BYTES_MIN, arranged
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql.generate import generate
+from drainer.task.sql.keys import can_meet_others
+from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import Batch, Statements, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType

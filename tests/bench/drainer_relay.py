@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from drainer.config import DrainerConfig
-from drainer.relay.log import RelayLog
+from drainer.relay_log.log import RelayLog
+from drainer.settings.config import DrainerConfig
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from tests.bench.figure import Figure

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from drainer.merger import Merger
+from drainer.intake.merger import Merger
 from tests.bench.figure import Figure
 
 PUMPS = (1, 5, 10, 50)

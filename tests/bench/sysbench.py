@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from drainer.apply.work import Batch, TableRows
-from drainer.config import DrainerConfig
+from drainer.settings.config import DrainerConfig
+from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.sinks import Checkpoint
+from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.checkpoint_file import NAME, CheckpointFile
 from penstock.errors import Malformed, Retryable
 from penstock.log.files import Files, OsFiles

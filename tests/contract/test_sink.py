@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from drainer.apply.sql import quote, table_name
-from drainer.left_out import LeftOut
-from drainer.overrides import Override
-from drainer.sinks import Checkpoint, Overridden, Sink, open_sink
+from drainer.differences.left_out import LeftOut
+from drainer.differences.overrides import Override
+from drainer.sinks.checkpoint import Checkpoint, Overridden
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
+from drainer.task.sql.table_sql import quote, table_name
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import Malformed, NeedsOperator, Retryable
 

@@ -9,7 +9,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from drainer.sinks import Checkpoint, Sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import Sink
 from drainer.sinks.split import ForeignKey, InDoubt, RowStatement, Split, Transaction
 from penstock.errors import NeedsOperator
 from tests.contract.test_sink import SERVERS, Downstream, downstream, shop

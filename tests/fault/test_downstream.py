@@ -18,7 +18,7 @@ import pymysql
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.pipeline import Pipeline
+from drainer.pipeline.pipeline import Pipeline
 from drainer.sinks.refusal import Refused
 from tests.kit.bank import Bank
 from tests.kit.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers

@@ -17,8 +17,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
-from drainer.puller import SILENCE_S_MAX
-from drainer.stall import Condition
+from drainer.intake.lag import Condition
+from drainer.intake.puller import SILENCE_S_MAX
 from penstock.cluster.registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
@@ -84,7 +84,7 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
 def test_row_47_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where_it_was(
     field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_s: float
 ) -> None:
-    monkeypatch.setattr("drainer.puller.SILENCE_S_MAX", silence_s)
+    monkeypatch.setattr("drainer.intake.puller.SILENCE_S_MAX", silence_s)
     with field.merging(tmp_path) as merging, field.writing(0, 1):
         eventually(lambda: len(merging.found) > 200, _LONG_S)
         field.proxies[1].is_black_hole = True

@@ -18,7 +18,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 
 from deploy.local.etcd import EtcdServer
-from drainer.server import Services, build_server, listen
+from drainer.cluster.server import Services, build_server, listen
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import HttpStatus
 from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2

@@ -21,7 +21,7 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from drainer.merger import Merger
+from drainer.intake.merger import Merger
 from penstock import outbox
 from penstock.cluster.etcd import connect
 from penstock.pb.etcd import rpc_pb2

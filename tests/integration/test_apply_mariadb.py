@@ -19,15 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.sql_server import SqlServer
-from drainer.apply import compaction, generate
-from drainer.apply.compaction import plan_units
-from drainer.apply.literals import MYSQL
-from drainer.apply.rowwise import generate_rows
-from drainer.apply.sql import table_sql
-from drainer.apply.work import Op, WorkUnit, in_order
-from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.sinks.mysql import MysqlSink
-from drainer.sinks.mysql_session import ROWS_SQL_MODE
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql.session import ROWS_SQL_MODE
+from drainer.sinks.mysql.sink import MysqlSink
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
+from drainer.task.compaction import compaction
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql import generate
+from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.rowwise import generate_rows
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import Op, WorkUnit, in_order
 from penstock.datum import times
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable

@@ -10,7 +10,9 @@ from contextlib import closing
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 

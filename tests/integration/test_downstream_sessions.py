@@ -17,9 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.programs import program
-from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.sinks.mysql import MysqlSink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql.sink import MysqlSink
+from drainer.sinks.opening import open_sink
 from drainer.sinks.partitions import Partitions
+from drainer.sinks.protocol import Sink
 from drainer.sinks.split import RowStatement, Split
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator

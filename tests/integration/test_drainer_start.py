@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from drainer.class_archive import options_for
-from drainer.config import SparkConfig
+from drainer.settings.config import SparkConfig
+from drainer.spark.class_archive import options_for
 from penstock.errors import NeedsOperator
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.fix_mariadb import MariadbServer

@@ -9,7 +9,9 @@ from contextlib import closing
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.sinks import Checkpoint, Sink, open_sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
 from drainer.sinks.split import RowStatement, Split
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession

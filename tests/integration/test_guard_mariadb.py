@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from drainer.apply.literals import MYSQL
-from drainer.apply.sql import table_sql
-from drainer.sinks import Checkpoint, open_sink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
 from drainer.sinks.refusal import Refused
+from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.table_sql import table_sql
 from tests.integration.test_apply_mariadb import content, create
 from tests.kit.changes import table_of
 from tests.kit.fix_mariadb import MariadbServer

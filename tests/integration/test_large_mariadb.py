@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.literals import MYSQL
-from drainer.sinks.mysql_session import ROWS_SQL_MODE
+from drainer.sinks.mysql.session import ROWS_SQL_MODE
+from drainer.task.sql.literals import MYSQL
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sliced import sliced, sql_of

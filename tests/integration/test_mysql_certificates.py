@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.sinks import open_sink
+from drainer.sinks.opening import open_sink
 from penstock.errors import NeedsOperator
 from penstock.security.sql_tls import CA, SqlTls
 from pumpclient.mysql.protocol.address import ServerAddress

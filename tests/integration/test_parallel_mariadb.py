@@ -15,15 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.etcd import EtcdServer
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.keys import apply_key, can_meet_others
-from drainer.apply.literals import MYSQL
-from drainer.sinks import Checkpoint, mysql_partitions, open_sink
-from drainer.sinks.mysql import MysqlSink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql import batch_partitions
+from drainer.sinks.mysql.sink import MysqlSink
+from drainer.sinks.opening import open_sink
 from drainer.sinks.partitions import Partitions
 from drainer.sinks.split import RowStatement, Split
 from drainer.strategies.parallel import arranged
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql.generate import generate
+from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.sql.literals import MYSQL
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
@@ -70,7 +72,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
                 raise Died
 
     context = monkeypatch.context()
-    context.__enter__().setattr(mysql_partitions, "partition_committed", committed)
+    context.__enter__().setattr(batch_partitions, "partition_committed", committed)
     return lambda: context.__exit__(None, None, None)
 
 

@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deploy.local.etcd import EtcdServer
-from drainer.apply.literals import MYSQL
-from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.sinks.mysql import MysqlSink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql.sink import MysqlSink
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
 from drainer.sinks.split import Split
+from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, merged, plain, serial

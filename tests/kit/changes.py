@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from drainer.apply.work import Batch, TableRows
+from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo

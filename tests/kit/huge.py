@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from drainer.schema import SchemaTracker
+from drainer.schema.tracker import SchemaTracker
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
 from penstock.cluster.registry import Registry

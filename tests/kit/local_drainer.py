@@ -14,19 +14,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from drainer.apply.task import answer
-from drainer.config import ApplyConfig, DrainerConfig
-from drainer.merger import Merged
+from drainer.intake.merger import Merged
+from drainer.intake.payload import Payload
+from drainer.intake.spool import Spool
 from drainer.node import Stream, _wired
-from drainer.payload import Payload
-from drainer.pipeline import Pipeline
-from drainer.planner import DdlStep
-from drainer.relay.log import RelayLog
-from drainer.relay.stage import NoRelay, Relay, RelayStage
-from drainer.schema import SchemaTracker
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, Sink, open_sink
-from drainer.spool import Spool
+from drainer.pipeline.pipeline import Pipeline
+from drainer.plan.planner import DdlStep
+from drainer.relay_log.log import RelayLog
+from drainer.relay_log.stage import NoRelay, Relay, RelayStage
+from drainer.schema.tracker import SchemaTracker
+from drainer.settings.config import ApplyConfig, DrainerConfig
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
+from drainer.sinks.protocol import Sink
+from drainer.sinks.thread import SinkThread
+from drainer.task.answer import answer
 from penstock.schema.model import DdlJob
 from tests.kit.bank import Bank
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from drainer.merger import Merger
-from drainer.puller import Who
-from drainer.pumps import Pumps
-from drainer.spool import Spool
-from drainer.stall import PumpView
+from drainer.intake.lag import PumpView
+from drainer.intake.merger import Merger
+from drainer.intake.puller import Who
+from drainer.intake.pump_set import Pumps
+from drainer.intake.spool import Spool
 from penstock.cluster.last_word import LastWord
 from penstock.cluster.lost_pumps import LostPump
 from penstock.cluster.registry import NodeKind, NodeStatus, Registry

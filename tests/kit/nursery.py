@@ -105,14 +105,16 @@ def _serve() -> None:
         return hit
 
     failpoints.point = point
-    import drainer.sinks.mysql
-    import drainer.sinks.sqlite
+    import drainer.sinks.mysql.sink
+    import drainer.sinks.sqlite.sink
     import drainer.strategies.parallel as parallel
     import tests.kit.local_drainer
     from tests.kit.bank import Bank
 
     assert tests.kit.local_drainer.CLUSTER
-    assert drainer.sinks.mysql.MysqlSink.dialect != drainer.sinks.sqlite.SqliteSink.dialect
+    assert (
+        drainer.sinks.mysql.sink.MysqlSink.dialect != drainer.sinks.sqlite.sink.SqliteSink.dialect
+    )
     parallel.PARTITION_BYTES_MIN = 200  # The bank's batches are small.
     _say(sorted(name for name in failpoints.known if name.startswith("drainer.")))
     banks: dict[str, Bank] = {}

@@ -22,12 +22,12 @@ from typing import Any
 import grpc
 import pytest
 
-from drainer import membership as drainer_membership
-from drainer import pumps as drainer_pumps
-from drainer.membership import Membership as DrainerMembership
-from drainer.merger import Merger
-from drainer.pumps import Pumps
-from drainer.sinks import Checkpoint
+from drainer.cluster import membership as drainer_membership
+from drainer.cluster.membership import Membership as DrainerMembership
+from drainer.intake import pump_set as drainer_pumps
+from drainer.intake.merger import Merger
+from drainer.intake.pump_set import Pumps
+from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
@@ -625,7 +625,7 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
 
 
 class _Puller:
-    """Pulls a twin as `drainer.puller.Puller` pulls a Pump."""
+    """Pulls a twin as `drainer.intake.puller.Puller` pulls a Pump."""
 
     cluster: Cluster
 

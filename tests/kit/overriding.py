@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from drainer.overrides import REPLACE, SKIP, TRACK, Override
-from drainer.schema import SchemaTracker
-from drainer.sinks import Checkpoint, Overridden, open_sink
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.schema.tracker import SchemaTracker
+from drainer.sinks.checkpoint import Checkpoint, Overridden
+from drainer.sinks.opening import open_sink
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deploy.local.sql_server import SqlServer
-from drainer.sinks.sqlite_ddl import create_indexes, create_table
+from drainer.sinks.sqlite.ddl import create_indexes, create_table
 from penstock.ddl import SchemaChange
 from penstock.schema.model import MysqlType, TableInfo
 from tests.kit.local_drainer import CLUSTER

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.literals import SQLITE
-from drainer.apply.work import Batch, WorkUnit, in_order
-from drainer.batches import Collector, read_changes
-from drainer.slicing import Limits, slices
+from drainer.intake.slicing import Limits, slices
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.gathering import Collector, read_changes
+from drainer.task.sql.generate import generate
+from drainer.task.sql.literals import SQLITE
+from drainer.task.work_unit import Batch, WorkUnit, in_order
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_prewrite_value

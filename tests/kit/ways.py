@@ -10,17 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from drainer.apply import compaction, generate, partition, sql
-from drainer.apply.compaction import plan_units
-from drainer.apply.keys import apply_key, can_meet_others
-from drainer.apply.literals import MYSQL
-from drainer.apply.row_statements import RowStatements
-from drainer.apply.task import answer
-from drainer.apply.work import ROWS_SCHEMA, Batch, Op, Statements, TableRows, WorkUnit, in_order
-from drainer.sinks import Checkpoint, open_sink
-from drainer.sinks.mysql import MysqlSink
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql.sink import MysqlSink
+from drainer.sinks.opening import open_sink
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread
 from drainer.strategies.parallel import arranged
+from drainer.task.answer import answer
+from drainer.task.compaction import compaction, partition
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql import generate, table_sql
+from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.row_statements import RowStatements
+from drainer.task.work_unit import ROWS_SCHEMA, Batch, Op, Statements, TableRows, WorkUnit, in_order
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.kit.fix_mariadb import MariadbServer
@@ -41,13 +43,18 @@ class Told(NamedTuple):
 @contextmanager
 def _small_pieces() -> Iterator[None]:
     """Let a few rows be columns, and enough for several units with several statements each."""
-    before = sql.ROWS_MAX, partition.SHARE_ROWS_MIN, compaction.ROWWISE_MAX, generate.ROWWISE_MAX
-    sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
+    before = (
+        table_sql.ROWS_MAX,
+        partition.SHARE_ROWS_MIN,
+        compaction.ROWWISE_MAX,
+        generate.ROWWISE_MAX,
+    )
+    table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
     compaction.ROWWISE_MAX = generate.ROWWISE_MAX = 0
     try:
         yield
     finally:
-        sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before[:2]
+        table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before[:2]
         compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before[2:]
 
 

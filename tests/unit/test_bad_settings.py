@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from drainer.config import DrainerConfig
-from drainer.selection import compiled
+from drainer.plan.filters import compiled
+from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.settings.config import load
 from pump.config import PumpConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drainer.config import DrainerConfig
+from drainer.settings.config import DrainerConfig
 from penstock.settings import config
 from pump.config import PumpConfig
 from pumpclient.mysql.source.config import SourceConfig

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply import alike, partition
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.keys import apply_key
-from drainer.apply.literals import MYSQL, SQLITE
-from drainer.apply.work import Batch, Statements, TableRows, WorkUnit, in_order
+from drainer.task.compaction import alike, partition
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql.generate import generate
+from drainer.task.sql.keys import apply_key
+from drainer.task.sql.literals import MYSQL, SQLITE
+from drainer.task.work_unit import Batch, Statements, TableRows, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo

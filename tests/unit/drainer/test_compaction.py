@@ -13,16 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply import compaction, generate
-from drainer.apply.compaction import compact, compact_many, plan_units
-from drainer.apply.keys import apply_key
-from drainer.apply.literals import SQLITE
-from drainer.apply.rowwise import compact_few, generate_rows
-from drainer.apply.sql import table_sql
-from drainer.apply.work import Op, WorkUnit, in_order
-from drainer.sinks.sqlite import exact_double
-from drainer.sinks.sqlite_convert import stored_value
-from drainer.sinks.sqlite_ddl import create_indexes, create_table
+from drainer.sinks.sqlite.convert import stored_value
+from drainer.sinks.sqlite.ddl import create_indexes, create_table
+from drainer.sinks.sqlite.sink import exact_double
+from drainer.task.compaction import compaction
+from drainer.task.compaction.compaction import compact, compact_many, plan_units
+from drainer.task.sql import generate
+from drainer.task.sql.keys import apply_key
+from drainer.task.sql.literals import SQLITE
+from drainer.task.sql.rowwise import compact_few, generate_rows
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import Op, WorkUnit, in_order
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType

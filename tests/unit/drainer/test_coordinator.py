@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from drainer.apply.task import FAILED, HEADER, HELLO, RESULT, WORK, serve
-from drainer.apply.version import Bundle, code_version
-from drainer.coordinator import UNITS_PER_TASK_MAX, Coordinator
+from drainer.spark.coordinator import UNITS_PER_TASK_MAX, Coordinator
+from drainer.task.resident import FAILED, HEADER, HELLO, RESULT, WORK, serve
+from drainer.task.version import Bundle, code_version
 from penstock.errors import NeedsOperator
 
 
@@ -284,7 +284,7 @@ def test_the_zip_that_executors_get_has_the_version_of_the_code_it_was_made_of(
     bundled.write_bytes(bundle.data)
 
     def version_in(zipped: Path) -> str:
-        code = "from drainer.apply import version as v; print(v.__file__, v.code_version())"
+        code = "from drainer.task import version as v; print(v.__file__, v.code_version())"
         environment = {**os.environ, "PYTHONPATH": str(zipped), "PYTHONSAFEPATH": "1"}
         told = subprocess.run(
             [sys.executable, "-c", code], env=environment, check=True, capture_output=True
@@ -295,5 +295,5 @@ def test_the_zip_that_executors_get_has_the_version_of_the_code_it_was_made_of(
 
     assert version_in(bundled) == bundle.version
     with zipfile.ZipFile(bundled, "a") as changed:
-        changed.writestr("drainer/apply/zzz.py", "# One more file.\n")
+        changed.writestr("drainer/task/zzz.py", "# One more file.\n")
     assert version_in(bundled) != bundle.version

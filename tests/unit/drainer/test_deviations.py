@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from drainer import consequences
-from drainer.apply.keys import apply_key
-from drainer.deviations import NONE, Deviation
-from drainer.overrides import REPLACE, SKIP, TRACK, Override
-from drainer.schema import SchemaTracker, Tracked
+from drainer.differences import consequences
+from drainer.differences.deviations import NONE, Deviation
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.schema.tracker import SchemaTracker, Tracked
+from drainer.task.sql.keys import apply_key
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession

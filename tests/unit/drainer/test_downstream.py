@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from drainer.config import DrainerConfig
-from drainer.downstream import ToCheckpoint, ToConfig, ToSecurity, downstream_url
-from drainer.sinks.mysql_session import ddl_sql_mode, rows_sql_mode
-from drainer.sinks.mysql_url import parse_url
-from drainer.syncer import SyncerConfig
+from drainer.settings.config import DrainerConfig
+from drainer.settings.downstream import downstream_url
+from drainer.settings.syncer import SyncerConfig, ToCheckpoint, ToConfig, ToSecurity
+from drainer.sinks.mysql.session import ddl_sql_mode, rows_sql_mode
+from drainer.sinks.mysql.url import parse_url
 from penstock.errors import NeedsOperator
 from penstock.security.sql_tls import SqlTls
 

@@ -16,9 +16,17 @@ from typing import Any
 import grpc
 import pytest
 
-from drainer.apply.assemble import assembled
-from drainer.apply.compaction import plan_units
-from drainer.apply.fetch_unit import (
+from drainer.intake.merger import Merged, Merger
+from drainer.intake.payload import Remote
+from drainer.plan.planner import Planner, RowsStep
+from drainer.schema.tracker import SchemaTracker
+from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
+from drainer.spark.coordinator import Coordinator
+from drainer.spark.fetch_batch import Fetching, _packed, fetch_settings
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.fetch.assemble import assembled
+from drainer.task.fetch.fetching import Fetcher
+from drainer.task.fetch.unit import (
     Away,
     Facts,
     FetchSettings,
@@ -28,18 +36,10 @@ from drainer.apply.fetch_unit import (
     encode_away,
     encode_made,
 )
-from drainer.apply.fetching import Fetcher
-from drainer.apply.generate import generate
-from drainer.apply.task import serve
-from drainer.apply.work import Batch, in_order
-from drainer.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
-from drainer.coordinator import Coordinator
-from drainer.fetch import Fetching, _packed, fetch_settings
-from drainer.merger import Merged, Merger
-from drainer.payload import Remote
-from drainer.planner import Planner, RowsStep
-from drainer.schema import SchemaTracker
-from drainer.selection import Selection
+from drainer.task.resident import serve
+from drainer.task.selection import Selection
+from drainer.task.sql.generate import generate
+from drainer.task.work_unit import Batch, in_order
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.pb import penstock_pb2
@@ -226,7 +226,7 @@ def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
         healing.start()
         assert sql(task.answer(asked)) == through_the_driver(STAMPS)
         healing.join()
-        monkeypatch.setattr("drainer.apply.fetching.TRY_S", 0.1)
+        monkeypatch.setattr("drainer.task.fetch.fetching.TRY_S", 0.1)
         stubs[0].code, stubs[0].cut_after = grpc.StatusCode.UNAVAILABLE, 0
         with pytest.raises(Away, match=addresses[0]):
             decode_made(task.answer(asked))

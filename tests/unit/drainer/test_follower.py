@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from drainer.follower import DdlFollower, FollowedDdl
-from drainer.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
-from drainer.override_store import OVERRIDES, overrides
-from drainer.overrides import REPLACE, SKIP, TRACK, Override, in_force
-from drainer.planner import DdlStep
-from drainer.schema import SchemaTracker, Unknown
-from drainer.sinks import Checkpoint
+from drainer.ddl.follower import DdlFollower, FollowedDdl
+from drainer.ddl.override_store import OVERRIDES, overrides
+from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
+from drainer.plan.planner import DdlStep
+from drainer.schema.tracker import SchemaTracker, Unknown
+from drainer.sinks.checkpoint import Checkpoint
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import DdlJob

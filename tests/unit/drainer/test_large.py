@@ -15,19 +15,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.keys import apply_key, can_meet_others
-from drainer.apply.literals import MYSQL, SQLITE
-from drainer.apply.sql import table_sql
-from drainer.apply.work import Batch
-from drainer.large import Large
-from drainer.payload import Spooled
-from drainer.planner import LargeStep
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, open_sink
-from drainer.sinks.sqlite import exact_double
-from drainer.sinks.sqlite_convert import stored_value
-from drainer.sinks.sqlite_ddl import create_indexes, create_table
-from drainer.slicing import Limits, outline
+from drainer.intake.payload import Spooled
+from drainer.intake.slicing import Limits, outline
+from drainer.pipeline.large import Large
+from drainer.plan.planner import LargeStep
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
+from drainer.sinks.sqlite.convert import stored_value
+from drainer.sinks.sqlite.ddl import create_indexes, create_table
+from drainer.sinks.sqlite.sink import exact_double
+from drainer.sinks.thread import SinkThread
+from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.sql.literals import MYSQL, SQLITE
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType

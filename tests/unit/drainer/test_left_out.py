@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.left_out import (
+from drainer.differences.left_out import (
     DDLS,
     KINDS,
     LOOP_BACK,
@@ -24,9 +24,9 @@ from drainer.left_out import (
     from_lists,
     to_lists,
 )
-from drainer.metrics import left_out_metrics
-from drainer.overrides import REPLACE, SKIP, Override
-from drainer.sinks import Checkpoint
+from drainer.differences.overrides import REPLACE, SKIP, Override
+from drainer.observe.metrics import left_out_metrics
+from drainer.sinks.checkpoint import Checkpoint
 from penstock.errors import Malformed
 
 ITEM = LeftOut(ROWS, OVERRIDE, "shop.item")

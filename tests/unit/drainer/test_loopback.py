@@ -8,21 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from drainer.apply.work import Batch
-from drainer.batches import read_changes
-from drainer.config import DrainerConfig
-from drainer.large import Large
-from drainer.left_out import Counts, LeftOut
-from drainer.loopback import OWN_SCHEMAS, MarkTable
-from drainer.merger import Merged
-from drainer.payload import Spooled
-from drainer.planner import LargeStep, Planner, RowsStep
-from drainer.schema import SchemaTracker
-from drainer.selection import Selection, protected_schemas
-from drainer.sink_thread import SinkThread
-from drainer.sinks import Checkpoint, open_sink
-from drainer.slicing import Limits, outline
-from drainer.syncer import SyncerConfig
+from drainer.differences.left_out import Counts, LeftOut
+from drainer.intake.merger import Merged
+from drainer.intake.payload import Spooled
+from drainer.intake.slicing import Limits, outline
+from drainer.pipeline.large import Large
+from drainer.plan.filters import protected_schemas
+from drainer.plan.planner import LargeStep, Planner, RowsStep
+from drainer.schema.tracker import SchemaTracker
+from drainer.settings.config import DrainerConfig
+from drainer.settings.syncer import SyncerConfig
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
+from drainer.sinks.thread import SinkThread
+from drainer.task.gathering import read_changes
+from drainer.task.loopback import OWN_SCHEMAS, MarkTable
+from drainer.task.selection import Selection
+from drainer.task.work_unit import Batch
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.errors import Malformed

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from drainer.membership import Membership
+from drainer.cluster.membership import Membership
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
 from tests.kit.registry import MemoryRegistry

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.merger import RUN_BYTES, Merger
+from drainer.intake.merger import RUN_BYTES, Merger
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drainer.config import DrainerConfig
-from drainer.original import FLAGS, KEYS, load_settings, translation
+from drainer.settings.compat import FLAGS, KEYS, load_settings, translation
+from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.settings.compat import Met
 from penstock.settings.published import differing, without_password

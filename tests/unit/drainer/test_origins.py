@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.merger import Merged
-from drainer.payload import Spooled
-from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.intake.merger import Merged
+from drainer.intake.payload import Spooled
+from drainer.intake.slicing import outline
+from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.checkpoint_file import CheckpointFile
-from drainer.slicing import outline
 from penstock.errors import Malformed
 from penstock.log.chunks import before_rows
 from penstock.schema.model import TableInfo

@@ -12,18 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply import compaction, partition, sql
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.keys import apply_key, can_meet_others
-from drainer.apply.literals import SQLITE
-from drainer.apply.work import Statements
-from drainer.config import ApplyConfig
-from drainer.parts import Parts
-from drainer.sinks import Checkpoint
+from drainer.settings.config import ApplyConfig
+from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.partitions import Partition, Partitions, cut_by_bytes
-from drainer.strategies.choice import strategy_of
+from drainer.startup.parts import Parts
+from drainer.startup.strategy import strategy_of
 from drainer.strategies.parallel import arranged
+from drainer.task.compaction import compaction, partition
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql import table_sql
+from drainer.task.sql.generate import generate
+from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.sql.literals import SQLITE
+from drainer.task.work_unit import Statements
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
@@ -43,12 +44,12 @@ from tests.unit.drainer.test_statements import (
 @contextmanager
 def small_pieces() -> Iterator[None]:
     """Let a few rows be enough for several units, and for statements in each."""
-    before = sql.ROWS_MAX, partition.SHARE_ROWS_MIN
-    sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
+    before = table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN
+    table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
     try:
         yield
     finally:
-        sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before
+        table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before
 
 
 def partitions(

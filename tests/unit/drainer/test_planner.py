@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batches import Lookup, Loss, Screened, Target
-from drainer.left_out import Counts, LeftOut
-from drainer.merger import Merged
-from drainer.planner import DdlStep, Planner, RowsStep, Step
+from drainer.differences.left_out import Counts, LeftOut
+from drainer.intake.merger import Merged
+from drainer.plan.planner import DdlStep, Planner, RowsStep, Step
+from drainer.task.gathering import Lookup, Loss, Screened, Target
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2
 from penstock.schema.model import TableInfo

@@ -11,12 +11,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from drainer import puller as puller_module
-from drainer.merger import Merger
-from drainer.payload import Payload
-from drainer.puller import Puller, Who
-from drainer.pumps import Pumps
-from drainer.spool import Spool
+from drainer.intake import puller as puller_module
+from drainer.intake.merger import Merger
+from drainer.intake.payload import Payload
+from drainer.intake.puller import Puller, Who
+from drainer.intake.pump_set import Pumps
+from drainer.intake.spool import Spool
 from penstock.cluster.last_word import LastWord
 from penstock.cluster.lost_pumps import LostPump
 from penstock.cluster.registry import NodeState, NodeStatus
@@ -291,7 +291,7 @@ def test_a_pump_is_in_the_merge_when_the_pass_that_found_it_returns() -> None:
 def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("drainer.pumps._HELD_WARN_S", 0.05)
+    monkeypatch.setattr("drainer.intake.pump_set._HELD_WARN_S", 0.05)
 
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
@@ -599,7 +599,7 @@ def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock_s = 100.0
-    monkeypatch.setattr("drainer.pumps._now_s", lambda: clock_s)
+    monkeypatch.setattr("drainer.intake.pump_set._now_s", lambda: clock_s)
 
     async def test() -> None:
         nonlocal clock_s

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.schema import VERSIONS_PER_TABLE_MAX, Gone, SchemaTracker
+from drainer.schema.tracker import VERSIONS_PER_TABLE_MAX, Gone, SchemaTracker
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob
 from tests.unit.penstock.ddl_session import DdlSession

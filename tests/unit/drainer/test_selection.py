@@ -6,12 +6,12 @@ from itertools import count
 
 import pytest
 
-from drainer.batches import Collector, read_changes
-from drainer.left_out import Counts, LeftOut
-from drainer.merger import Merged
-from drainer.planner import Planner, RowsStep
-from drainer.schema import SchemaTracker
-from drainer.selection import Selection
+from drainer.differences.left_out import Counts, LeftOut
+from drainer.intake.merger import Merged
+from drainer.plan.planner import Planner, RowsStep
+from drainer.schema.tracker import SchemaTracker
+from drainer.task.gathering import Collector, read_changes
+from drainer.task.selection import Selection
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator

@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer import wire
-from drainer.slicing import Limits, outline, slices, survey
-from drainer.wire import LEN, VARINT, Source, fields, raw_fields, tag
+from drainer.intake import message_walk
+from drainer.intake.message_walk import LEN, VARINT, Source, fields, raw_fields, tag
+from drainer.intake.slicing import Limits, outline, slices, survey
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2 as pb
 from penstock.wire.binlog import Binlog, BinlogType
@@ -82,13 +82,13 @@ def serialized(table_id: int, changes: list[tuple[int, bytes]], form: int) -> by
 def test_slices_hold_the_same_changes_in_the_same_order(
     mutations: Any, version: int, bytes_max: int
 ) -> None:
-    chunk_bytes, wire.CHUNK_BYTES = wire.CHUNK_BYTES, 64
+    chunk_bytes, message_walk.CHUNK_BYTES = message_walk.CHUNK_BYTES, 64
     try:
         told = encode_uvarint(tag(1, VARINT)) + encode_uvarint(version)
         data = b"".join(a_field(2, serialized(*mutation)) for mutation in mutations) + told
         parts = sliced(data, bytes_max)
     finally:
-        wire.CHUNK_BYTES = chunk_bytes
+        message_walk.CHUNK_BYTES = chunk_bytes
     assert changes_of(*parts) == changes_of(data)
     assert {pb.PrewriteValue.FromString(part).schema_version for part in parts} <= {version}
     for part in parts:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.overrides import SKIP, Override
-from drainer.schema import SchemaTracker
-from drainer.schema_start import Followed, schema_from
-from drainer.sinks import Checkpoint
-from drainer.snapshot import Origin, pack, unpack
-from drainer.snapshot_file import FILE_NAME, JOBS_BETWEEN, STEPS_BEHIND, SnapshotFile
+from drainer.ddl.snapshot_file import FILE_NAME, JOBS_BETWEEN, STEPS_BEHIND, SnapshotFile
+from drainer.differences.overrides import SKIP, Override
+from drainer.schema.packed import Origin, pack, unpack
+from drainer.schema.tracker import SchemaTracker
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.startup.schema_start import Followed, schema_from
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import JOBS, SCHEMA_VERSION_KEY, History
 from penstock.errors import Corrupt, NeedsOperator

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from drainer.merger import Merger
-from drainer.payload import Spooled, opened
-from drainer.spool import DDL_BYTES_MAX, Spool, piece_of
+from drainer.intake.merger import Merger
+from drainer.intake.payload import Spooled, opened
+from drainer.intake.spool import DDL_BYTES_MAX, Spool, piece_of
 from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType

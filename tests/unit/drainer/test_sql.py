@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.literals import MYSQL, SQLITE, Column, literal, literal_column, sqlite_float
-from drainer.apply.sql import ROWS_MAX, STATEMENT_BYTES_MAX, TableSql
-from drainer.sinks.sqlite import exact_double
+from drainer.sinks.sqlite.sink import exact_double
+from drainer.task.sql.literals import MYSQL, SQLITE, Column, literal, literal_column, sqlite_float
+from drainer.task.sql.table_sql import ROWS_MAX, STATEMENT_BYTES_MAX, TableSql
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
 from tests.kit.changes import table_of

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.sinks.mysql_ddl import ensure_repeatable
-from drainer.sinks.sqlite import exact_double
-from drainer.sinks.sqlite_ddl import create_indexes, create_table, plan
+from drainer.sinks.mysql.ddl import ensure_repeatable
+from drainer.sinks.sqlite.ddl import create_indexes, create_table, plan
+from drainer.sinks.sqlite.sink import exact_double
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import DdlJob, TableInfo

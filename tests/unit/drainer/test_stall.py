@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.stall import (
+from drainer.intake.lag import (
     Condition,
     Held,
     LowWaterWatch,

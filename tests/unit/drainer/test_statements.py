@@ -14,20 +14,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.causality import NO_KEY, WILD, fold_of, key_sets
-from drainer.apply.compaction import plan_units
-from drainer.apply.generate import generate
-from drainer.apply.literals import SQLITE
-from drainer.apply.row_statements import RowStatements
-from drainer.apply.rowwise import generate_rows
-from drainer.apply.sql import table_sql
-from drainer.apply.task import answer
-from drainer.apply.work import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
 from drainer.sinks.split import ForeignKey, Split, Transaction
-from drainer.sinks.sqlite import exact_double
-from drainer.sinks.sqlite_convert import stored_value
-from drainer.sinks.sqlite_ddl import create_indexes, create_table
+from drainer.sinks.sqlite.convert import stored_value
+from drainer.sinks.sqlite.ddl import create_indexes, create_table
+from drainer.sinks.sqlite.sink import exact_double
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread, whole
+from drainer.task.answer import answer
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql.causality import NO_KEY, WILD, fold_of, key_sets
+from drainer.task.sql.generate import generate
+from drainer.task.sql.literals import SQLITE
+from drainer.task.sql.row_statements import RowStatements
+from drainer.task.sql.rowwise import generate_rows
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drainer.config import DrainerConfig
-from drainer.selection import compiled
+from drainer.plan.filters import compiled
+from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.settings import config

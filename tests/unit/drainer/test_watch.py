@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.watch import ActiveWatch, Answer, Look, Verdict
+from drainer.cluster.takeover import ActiveWatch, Answer, Look, Verdict
 
 IT_IS, REFUSED, NONE = Answer.IT_IS, Answer.REFUSED, Answer.NONE
 WAIT, TAKE_OVER, GO_ON = Verdict.WAIT, Verdict.TAKE_OVER, Verdict.GO_ON

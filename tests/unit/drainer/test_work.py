@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.compaction import plan_units
-from drainer.apply.literals import MYSQL
-from drainer.apply.work import Statements, TableRows, WorkUnit, in_order
+from drainer.task.compaction.compaction import plan_units
+from drainer.task.sql.literals import MYSQL
+from drainer.task.work_unit import Statements, TableRows, WorkUnit, in_order
 from penstock.errors import Malformed
 from tests.kit.changes import CASES, Case, Upstream, batch_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from drainer.sinks.mysql_url import parse_url
+from drainer.sinks.mysql.url import parse_url
 from penstock.errors import NeedsOperator
 from penstock.security.password_file import PasswordFile
 from pumpclient.mysql.source.config import ServerConfig

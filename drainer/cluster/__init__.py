@@ -1,0 +1,1 @@
+"""A Drainer among the others: its status, its methods, who writes the downstream."""

@@ -1,0 +1,245 @@
+"""A Drainer among the others: its status in etcd, and the cluster's time that dates it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import (
+    NodeKind,
+    NodeRegistry,
+    NodeState,
+    NodeStatus,
+    Statuses,
+    is_live,
+)
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.oracle.client import Oracle
+from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.security.tls import Tls, open_aio_channel
+from penstock.ts import LOGICAL_BITS, compose, seconds_between
+
+log = logging.getLogger(__name__)
+
+_TIME_EVERY_S = 5.0
+_TIME_RETRY_S = 0.5
+_NAMESAKE_WITHIN_S = 2.0
+_RETIRE_EVERY_S = 2.0
+
+
+class Membership:
+    """This Drainer's entry in the registry; its `max_commit_ts` is the saved checkpoint."""
+
+    def __init__(
+        self,
+        registry: NodeRegistry,
+        oracle: Oracle,
+        *,
+        node_id: str,
+        host: str,
+        checkpoint_ts: Callable[[], int],
+        tls: Tls | None = None,
+    ) -> None:
+        """Prepare; nothing is published before the first `publish`."""
+        self.node_id = node_id
+        self.host = host
+        self.state = NodeState.ONLINE
+        self._registry = registry
+        self._oracle = oracle
+        self._checkpoint_ts = checkpoint_ts
+        self._tls = tls
+        self._known: tuple[int, float] | None = None
+        self.lost: Mapping[str, LostPump] = {}
+        self.last_words: Mapping[str, LastWord] = {}
+        self.entered: Mapping[str, int] = {}
+        self._is_listed = False
+
+    def now_ts(self) -> int:
+        """Return about the present time of the cluster, without asking anyone."""
+        if self._known is None:
+            return compose(int(time.time() * 1000), 0)
+        ts, at_s = self._known
+        return ts + (int((time.monotonic() - at_s) * 1000) << LOGICAL_BITS)
+
+    async def keep_time(self) -> None:
+        """Ask the oracle now and then, for ever; without it the local clock goes on.
+
+        Raises `NeedsOperator` when the checkpoint is ahead of it: no Pump can have got there.
+        """
+        while True:
+            checkpoint_ts = self._checkpoint_ts()
+            try:
+                ts = await asyncio.to_thread(self._oracle.get_ts)
+            except PenstockError as error:
+                log.debug("no timestamp for the heartbeat: %s", error)
+                await asyncio.sleep(_TIME_RETRY_S)
+            else:
+                if checkpoint_ts > ts:
+                    raise _ahead(checkpoint_ts, ts)
+                self._known = (ts, time.monotonic())
+                await asyncio.sleep(_TIME_EVERY_S)
+
+    async def publish_and_list(self) -> Statuses:
+        """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
+        return await asyncio.to_thread(self._publish_and_list, self._status())
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        """List a Pump that etcd does not know any more. May be Retryable."""
+        await asyncio.to_thread(self._registry.put, NodeKind.PUMP, pump)
+
+    async def publish(self, state: NodeState) -> None:
+        """Take a state and publish it; etcd being away is logged and nothing more."""
+        self.state = state
+        self._is_listed = True
+        try:
+            await asyncio.to_thread(self._registry.put, NodeKind.DRAINER, self._status())
+        except PenstockError as error:
+            log.warning("could not publish the state %s: %s", state, error)
+        else:
+            log.info("drainer %s is %s", self.node_id, state)
+
+    async def leave(self, state: NodeState, *, is_new: bool) -> None:
+        """Publish the last state. One that `is_new`, without a checkpoint downstream, is forgotten.
+
+        Pumps would keep binlogs for it from the beginning on. A start that went wrong before
+        anything was published leaves the entry as it is: it may be another Drainer's.
+        """
+        if not self._is_listed:
+            return
+        if not is_new:
+            await self.publish(state)
+            return
+        try:
+            await asyncio.to_thread(self._registry.forget, NodeKind.DRAINER, self.node_id)
+        except PenstockError as error:
+            log.warning(
+                "drainer %s has begun nothing and stays listed, and Pumps keep binlogs for it"
+                " (start it again; without that: binlogctl update-drainer --node-id %s --state"
+                " offline, which loses nothing as long as its downstream is empty): %s",
+                *(self.node_id, self.node_id, error),
+            )
+        else:
+            log.info("drainer %s has begun nothing and is listed no longer", self.node_id)
+
+    async def refuse_namesake(self) -> None:
+        """Raise `NeedsOperator` when a living Drainer at another address bears our node id."""
+        try:
+            other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
+        except Retryable:
+            return  # The downstream's checkpoint has the last word on who may write.
+        if other is None or other.host == self.host or not is_live(other, self.now_ts()):
+            return
+        async with open_aio_channel(other.host, self._tls) as channel:
+            stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                found = await stub.Status(penstock_pb2.StatusRequest(), timeout=_NAMESAKE_WITHIN_S)
+            except grpc.RpcError:
+                return
+        if found.node_id == self.node_id:
+            raise NeedsOperator(
+                f"a Drainer at {other.host} already has the node id {self.node_id}",
+                hint="give this one another --node-id, and remove .node from its data-dir",
+            )
+
+    async def refuse_gap(self) -> None:
+        """Raise `NeedsOperator` when a Pump left without us, with binlogs after our checkpoint.
+
+        One that is back with its data is pulled from there, and is no gap.
+        """
+        while True:
+            try:
+                gaps = await asyncio.to_thread(self._registry.gaps, self.node_id)
+                listed = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
+                break
+            except Retryable as error:
+                log.error("cannot ask etcd which Pumps left without us, trying again: %s", error)
+                await asyncio.sleep(_TIME_RETRY_S)
+        checkpoint_ts = self._checkpoint_ts()
+        back = {pump.node_id for pump in listed if pump.state is not NodeState.OFFLINE}
+        gaps = [gap for gap in gaps if gap.pump not in back]
+        missed = [gap for gap in gaps if gap.up_to_ts > checkpoint_ts]
+        if missed:
+            told = ", ".join(
+                f"({max(g.after_ts, checkpoint_ts)}, {g.up_to_ts}] of {g.pump}" for g in missed
+            )
+            raise NeedsOperator(
+                f"this Drainer is at checkpoint {checkpoint_ts} and will never get binlogs in"
+                f" {told}: the Pump went offline without waiting for it",
+                hint="start that Pump again with its data-dir; or restore the downstream from a"
+                " newer backup and start it at that commit_ts",
+            )
+
+    async def retire(self, former: str) -> None:
+        """Let Pumps go what `former` needed, whose downstream this Drainer writes now.
+
+        Its entry, if it is not alive, would keep Pumps from purging until it comes back. Nothing is
+        done for an empty name.
+        """
+        is_done = not former
+        while not is_done:
+            is_done = await asyncio.to_thread(self._retired, former)
+            await asyncio.sleep(_RETIRE_EVERY_S)
+
+    def _retired(self, former: str) -> bool:
+        """Tell whether nothing is left to do; this Drainer's own entry must hold Pumps first."""
+        try:
+            own = self._registry.get(NodeKind.DRAINER, self.node_id)
+            other = self._registry.get(NodeKind.DRAINER, former)
+            if other is None or other.state is NodeState.OFFLINE:
+                return True
+            if own is None or own.state is not NodeState.ONLINE:
+                return False
+            if other.max_commit_ts > own.max_commit_ts or is_live(other, self.now_ts()):
+                return False
+            self._registry.put(NodeKind.DRAINER, replace(other, state=NodeState.OFFLINE))
+        except PenstockError as error:
+            log.debug("cannot take %s off the list of Drainers: %s", former, error)
+            return False
+        log.info("drainer %s is offline: this Drainer has taken its place", former)
+        return True
+
+    def clock_is_from(self) -> str:
+        """Return in words whose clock lag is measured by."""
+        if self._known is None:
+            return "this machine: the oracle has not answered yet"
+        return f"the oracle, {time.monotonic() - self._known[1]:.1f} s ago"
+
+    def lag_s(self) -> float:
+        """Return how far the checkpoint is behind the present."""
+        return max(0.0, seconds_between(self._checkpoint_ts(), self.now_ts()))
+
+    def _publish_and_list(self, status: NodeStatus) -> Statuses:
+        self._is_listed = True
+        self._registry.put(NodeKind.DRAINER, status)
+        statuses = self._registry.list(NodeKind.PUMP)
+        # After the list: a Pump withdraws its word before it lists itself as anything but offline.
+        self.lost, self.last_words = self._registry.lost(), self._registry.last_words()
+        self.entered = self._registry.entered()
+        return statuses
+
+    def _status(self) -> NodeStatus:
+        return NodeStatus(
+            node_id=self.node_id,
+            host=self.host,
+            state=self.state,
+            max_commit_ts=self._checkpoint_ts(),
+            update_ts=self.now_ts(),
+        )
+
+
+def _ahead(checkpoint_ts: int, now_ts: int) -> NeedsOperator:
+    return NeedsOperator(
+        f"the checkpoint {checkpoint_ts} is ahead of the cluster, whose newest timestamp is"
+        f" {now_ts}: what commits in ({now_ts}, {checkpoint_ts}] would be left out",
+        hint="the checkpoint is damaged or another cluster's, or etcd was put back: put the "
+        "commitTS right up to which the downstream has everything",
+    )

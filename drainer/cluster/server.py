@@ -1,0 +1,186 @@
+"""The Drainer's methods: `Cistern/Notify` for joining Pumps, the operator's verbs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+import grpc
+
+from drainer.settings.config import DrainerConfig
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.node.http_status import HttpStatus
+from penstock.node.requests import parsed
+from penstock.pb import cistern_pb2, penstock_pb2
+from penstock.security.tls import Security
+
+_MESSAGE_BYTES_MAX = 1 << 20
+_HANDSHAKE_MS = 10_000
+_CALLS_MAX = 1_000
+
+
+class Role(Protocol):
+    """What a Drainer does now, as active one or as standby; each verb takes a node id to check."""
+
+    def status(self) -> penstock_pb2.StatusReply:
+        """Return state, checkpoint and one line per thing worth knowing."""
+
+    async def refresh(self) -> None:
+        """Make one pass over the list of Pumps; return once all of them take part."""
+
+    def pause(self, asked: str) -> None:
+        """Begin to end, keeping its place."""
+
+    def close(self, asked: str) -> None:
+        """Begin to leave: Pumps no longer keep binlogs for it."""
+
+    async def hand_over(self, asked: str) -> Sequence[str]:
+        """Begin to make room for a standby; return those that may take over."""
+
+    def add_pages(self, pages: HttpStatus) -> None:
+        """Add the pages to a server that has none."""
+
+
+class Services:
+    """The methods, answered by whatever role the Drainer has."""
+
+    def __init__(self) -> None:
+        """Prepare; `role` is to be set before the server starts."""
+        self.role: Role | None = None
+
+    @property
+    def _role(self) -> Role:
+        assert self.role is not None, "the server started before there was anyone to answer"
+        return self.role
+
+    def add_to(self, server: Any) -> None:
+        """Register all methods with a `grpc.aio` server."""
+        pb, cistern = penstock_pb2, cistern_pb2
+        dump = grpc.unary_stream_rpc_method_handler(
+            _parsed_stream(self.dump_binlog, cistern.DumpBinlogReq),
+            response_serializer=cistern.DumpBinlogResp.SerializeToString,
+        )
+        services = {
+            "binlog.Cistern": {
+                "Notify": _unary(self.notify, cistern.NotifyReq, cistern.NotifyResp),
+                "DumpBinlog": dump,
+                "DumpDDLJobs": _unary(
+                    self.dump_ddl_jobs, cistern.DumpDDLJobsReq, cistern.DumpDDLJobsResp
+                ),
+            },
+            "penstock.Drainer": {
+                "Status": _unary(self.status, pb.StatusRequest, pb.StatusReply),
+                "Pause": _unary(self.pause, pb.PauseRequest, pb.PauseReply),
+                "Close": _unary(self.close, pb.CloseRequest, pb.CloseReply),
+                "HandOver": _unary(self.hand_over, pb.HandOverRequest, pb.HandOverReply),
+            },
+        }
+        for name, methods in services.items():
+            handler = grpc.method_handlers_generic_handler(name, methods)
+            server.add_generic_rpc_handlers((handler,))
+
+    async def notify(self, request: Any, context: Any) -> cistern_pb2.NotifyResp:
+        """Return once every Pump in the registry takes part in the merge."""
+        try:
+            await self._role.refresh()
+        except PenstockError as error:
+            await _abort(context, error)
+        return cistern_pb2.NotifyResp()
+
+    async def dump_binlog(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[cistern_pb2.DumpBinlogResp]:
+        """Yield nothing, as the original does."""
+        nothing: tuple[cistern_pb2.DumpBinlogResp, ...] = ()
+        for response in nothing:
+            yield response
+
+    async def dump_ddl_jobs(self, request: Any, context: Any) -> cistern_pb2.DumpDDLJobsResp:
+        """Return nothing, as the original does."""
+        return cistern_pb2.DumpDDLJobsResp()
+
+    async def status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:
+        """Return state, checkpoint and one line per thing worth knowing."""
+        return self._role.status()
+
+    async def pause(self, request: Any, context: Any) -> penstock_pb2.PauseReply:
+        """Begin to pause; the process ends once what is under way is committed."""
+        try:
+            self._role.pause(request.node_id)
+        except PenstockError as error:
+            await _abort(context, error)
+        return penstock_pb2.PauseReply()
+
+    async def close(self, request: Any, context: Any) -> penstock_pb2.CloseReply:
+        """Begin to go offline; Pumps no longer keep binlogs for this Drainer."""
+        try:
+            self._role.close(request.node_id)
+        except PenstockError as error:
+            await _abort(context, error)
+        return penstock_pb2.CloseReply()
+
+    async def hand_over(self, request: Any, context: Any) -> penstock_pb2.HandOverReply:
+        """Begin to become a standby; another one takes over once this one has stopped writing."""
+        found: Sequence[str] = ()
+        try:
+            found = await self._role.hand_over(request.node_id)
+        except PenstockError as error:
+            await _abort(context, error)
+        return penstock_pb2.HandOverReply(standbys=found)
+
+
+def build_server(security: Security) -> Any:
+    """Return a `grpc.aio` server, not bound and not started."""
+    return grpc.aio.server(
+        interceptors=security.interceptors(),
+        options=[
+            # Two Drainers on one port would share the calls silently.
+            ("grpc.so_reuseport", 0),
+            # Nobody sends this much to a Drainer; and who does not even begin to talk is let go.
+            ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+        ],
+        maximum_concurrent_rpcs=_CALLS_MAX,
+    )
+
+
+def listen(server: Any, address: str, security: Security) -> int:
+    """Bind `address` and return the port; `NeedsOperator` when that is impossible."""
+    try:
+        return security.add_port(server, address)
+    except RuntimeError as error:
+        raise NeedsOperator(
+            f"cannot listen on {address}: {error}", hint="choose another --addr"
+        ) from error
+
+
+def _unary(method: Any, request: Any, response: Any) -> Any:
+    async def called(data: bytes, context: Any) -> Any:
+        return await method(await parsed(request, data, context), context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        called, response_serializer=response.SerializeToString
+    )
+
+
+def _parsed_stream(method: Any, request: Any) -> Any:
+    async def called(data: bytes, context: Any) -> AsyncIterator[Any]:
+        async for response in method(await parsed(request, data, context), context):
+            yield response
+
+    return called
+
+
+async def _abort(context: Any, error: PenstockError) -> None:
+    code = grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, Retryable):
+        code = grpc.StatusCode.UNAVAILABLE
+    await context.abort(code, str(error))
+
+
+def reached_at(config: DrainerConfig, port: int) -> str:
+    """Return the address that others reach this Drainer at, with the port that was really bound."""
+    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
+    return f"{host}:{port if int(wanted) == 0 else wanted}"

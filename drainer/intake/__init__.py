@@ -1,0 +1,1 @@
+"""The streams of all Pumps into one, in the order of commit_ts."""

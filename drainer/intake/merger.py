@@ -1,0 +1,299 @@
+"""Merge the sorted streams of all Pumps into one stream in `commit_ts` order.
+
+    pump a  ──1──3──5──7────────┐ received up to 7
+    pump b  ──2──4──6───────────┤ received up to 6   <- holds the merge: low water 6
+    pump c  ──────8──────9──────┘ received up to 9
+    emitted ──1──2──3──4──5──6 |     7, 8 and 9 wait
+
+Each stream is strictly increasing, so once every Pump has sent something at or above a timestamp,
+nothing at or below it can still arrive. The smallest "received up to" of all Pumps is the *low
+water*: everything at or below it is emitted, nothing above it is. A Pump that is silent, paused
+or dead holds the low water where it is; it is never skipped. Fake binlogs keep idle Pumps moving.
+
+A Pump that joins late enters at what was already emitted. That is safe because it takes its first
+write only after it entered here: its commits then get timestamps the oracle had not yet handed out.
+One that left before it had sent everything, and comes back, enters where it left. What it sends at
+or below what was emitted can take no place in the order any more: fake binlogs may pass, and what
+an operator has named; any transaction else stops the merge, with the range that is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import lt
+
+import numpy as np
+
+from drainer.intake.payload import Payload, is_fake, release, start_ts_of
+from penstock.errors import NeedsOperator
+
+log = logging.getLogger(__name__)
+
+PAYLOAD_OVERHEAD_BYTES = 80
+"""What a buffered binlog costs beside its bytes: the bytes object, its timestamp, two slots."""
+
+RUN_BYTES = 1 << 20
+"""A run is about this much where there is enough: what it costs is shared by its binlogs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A run of binlogs in strictly increasing `commit_ts` order; `bytes` is what they weighed."""
+
+    commit_ts: Sequence[int]
+    payloads: Sequence[Payload]
+    bytes: int
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """One received run, consumed from `start` on; it is weighed until it is used up."""
+
+    commit_ts: Sequence[int]
+    payloads: Sequence[Payload]
+    bytes: int
+    start: int = 0
+
+
+@dataclass(slots=True)
+class _Source:
+    received_ts: int
+    chunks: deque[_Chunk] = field(default_factory=deque)
+    bytes: int = 0
+    finished: bool = False
+
+
+class Merger:
+    """The merge of all Pumps' streams; knows no clock, no network and no thread."""
+
+    def __init__(self, after_ts: int, ignored_ts: Set[int] = frozenset()) -> None:
+        """Start after `after_ts`: what is at or below it was emitted in an earlier life.
+
+        Transactions at `ignored_ts` may come too late: an operator has seen to them.
+        """
+        self.emitted_ts = after_ts
+        self.duplicates = 0
+        self.late = 0
+        """Transactions that came too late and were among `ignored_ts`."""
+        self._ignored_ts = ignored_ts
+        self._sources: dict[str, _Source] = {}
+
+    def add(self, source: str, left_ts: int | None = None) -> int:
+        """Let a Pump enter and return the `commit_ts` after which it must be pulled.
+
+        `left_ts` is up to where it was received when it left, if there may be more after that.
+        """
+        assert source not in self._sources or self._sources[source].finished, source
+        after_ts = self.emitted_ts if left_ts is None else min(left_ts, self.emitted_ts)
+        self._sources[source] = _Source(after_ts)
+        return after_ts
+
+    def finish(self, source: str) -> None:
+        """Let a Pump leave: what it sent is still emitted, but it no longer holds the merge."""
+        self._sources[source].finished = True
+        self._forget_finished()
+
+    def push(self, source: str, commit_ts: Sequence[int], payloads: Sequence[Payload]) -> None:
+        """Take a run from a Pump; raise `NeedsOperator` when it is not in increasing order."""
+        assert len(commit_ts) == len(payloads)
+        if not commit_ts:
+            return
+        state = self._sources[source]
+        assert not state.finished, f"{source} has left the merge"
+        if commit_ts[0] <= state.received_ts or not _rises(commit_ts):
+            raise _disorder(source, state.received_ts, commit_ts)
+        if commit_ts[0] <= self.emitted_ts:
+            last_ts = commit_ts[-1]
+            # What comes too late counts as received only when it was seen to.
+            commit_ts, payloads = self._on_time(source, state.received_ts, commit_ts, payloads)
+            if not commit_ts:
+                state.received_ts = last_ts
+                return
+        size = sum(map(len, payloads)) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
+        state.received_ts = commit_ts[-1]
+        state.bytes += size
+        state.chunks.append(_Chunk(commit_ts, payloads, size))
+
+    def _on_time(
+        self, source: str, left_ts: int, commit_ts: Sequence[int], payloads: Sequence[Payload]
+    ) -> tuple[Sequence[int], Sequence[Payload]]:
+        """Return the part of a run that is not too late; `NeedsOperator` when more than time is.
+
+        A Pump that enters at what was emitted sends nothing below it; only one that left does.
+        """
+        late = bisect_right(commit_ts, self.emitted_ts)
+        for ts, payload in zip(commit_ts[:late], payloads, strict=False):
+            if is_fake(payload):
+                continue
+            if ts not in self._ignored_ts:
+                raise _too_late(source, left_ts, ts, self.emitted_ts)
+            log.warning("transaction %d of Pump %s is in ignore-txn-commit-ts, and too late for"
+                        " the merge: it is left out", ts, source)  # fmt: skip
+            self.late += 1
+            release(payload)
+        return commit_ts[late:], payloads[late:]
+
+    def take(self) -> Merged | None:
+        """Return the next run at or below the low water, or None when every such one is out.
+
+        It ends where a Pump's message ends: the first one that fills that Pump's share of
+        `RUN_BYTES`. So a run's size is bounded by those and one message per Pump.
+        """
+        if not self._sources:
+            return None
+        horizon = self.low_water
+        share = RUN_BYTES // len(self._sources)
+        for state in self._sources.values():
+            horizon = min(horizon, _reach(state, share, horizon))
+        parts = [part for state in self._sources.values() for part in _cut(state, horizon)]
+        self._forget_finished()
+        if not parts:
+            return None
+        merged = parts[0] if len(parts) == 1 else self._merge(parts)
+        assert merged.commit_ts[0] > self.emitted_ts
+        self.emitted_ts = merged.commit_ts[-1]
+        return merged
+
+    def _merge(self, parts: list[Merged]) -> Merged:
+        commit_ts: list[int] = []
+        payloads: list[Payload] = []
+        for part in parts:
+            commit_ts += part.commit_ts
+            payloads += part.payloads
+        size = sum(part.bytes for part in parts)
+        stamps = np.array(commit_ts, np.int64)
+        # The sort finds the parts' rising runs and merges them, which is all that is left to do.
+        order = stamps.argsort(kind="stable")
+        stamps = stamps[order]
+        repeated = stamps[1:] == stamps[:-1]
+        if repeated.any():
+            self._drop(np.flatnonzero(repeated).tolist(), order.tolist(), commit_ts, payloads)
+            kept = np.insert(~repeated, 0, True)
+            stamps, order = stamps[kept], order[kept]
+        return Merged(stamps.tolist(), list(map(payloads.__getitem__, order.tolist())), size)
+
+    def _drop(
+        self, places: list[int], order: list[int], commit_ts: list[int], payloads: list[Payload]
+    ) -> None:
+        """Let go of what repeats the binlog before it in `order`, which it must be equal to."""
+        for place in places:
+            one, other = order[place], order[place + 1]
+            _assert_same(commit_ts[one], payloads[other], payloads[one])
+            release(payloads[other])
+        self.duplicates += len(places)
+
+    def _forget_finished(self) -> None:
+        spent = [name for name, s in self._sources.items() if s.finished and not s.chunks]
+        for name in spent:
+            del self._sources[name]
+
+    @property
+    def low_water(self) -> int:
+        """The timestamp at or below which every Pump has sent all it has."""
+        received = [s.received_ts for s in self._sources.values() if not s.finished]
+        if received:
+            return min(received)
+        left = [s.received_ts for s in self._sources.values()]
+        return max(left, default=self.emitted_ts)
+
+    @property
+    def holders(self) -> list[str]:
+        """The Pumps that keep the low water from rising: those that have sent the least far."""
+        low = self.low_water
+        return [n for n, s in self._sources.items() if not s.finished and s.received_ts == low]
+
+    @property
+    def sources(self) -> list[str]:
+        """The Pumps that take part and have not left."""
+        return [name for name, state in self._sources.items() if not state.finished]
+
+    def received_ts(self, source: str) -> int:
+        """Return the largest `commit_ts` that a Pump has sent."""
+        return self._sources[source].received_ts
+
+    def bytes_of(self, source: str) -> int:
+        """Return the weight of what a Pump has sent and the merge has not emitted."""
+        state = self._sources.get(source)
+        return state.bytes if state else 0
+
+    @property
+    def binlogs(self) -> int:
+        """Return how many binlogs wait here."""
+        chunks = (chunk for state in self._sources.values() for chunk in state.chunks)
+        return sum(len(chunk.commit_ts) - chunk.start for chunk in chunks)
+
+    @property
+    def bytes(self) -> int:
+        """Return the weight of everything that waits here."""
+        return sum(state.bytes for state in self._sources.values())
+
+
+def _rises(commit_ts: Sequence[int]) -> bool:
+    return all(map(lt, commit_ts, islice(commit_ts, 1, None)))
+
+
+def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOperator:
+    """Return what stops the merge, naming the first binlog that is not above the one before."""
+    before = [last_ts, *commit_ts]
+    last, ts = next((a, b) for a, b in zip(before, commit_ts, strict=False) if a >= b)
+    return NeedsOperator(
+        f"Pump {source} sent commit_ts {ts} after {last}",
+        hint="its store is damaged, or two Pumps run under one node id; "
+        "emitting either binlog could break the commit order, so the Drainer stops",
+    )
+
+
+def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOperator:
+    return NeedsOperator(
+        f"Pump {source} came back with the transaction {ts}, after this Drainer had gone on without"
+        f" it: what it holds of ({left_ts}, {emitted_ts}] is not downstream",
+        hint="restore the downstream from a backup made before that, and the Drainer pulls it in"
+        f" order; or read it with `binlogctl dump --full --from-ts {left_ts + 1} --to-ts"
+        f" {emitted_ts}` on that Pump's data-dir, repair the downstream by hand, and then name"
+        " those transactions in ignore-txn-commit-ts",
+    )
+
+
+def _reach(state: _Source, share: int, horizon: int) -> int:
+    """Return the end of the message that fills the `share`; `horizon` if none does before it."""
+    weight = 0
+    for chunk in state.chunks:
+        weight += chunk.bytes
+        end = chunk.commit_ts[-1]
+        if weight >= share or end >= horizon:
+            return end
+    return horizon
+
+
+def _cut(state: _Source, horizon: int) -> Iterator[Merged]:
+    """Take what a source's chunks hold at or below the horizon."""
+    while state.chunks and state.chunks[0].commit_ts[state.chunks[0].start] <= horizon:
+        chunk = state.chunks[0]
+        start, end = chunk.start, bisect_right(chunk.commit_ts, horizon, chunk.start)
+        if end < len(chunk.commit_ts):
+            chunk.start = end
+            yield Merged(chunk.commit_ts[start:end], chunk.payloads[start:end], 0)
+            return
+        state.chunks.popleft()
+        state.bytes -= chunk.bytes
+        if start == 0:
+            yield Merged(chunk.commit_ts, chunk.payloads, chunk.bytes)
+        else:
+            yield Merged(chunk.commit_ts[start:], chunk.payloads[start:], chunk.bytes)
+
+
+def _assert_same(ts: int, one: Payload, other: Payload) -> None:
+    """Two Pumps hold the same commit when a writer changed Pumps midway; anything else is wrong."""
+    if one == other:
+        return
+    if start_ts_of(one) != start_ts_of(other):
+        raise NeedsOperator(
+            f"two Pumps hold different transactions with the commit_ts {ts}",
+            hint="timestamps must be unique: check that all writers use one oracle; "
+            "dropping either transaction would lose data, so the Drainer stops",
+        )

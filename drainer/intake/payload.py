@@ -1,0 +1,115 @@
+"""What travels through the merge: a binlog's bytes, or a handle to where they are.
+
+A binlog is bytes as long as it is small, which almost all are. One that a Pump sends in pieces is
+a `Spooled`: its bytes are in a file in the data-dir (`drainer.intake.spool`), and the handle weighs
+next to nothing wherever memory is counted. One whose rows a Spark task is to fetch is a `Remote`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drainer.intake.message_walk import Source
+from drainer.intake.slicing import Outline
+from penstock.errors import NeedsOperator
+from penstock.wire.codec import decode_binlog
+
+_HANDLE_BYTES = 1000
+_REMOTE_BYTES = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spooled:
+    """A merged binlog in a file of its own; equal to another with the same content."""
+
+    path: Path
+    size: int
+    digest: bytes
+    outline: Outline
+    on_release: Callable[[], None] = field(default=lambda: None)
+
+    def __len__(self) -> int:
+        """Return what the handle weighs in memory; `size` is what lies on disk."""
+        return _HANDLE_BYTES
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the contents."""
+        if not isinstance(other, Spooled):
+            return NotImplemented
+        return (self.size, self.digest) == (other.size, other.digest)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def release(self) -> None:
+        """Delete the file: the binlog is downstream, or another copy of it is used."""
+        self.path.unlink(missing_ok=True)
+        self.on_release()
+
+
+@dataclass(slots=True)
+class Remote:
+    """A transaction of rows that is on its Pump still; `head` is the binlog without them.
+
+    The head is empty when nothing but a transaction's timestamps would be in it.
+    """
+
+    pump: str
+    size: int
+    start_ts: int
+    head: bytes = b""
+
+    def __len__(self) -> int:
+        """Return what the handle weighs in memory; `size` is that of the binlog."""
+        return _REMOTE_BYTES + len(self.head)
+
+
+Payload = bytes | Spooled | Remote
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Source]:
+    """Open a file for reading; a disk that cannot be read raises `NeedsOperator`.
+
+    With `pread` and not through a mapping, under which a disk error kills the process.
+    """
+
+    def broken(error: OSError) -> NeedsOperator:
+        hint = "repair the disk of the data-dir; the Pump still has the binlog"
+        return NeedsOperator(f"cannot read {path}: {error.strerror}", hint=hint)
+
+    def read(offset: int, count: int) -> bytes:
+        try:
+            return os.pread(descriptor, count, offset)
+        except OSError as error:
+            raise broken(error) from error
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise broken(error) from error
+    try:
+        yield read
+    finally:
+        os.close(descriptor)
+
+
+def start_ts_of(payload: Payload) -> int:
+    """Return the `start_ts` of a merged binlog; raise `Malformed` for bytes that are none."""
+    if isinstance(payload, Spooled):
+        return payload.outline.start_ts
+    return payload.start_ts if isinstance(payload, Remote) else decode_binlog(payload).start_ts
+
+
+def is_fake(payload: Payload) -> bool:
+    """Tell whether it moves nothing but time; raise `Malformed` for bytes that are no binlog."""
+    return isinstance(payload, bytes) and decode_binlog(payload).is_fake
+
+
+def release(payload: Payload) -> None:
+    """Let go of a binlog that nobody will read any more."""
+    if isinstance(payload, Spooled):
+        payload.release()

@@ -1,0 +1,430 @@
+"""Keep the merge in step with the list of Pumps: who takes part, where they are, who holds it up.
+
+A pass publishes the Drainer's own status first and reads the list of Pumps second. A Pump that is
+about to come online does the same the other way round: it lists itself first and then notifies
+every Drainer whose status is fresh. So whichever comes second sees the other, and no Pump takes a
+write that the merge does not wait for. That argument needs the Drainer's status to be fresh:
+what arrives more than `FRESH_S` after the last pass waits for the next one to succeed. (A Drainer
+that was frozen, or cut off from etcd, may have been taken for dead by a Pump that then joined.)
+
+Every Pump that is not offline takes part. One that is paused, restarting or dead holds the merge;
+it is named in log, status and metrics, never skipped, unless an operator has declared it lost. An
+offline one is let go when its own last word says that all of it is here (`parting.py`).
+
+Who takes part is in the checkpoint (`standing`): a Drainer that starts knows whom it has to wait
+for, whatever etcd lists by then. A Pump that was lost stands there with the commit_ts up to which
+it was received; should it come back all the same, it is pulled from there, and not from where the
+others are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence, Set
+from typing import Protocol
+
+from drainer.counters import Figures
+from drainer.intake.lag import (
+    HELD_S,
+    Held,
+    LowWaterWatch,
+    PumpView,
+    Stream,
+    lag_s,
+    view_of,
+    view_of_lost,
+)
+from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
+from drainer.intake.parting import may_part
+from drainer.intake.payload import Payload, release
+from drainer.intake.puller import Puller, Who
+from penstock.cluster.last_word import LastWord
+from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.errors import Retryable
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 6.0
+"""Less than the 10 s after which a Pump takes a silent Drainer for dead, clocks being apart."""
+
+_HELD_WARN_S = HELD_S
+_UNKNOWN_HOST = "unknown:0"
+
+
+def _now_s() -> float:
+    """Return seconds that also pass while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Neighbours(Protocol):
+    """What the merge asks about the others; `Membership` is one."""
+
+    lost: Mapping[str, LostPump]
+    """The Pumps that are given up, as the last pass found them."""
+    last_words: Mapping[str, LastWord]
+    """What stopped Pumps have said that they hold, as the last pass found it."""
+
+    async def publish_and_list(self) -> Sequence[NodeStatus]:
+        """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
+
+    entered: Mapping[str, int]
+    """Since when each Pump may hold what a Drainer lacks, as the last pass found it."""
+
+    async def list_again(self, pump: NodeStatus) -> None:
+        """List a Pump that etcd does not know any more. May be Retryable."""
+
+    def now_ts(self) -> int:
+        """Return about the present time of the cluster; 0 if it is not known."""
+
+
+class Pumps:
+    """All Pumps of the cluster as one merge sees them; lives in one event loop."""
+
+    def __init__(
+        self,
+        merger: Merger,
+        around: Neighbours,
+        who: Who,
+        room_bytes: int,
+        standing: Mapping[str, int] | None = None,
+    ) -> None:
+        """Prepare; all Pumps together may have `room_bytes` waiting for the merge.
+
+        `standing` is the checkpoint's.
+        """
+        self.arrived = asyncio.Event()
+        self.figures = Figures()
+        self._given_up: dict[str, tuple[LostPump, int]] = {}
+        stood = standing or {}
+        self._expected = {name for name, left_ts in stood.items() if not left_ts}
+        # What was received but not downstream by then was in the memory of an earlier life only.
+        self._left_ts = {
+            name: min(left_ts, merger.emitted_ts) for name, left_ts in stood.items() if left_ts
+        }
+        self._heard_s: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._merger = merger
+        self._around = around
+        self._who = who
+        self._room_bytes = room_bytes
+        self._freed = asyncio.Event()
+        self._pullers: dict[str, tuple[Puller, asyncio.Task[None]]] = {}
+        self._statuses: dict[str, NodeStatus] = {}
+        self._passing = asyncio.Lock()
+        self._passed = asyncio.Event()
+        self._fresh_until_s = 0.0
+        self._doubted: set[str] = set()
+        self._knows_all = bool(stood)
+        self._watch = LowWaterWatch(_now_s(), warn_s=_HELD_WARN_S)
+        self._is_closed = False
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def refresh(self) -> None:
+        """Make one pass; every Pump listed now takes part when this returns. May be Retryable."""
+        async with self._passing:
+            started_s = _now_s()
+            statuses = await self._around.publish_and_list()
+            if self._is_closed:
+                return  # A batch is under way still, and this Drainer shows that it lives.
+            lost = self._around.lost
+            for status in statuses:
+                if status.node_id in lost:
+                    self._statuses[status.node_id] = status
+                    self._give_up(lost[status.node_id])
+                else:
+                    self._follow(status)
+            await self._look_for_expected({status.node_id for status in statuses})
+            self._knows_all = True
+            self._fresh_until_s = started_s + FRESH_S
+            self._passed.set()
+            self._passed = asyncio.Event()
+
+    async def run(self, interval_s: float) -> None:
+        """Make passes for ever; an outage of etcd is logged and waited out."""
+        failures = 0
+        while True:
+            if self._failure.done():
+                self._failure.result()
+            try:
+                await self.refresh()
+                failures = 0
+            except Retryable as error:
+                if failures % 10 == 0:
+                    log.error("cannot refresh the list of Pumps, the merge will wait: %s", error)
+                failures += 1
+            self._watch_holders()
+            await asyncio.wait((self._failure,), timeout=interval_s)
+
+    async def close(self) -> None:
+        """Stop pulling from everyone, for good; passes go on, and nobody enters the merge."""
+        self._is_closed = True
+        tasks = [task for _, task in self._pullers.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._pullers.clear()
+
+    def received_ts(self, pump: str) -> int:
+        """Return the largest `commit_ts` received from a Pump."""
+        return self._merger.received_ts(pump)
+
+    async def receive(
+        self, pump: str, commit_ts: Sequence[int], payloads: Sequence[Payload]
+    ) -> None:
+        """Pass a run on to the merge; return when this Pump has room for the next.
+
+        Each Pump has its share of the room, so that a fast one cannot take what the slow one,
+        for which everyone waits, needs to catch up.
+        """
+        self._waiting.add(pump)
+        try:
+            await self._until_fresh(payloads)
+            before_bytes = self._merger.bytes_of(pump)
+            self._merger.push(pump, commit_ts, payloads)
+            self._note(pump, commit_ts, self._merger.bytes_of(pump) - before_bytes)
+            self.arrived.set()
+            while self._merger.bytes_of(pump) > self._room_bytes // max(len(self._pullers), 1):
+                self._freed.clear()
+                await self._freed.wait()
+        finally:
+            self._waiting.discard(pump)
+            self._heard_s[pump] = _now_s()
+
+    def taken(self) -> None:
+        """Note that the merge was taken from: there may be room again."""
+        self._freed.set()
+
+    @property
+    def ids(self) -> tuple[int, str]:
+        """The cluster's id and the Drainer's, as the Pumps are told."""
+        return self._who.cluster_id, self._who.drainer_id
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each Pump is that was ever listed, as far as is known."""
+        return {name: status.host for name, status in self._statuses.items()}
+
+    def positions(self) -> dict[str, int]:
+        """Return up to which commit_ts each Pump's stream was received."""
+        return {name: self._merger.received_ts(name) for name in self._pullers}
+
+    def standing(self) -> dict[str, int]:
+        """Return who takes part, for the checkpoint: 0; or up to where it was received.
+
+        The latter for those that were given up, and for one that came back from there and is not
+        with the others yet.
+        """
+        stands = {name: left_ts for name, (_, left_ts) in self._given_up.items()}
+        for name in self._pullers:
+            received_ts = self._merger.received_ts(name)
+            stands[name] = received_ts if received_ts < self._merger.emitted_ts else 0
+        return stands | dict.fromkeys(self._expected, 0)
+
+    def views(self) -> list[PumpView]:
+        """Return every Pump as an operator sees it, those given up too."""
+        now_ts, now_s, views = self._around.now_ts(), _now_s(), []
+        holders = self._merger.holders
+        most_ts = max(self.positions().values(), default=0)
+        for name, (puller, _) in self._pullers.items():
+            stream = Stream(
+                status=self._statuses[name],
+                problem=puller.problem,
+                received_ts=self._merger.received_ts(name),
+                mute_s=0.0 if name in self._waiting else now_s - self._heard_s[name],
+            )
+            holds = name in holders
+            views.append(view_of(stream, most_ts=most_ts, now_ts=now_ts, holds=holds))
+        return views + [view_of_lost(*told) for told in self._given_up.values()]
+
+    def held(self) -> Held:
+        """Return the low water and for how long it has stood there."""
+        for_s = self._watch.held_s(self._merger.low_water, _now_s())
+        return Held(low_water=self._watch.low_water, for_s=for_s, since_s=time.time() - for_s)
+
+    @property
+    def late(self) -> int:
+        """How many transactions came too late for the merge and were left out, as was said."""
+        return self._merger.late
+
+    @property
+    def binlogs_waiting(self) -> int:
+        """How many binlogs wait for the merge."""
+        return self._merger.binlogs
+
+    def describe(self) -> dict[str, str]:
+        """Return what an operator wants to read: who holds the merge, and a line for each Pump."""
+        views = self.views()
+        lines = self.held().describe(views)
+        lines["late_transactions_left_out"] = str(self.late)
+        for view in views:
+            lines[f"pump {view.name}"] = view.describe()
+            lines[f"pump {view.name} received_ts"] = str(view.received_ts)
+        return lines
+
+    async def _until_fresh(self, payloads: Sequence[Payload]) -> None:
+        try:
+            while _now_s() > self._fresh_until_s:
+                await self._passed.wait()
+        except asyncio.CancelledError:
+            for payload in payloads:
+                release(payload)
+            raise
+
+    def _note(self, pump: str, commit_ts: Sequence[int], weight_bytes: int) -> None:
+        if commit_ts:
+            size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
+            delay_s = lag_s(commit_ts[-1], self._around.now_ts())
+            self.figures.arrived(pump, len(commit_ts), size, delay_s)
+
+    def _follow(self, status: NodeStatus) -> None:
+        name = status.node_id
+        self._statuses[name] = status
+        known = self._pullers.get(name)
+        if status.state is NodeState.OFFLINE and self._may_part(status):
+            self._expected.discard(name)
+            if known is not None:
+                self._leave(status, known[1])
+        elif known is not None:
+            known[0].address = status.host
+        else:
+            self._join(status)
+
+    def _may_part(self, status: NodeStatus) -> bool:
+        """Tell whether an offline Pump is to be let go; `NeedsOperator` when some is missing."""
+        name, known = status.node_id, self._pullers.get(status.node_id)
+        word = self._around.last_words.get(name)
+        if known is None:
+            if word is None and name in self._left_ts:
+                return True  # It went with its word, which is withdrawn as it starts again.
+            received_ts = self._left_ts.get(name, self._merger.emitted_ts)
+            # One that has entered and not left, whatever its state says, holds what nobody knows.
+            takes_part = name in self._expected or name in self._around.entered
+            return may_part(status, word, received_ts, takes_part=takes_part)
+        received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
+        parts = may_part(status, word, received_ts, takes_part=is_ours)
+        if not parts and name not in self._doubted:
+            self._doubted.add(name)
+            log.warning(
+                "Pump %s is offline in etcd, but has not said itself that it hands over nothing"
+                " more: it stays in the merge, at %d (was its state changed by hand? If it does"
+                " not run, start it)",
+                name, received_ts,
+            )  # fmt: skip
+        return parts
+
+    def _join(self, status: NodeStatus) -> None:
+        name = status.node_id
+        after_ts = self._merger.add(name, self._begin_ts(name))
+        self._left_ts.pop(name, None)
+        self._expected.discard(name)
+        self._given_up.pop(name, None)
+        log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
+        puller = Puller(name, status.host, self._who, self)
+        puller.on_break = self.figures.broke
+        self._heard_s[name] = _now_s()
+        task = asyncio.create_task(puller.run(), name=f"pull {name}")
+        task.add_done_callback(self._puller_ended)
+        self._pullers[name] = (puller, task)
+
+    def _begin_ts(self, name: str) -> int | None:
+        """Return after what a Pump has to be pulled; None: from where the merge is.
+
+        One that we know is there from its place on, one that we left from there. A stranger may
+        have taken binlogs ever since it entered the cluster: one that notified us has not, and one
+        of which nobody told us in time shows by them what we have missed. Whom a Drainer meets in
+        its first pass, without knowing who took part before it, it takes as it finds them.
+        """
+        if name in self._expected:
+            return None
+        if name in self._left_ts:
+            return self._left_ts[name]
+        return self._around.entered.get(name) if self._knows_all else None
+
+    async def _look_for_expected(self, listed: Set[str]) -> None:
+        """List Pumps again that took part at the checkpoint and that etcd does not know any more.
+
+        So they are waited for and shown like others that are away; one that lives lists itself.
+        """
+        for name in self._expected - listed:
+            lost, word = self._around.lost.get(name), self._around.last_words.get(name)
+            if lost is not None:
+                self._give_up(lost)
+                continue
+            status = NodeStatus(node_id=name, host=_UNKNOWN_HOST, state=NodeState.PAUSED)
+            if word is not None and may_part(
+                status, word, self._merger.emitted_ts, takes_part=True
+            ):
+                self._expected.discard(name)
+                continue
+            log.error(
+                "Pump %s took part up to the checkpoint, and etcd does not list it: it is listed"
+                " again as paused, and waited for (start it; it lists itself)",
+                name,
+            )
+            await self._around.list_again(status)
+            self._follow(status)
+
+    def _leave(self, status: NodeStatus, task: asyncio.Task[None]) -> None:
+        """Let a Pump go that is drained."""
+        name = status.node_id
+        received_ts = self._merger.received_ts(name)
+        log.info("Pump %s is offline and leaves the merge, drained at %d", name, received_ts)
+        self._doubted.discard(name)
+        self._left_ts[name] = received_ts
+        self._part(name, task)
+
+    def _give_up(self, lost: LostPump) -> None:
+        """Leave a Pump out that is lost; `NeedsOperator` when more is lost to us than accepted."""
+        name = lost.pump
+        self._expected.discard(name)
+        if name in self._given_up:
+            return
+        known = self._pullers.get(name)
+        received_ts = self._left_ts.get(name, self._merger.emitted_ts)
+        if known is not None:
+            received_ts = self._merger.received_ts(name)
+        lost.check_drainer(received_ts)
+        if received_ts >= lost.up_to_ts:
+            return  # Nothing of it was missed.
+        log.error(
+            "Pump %s was declared lost at %s, the merge goes on without it: what it held of"
+            " (%d, %d] is lost to this Drainer for ever",
+            name, lost.made, received_ts, lost.up_to_ts,
+        )  # fmt: skip
+        self._given_up[name] = (lost, received_ts)
+        self._left_ts[name] = received_ts
+        if known is not None:
+            self._part(name, known[1])
+
+    def _part(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._pullers[name]
+        task.cancel()
+        self._merger.finish(name)
+        self.arrived.set()
+        self._freed.set()
+
+    def _puller_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self._failure.done():
+            error = task.exception()
+            assert error is not None, "a puller never ends on its own"
+            self._failure.set_exception(error)
+
+    def _watch_holders(self) -> None:
+        """Name whoever has kept the low water where it is for too long."""
+        held = self.held()
+        if not self._watch.is_due(_now_s()):
+            return
+        if not self._pullers:
+            log.warning("no Pump is registered; waiting at commit_ts %d", held.low_water)
+        for view in self.views():
+            if view.holds:
+                remedy = view.remedy
+                log.warning(
+                    "the merge has waited %.0f s for Pump %s (%s, %s) at low water %d; "
+                    "%d bytes of other Pumps wait with it%s",
+                    held.for_s, view.name, view.state, view.why or "connected", held.low_water,
+                    self._merger.bytes, f" ({remedy})" if remedy else "",
+                )  # fmt: skip

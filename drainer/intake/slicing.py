@@ -1,0 +1,233 @@
+"""Cut the row changes of one huge transaction into small `PrewriteValue`s, in their order.
+
+    Binlog   tp  start_ts  PrewriteValue ............................ tp  commit_ts
+                           | schema_version  TableMutation  TableMutation ... |
+    slices                 [v M M M M M] [v part of M] [v part of M] [v rest of M] [v M M]
+
+Whatever can be read from a `Source` will do; nothing is held but the slice that is being filled.
+A mutation that fits into a slice goes into one as it stands. A larger one is cut along its
+`sequence`: a walk through each of its lists, all at once, takes the rows in their order. A row is
+never cut: one that is larger than a slice is a slice of its own.
+
+A slice is itself a serialized `PrewriteValue`, so it is read by whatever reads small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from drainer.intake.message_walk import (
+    LEN,
+    VARINT,
+    Source,
+    fields,
+    malformed,
+    raw_fields,
+    signed,
+    tag,
+)
+from penstock.wire.binlog import MutationType, Origin
+from penstock.wire.codec import decode_origin
+from penstock.wire.varint import encode_uvarint
+
+_TP, _START_TS, _COMMIT_TS = tag(1, VARINT), tag(2, VARINT), tag(3, VARINT)
+_PREWRITE_VALUE, _DDL_JOB_ID, _ORIGIN = tag(5, LEN), tag(7, VARINT), tag(15, LEN)
+_SCHEMA_VERSION, _MUTATION = tag(1, VARINT), tag(2, LEN)
+_TABLE_ID, _SEQUENCE, _PACKED_SEQUENCE = tag(1, VARINT), tag(7, VARINT), tag(7, LEN)
+_OBSOLETE = (tag(4, VARINT), tag(4, LEN), tag(5, LEN))
+_LISTS = {
+    int(MutationType.INSERT): tag(2, LEN),
+    int(MutationType.UPDATE): tag(3, LEN),
+    int(MutationType.DELETE): tag(6, LEN),
+}
+_ONE_KIND = bytes([_SEQUENCE])
+_KINDS_AT_ONCE = 32 << 10
+_ORIGIN_BYTES_MAX = 64 << 10
+_SPARE_BYTES = 64
+"""What a slice needs beside its rows and their kinds: two ids and four lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a merged binlog says about itself, and where in it its row changes are."""
+
+    tp: int
+    start_ts: int
+    commit_ts: int
+    ddl_job_id: int
+    value_start: int
+    value_end: int
+    origin: Origin | None = None
+
+
+def outline(source: Source, size: int) -> Outline:
+    """Return the outline of a merged binlog of `size` bytes; raise `Malformed`."""
+    numbers = {_TP: 0, _START_TS: 0, _COMMIT_TS: 0, _DDL_JOB_ID: 0}
+    value, origin = (0, 0), None
+    for found, at, content, end in fields(source, 0, size):
+        if found in numbers:
+            numbers[found] = signed(content)
+        elif found == _PREWRITE_VALUE:
+            value = (content, end)
+        elif found == _ORIGIN:
+            if end - content > _ORIGIN_BYTES_MAX:
+                raise malformed(at, f"an origin of {end - content} bytes")
+            origin = decode_origin(source(content, end - content))
+    return Outline(
+        tp=numbers[_TP],
+        start_ts=numbers[_START_TS],
+        commit_ts=numbers[_COMMIT_TS],
+        ddl_job_id=numbers[_DDL_JOB_ID],
+        value_start=value[0],
+        value_end=value[1],
+        origin=origin,
+    )
+
+
+def survey(source: Source, start: int, end: int) -> tuple[int, set[int]]:
+    """Return the schema version of the `PrewriteValue` in [start, end) and its tables' ids."""
+    version = 0
+    tables: set[int] = set()
+    for found, _, content, stop in fields(source, start, end):
+        if found == _SCHEMA_VERSION:
+            version = signed(content)
+        elif found == _MUTATION:
+            tables.add(_table_id(source, content, stop))
+    return version, tables
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a slice may be; `rows_max` holds for mutations that have to be cut."""
+
+    bytes_max: int
+    rows_max: int
+
+
+def slices(
+    source: Source, start: int, end: int, *, version: int, limits: Limits
+) -> Iterator[bytes]:
+    """Yield the `PrewriteValue` in [start, end) as small ones within `limits`, in order.
+
+    `version` is its schema version, which `survey` tells. Raises `Malformed` for anything that is
+    no `PrewriteValue`, and for a mutation whose lists and sequence disagree; mutations that need
+    not be cut are passed on unread.
+    """
+    room_bytes = max(limits.bytes_max - _SPARE_BYTES, 1)
+    head = encode_uvarint(_SCHEMA_VERSION) + encode_uvarint(version & 0xFFFF_FFFF_FFFF_FFFF)
+    gathered: list[bytes] = []
+    size = 0
+    for found, at, content, stop in fields(source, start, end):
+        if found != _MUTATION:
+            continue
+        if gathered and size + stop - at > room_bytes:
+            yield head + b"".join(gathered)
+            gathered, size = [], 0
+        if stop - at <= room_bytes:
+            gathered.append(source(at, stop - at))
+            size += stop - at
+            continue
+        for part in _cut(source, content, stop, room_bytes, limits.rows_max):
+            yield head + encode_uvarint(_MUTATION) + encode_uvarint(len(part)) + part
+            del part
+    if gathered:
+        yield head + b"".join(gathered)
+
+
+@dataclass(slots=True)
+class _List:
+    """Where the fields with one tag begin and end, and how many there are."""
+
+    start: int = 0
+    end: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class _Lists:
+    table_id: int = 0
+    of: dict[int, _List] = field(default_factory=dict)
+
+
+def _table_id(source: Source, start: int, end: int) -> int:
+    # Every writer puts it first; who does not, repeating it later, is found out by its slices.
+    for found, _, content, _ in fields(source, start, end):
+        if found == _TABLE_ID:
+            return signed(content)
+    return 0
+
+
+def _index(source: Source, start: int, end: int) -> _Lists:
+    """Walk one mutation and return where its lists are."""
+    lists = _Lists(of={t: _List() for t in (*_LISTS.values(), _SEQUENCE, _PACKED_SEQUENCE)})
+    for found, at, content, stop in fields(source, start, end):
+        known = lists.of.get(found)
+        if known is not None:
+            if not known.count:
+                known.start = at
+            known.end = stop
+            known.count += 1
+        elif found == _TABLE_ID:
+            lists.table_id = signed(content)
+        elif found in _OBSOLETE:
+            raise malformed(at, "an obsolete kind of row change")
+    if lists.of[_SEQUENCE].count and lists.of[_PACKED_SEQUENCE].count:
+        raise malformed(start, "a sequence that is packed and not")
+    return lists
+
+
+def _kinds(source: Source, lists: _Lists) -> Iterator[bytes]:
+    """Yield the sequence, some at a time, one byte for each change."""
+    packed = lists.of[_PACKED_SEQUENCE]
+    for found, _, content, end in fields(source, packed.start, packed.end):
+        for at in range(content, end if found == _PACKED_SEQUENCE else content, _KINDS_AT_ONCE):
+            yield source(at, min(_KINDS_AT_ONCE, end - at))
+    at, end = lists.of[_SEQUENCE].start, lists.of[_SEQUENCE].end
+    while at < end:
+        # As a rule these are pairs of one-byte varints; anything else is read one by one.
+        pairs = source(at, min(2 * _KINDS_AT_ONCE, end - at) & ~1)
+        if pairs[::2] != _ONE_KIND * (len(pairs) // 2) or not pairs:
+            break
+        yield pairs[1::2]
+        at += len(pairs)
+    for found, where, content, _ in fields(source, at, end):
+        if found == _SEQUENCE:
+            if content > MutationType.DELETE:
+                raise malformed(where, f"a row change of kind {content}")
+            yield bytes([content])
+
+
+def _cut(source: Source, start: int, end: int, room_bytes: int, rows_max: int) -> Iterator[bytes]:
+    """Yield one mutation as several, each with its own part of the lists and of the sequence."""
+    lists = _index(source, start, end)
+    walks = {
+        kind: raw_fields(source, lists.of[t].start, lists.of[t].end, t)
+        for kind, t in _LISTS.items()
+    }
+    head = encode_uvarint(_TABLE_ID) + encode_uvarint(lists.table_id & 0xFFFF_FFFF_FFFF_FFFF)
+    kinds, rows, size = bytearray(), list[bytes](), 0
+
+    def part() -> bytes:
+        sequence = encode_uvarint(_PACKED_SEQUENCE) + encode_uvarint(len(kinds)) + kinds
+        return b"".join([head, *rows, sequence])
+
+    told = dict.fromkeys(_LISTS, 0)
+    for some in _kinds(source, lists):
+        for kind in some:
+            walk = walks.get(kind)
+            row = None if walk is None else next(walk, None)
+            if row is None:
+                raise malformed(start, f"a change of kind {kind} in the sequence but in no list,")
+            if rows and (size + len(row) + 1 > room_bytes or len(rows) >= rows_max):
+                yield part()
+                kinds, rows, size = bytearray(), [], 0
+            kinds.append(kind)
+            rows.append(row)
+            size += len(row) + 1
+            told[kind] += 1
+    for kind, t in _LISTS.items():
+        if told[kind] != lists.of[t].count:
+            raise malformed(start, f"more changes of kind {kind} in the list than in the sequence,")
+    if rows:
+        yield part()

@@ -1,0 +1,1 @@
+"""What a Drainer tells of itself."""

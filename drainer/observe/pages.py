@@ -1,0 +1,176 @@
+"""A Drainer's pages: TiDB-Binlog's paths and fields, and metrics under its names and ours.
+
+`self` on /status is ours, typed and in snake_case. What cannot be done is told with the fitting
+status of HTTP, and with TiDB-Binlog's code in the body.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from drainer.observe.metrics import left_out_metrics, original_metrics, pump_metrics
+from penstock.cluster.registry import NodeState
+from penstock.errors import NeedsOperator
+from penstock.node.facts import facts_of
+from penstock.node.http_status import JSON, Answer, HttpStatus
+from penstock.ts import physical_ms
+
+if TYPE_CHECKING:
+    from drainer.intake.lag import PumpView
+    from drainer.intake.pump_set import Pumps
+    from drainer.pipeline.progress import Progress
+    from penstock.pb import penstock_pb2
+
+_OK, _WRONG = 200, 3
+_SYNCED_BELOW_S = 1.0
+_OWN = "penstock_drainer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """What the pages are about; `end` begins to pause a node by its id, or to take it offline."""
+
+    status: Callable[[], penstock_pb2.StatusReply]
+    progress: Callable[[], Progress]
+    pumps: Pumps
+    lag_s: Callable[[], float]
+    synced_check_s: float
+    end: Callable[[str, NodeState], None]
+
+    def add_to(self, server: HttpStatus) -> None:
+        """Add all pages to a server."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Metrics(self))
+        for process in (ProcessCollector, PlatformCollector):
+            process(registry=registry)
+
+        async def metrics(names: Mapping[str, str]) -> Answer:
+            return Answer(generate_latest(registry), CONTENT_TYPE_LATEST)
+
+        server.add("GET", "/status", self.status_page, "checkpoint, Pumps, and all it knows")
+        server.add("GET", "/commit_ts", self.commit_ts, "the checkpoint")
+        server.add("GET", "/metrics", metrics, "for Prometheus")
+        about = "pause or close this Drainer, as binlogctl does"
+        server.add("PUT", "/state/{node_id}/{action}", self.change_state, about)
+
+    async def status_page(self, names: Mapping[str, str]) -> Answer:
+        """Answer with how far the downstream is, and every Pump's stream."""
+        own = self.status()
+        page = {
+            "PumpPos": dict(self.pumps.positions()),
+            "Synced": self._is_synced(),
+            "LastTS": own.max_commit_ts,
+            "TsMap": "",
+            "LeftOut": [
+                {**each._asdict(), "count": count}
+                for each, count in sorted(self.progress().tally.totals.items())
+            ],
+            "self": {**facts_of(own), "pumps": [_view(view) for view in self.pumps.views()]},
+        }
+        return _json(page)
+
+    def _is_synced(self) -> bool:
+        """Tell whether the downstream has everything, and has had nothing to do for a while."""
+        quiet_s = time.monotonic() - self.progress().changed_s
+        return quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S
+
+    async def commit_ts(self, names: Mapping[str, str]) -> Answer:
+        """Answer with the checkpoint alone."""
+        return _told("get commit_ts success!", _OK, {"ts": self.progress().checkpoint.commit_ts})
+
+    async def change_state(self, names: Mapping[str, str]) -> Answer:
+        """Begin to end."""
+        action, asked = names["action"], names["node_id"]
+        goal = {"pause": NodeState.PAUSED, "close": NodeState.OFFLINE}.get(action)
+        if goal is None:
+            about = f"invalid action {action}: there are pause and close"
+            return _told(about, _WRONG, status=HTTPStatus.BAD_REQUEST)
+        try:
+            self.end(asked, goal)
+        except NeedsOperator as error:
+            is_ours = asked == self.status().node_id
+            status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
+            return _told(str(error), _WRONG, status=status)
+        return _told(f"apply action {action} success!", _OK)
+
+
+class _Metrics(Collector):
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric of the Drainer itself."""
+        progress, own = self._pages.progress(), self._pages.status()
+        checkpoint_ms = float(physical_ms(progress.checkpoint.commit_ts))
+        about = "The checkpoint, in milliseconds."
+        yield GaugeMetricFamily("binlog_drainer_checkpoint_tso", about, value=checkpoint_ms)
+        about = "Up to where each Pump's stream was received, in milliseconds."
+        positions = GaugeMetricFamily("binlog_drainer_pump_position", about, labels=["nodeID"])
+        for node_id, ts in sorted(self._pages.pumps.positions().items()):
+            positions.add_metric([node_id], float(physical_ms(ts)))
+        yield positions
+        state = GaugeMetricFamily(f"{_OWN}_state", "1 for the state it is in.", labels=["state"])
+        for each in NodeState:
+            state.add_metric([each.value], float(own.state == each))
+        yield state
+        yield from pump_metrics(self._pages.pumps)
+        yield from original_metrics(self._pages.pumps, progress)
+        yield from left_out_metrics(progress.tally.totals)
+        lag_s = self._pages.lag_s()
+        about = "How far the downstream is behind the present."
+        yield GaugeMetricFamily(f"{_OWN}_lag_seconds", about, value=lag_s)
+        for name, about, count in (
+            ("steps", "Batches and DDL committed downstream.", progress.steps),
+            ("transactions", "Transactions committed downstream.", progress.transactions),
+            ("rows", "Rows committed downstream.", progress.rows),
+            ("missed_rows", "Updated or deleted rows not found there.", progress.missed_rows),
+            ("repeated", "Transactions passed on again, left out.", progress.repeated),
+        ):
+            yield CounterMetricFamily(f"{_OWN}_{name}", about, value=float(count))
+        for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):
+            about = f"What the last batch took to {name}."
+            yield GaugeMetricFamily(f"{_OWN}_last_batch_{name}_seconds", about, value=took_s)
+        about = "What each partition of the last batch took to commit, in mode parallel."
+        name = f"{_OWN}_last_batch_partition_seconds"
+        partitions = GaugeMetricFamily(name, about, labels=["partition"])
+        for part, took_s in enumerate(progress.partitions_s):
+            partitions.add_metric([str(part)], took_s)
+        yield partitions
+
+
+def _view(view: PumpView) -> dict[str, Any]:
+    return {
+        "node_id": view.name,
+        "state": str(view.state),
+        "condition": str(view.condition),
+        "why": view.why,
+        "received_ts": view.received_ts,
+        "lag_s": round(view.lag_s, 3),
+        "holds_low_water": view.holds,
+        "summary": view.describe(),
+    }
+
+
+def _told(
+    message: str, code: int, data: Any = None, *, status: HTTPStatus = HTTPStatus.OK
+) -> Answer:
+    return _json({"message": message, "code": code, "data": data}, status)
+
+
+def _json(page: Any, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(json.dumps(page, indent=2, ensure_ascii=False) + "\n", JSON, status)

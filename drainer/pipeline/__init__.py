@@ -1,0 +1,1 @@
+"""The stages from the merge to the downstream."""

@@ -1,0 +1,261 @@
+"""One huge transaction, from its file to the downstream, in one transaction there.
+
+    file ──> slice n+1 ──> SQL ──┐ one waits ready while
+             slice n   ──> SQL ──┴─> the sink thread runs the one before ──> checkpoint, commit
+
+The sink asks for one list of statements after the other and runs them all in the transaction that
+stores the checkpoint. When its connection breaks it starts again, and so does the walk through the
+file. Two slices exist at a time, one as statements and one on its way, however large the whole is.
+
+Slices are applied in their order, each compacted for itself, with *displacing* upserts: one that
+meets another row with the same unique value removes it. The state between two slices is one that
+the transaction itself went through, where no such row exists; but writers are known that note a
+transaction's changes key by key and not as they happened. For them it does: a row that a later
+slice deletes or writes anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import closing, suppress
+from itertools import islice
+
+from drainer.differences.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
+from drainer.intake.payload import Spooled, opened
+from drainer.intake.slicing import slices, survey
+from drainer.plan.planner import LargeStep
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import Sink
+from drainer.sinks.thread import SinkThread
+from drainer.strategies import Prepared
+from drainer.task.gathering import (
+    Collector,
+    Lookup,
+    Screened,
+    Target,
+    is_own,
+    name_of,
+    read_changes,
+)
+from drainer.task.loopback import MarkTable
+from drainer.task.work_unit import Batch
+from penstock.errors import Malformed, Retryable
+from penstock.failpoints import point
+from penstock.pb import binlog_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_REPORT_S = 10.0
+_LOOK_S = 0.5
+
+_committed = point("drainer.large_committed")
+
+Generate = Callable[[Batch], Awaitable[list[bytes]]]
+_Ready = queue.SimpleQueue[list[bytes] | Exception | None]
+
+
+class Large:
+    """The way of all large steps of a Drainer's life."""
+
+    def __init__(self, generate: Generate, sink: Sink, thread: SinkThread) -> None:
+        """Wire the way; `generate` turns a batch into SQL, `thread` may call `sink`."""
+        self._generate = generate
+        self._sink = sink
+        self._thread = thread
+
+    async def prepare(self, step: LargeStep) -> Prepared:
+        """Find out what the step's tables are now, before a later DDL changes that.
+
+        Raises `Malformed` when the step holds no row changes, and what looking up a table raises.
+        """
+        version, targets = await asyncio.to_thread(_surveyed, step.payload, step.lookup)
+        large = _Large(step, version, targets, self)
+        if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets.values())):
+            await asyncio.to_thread(large.count)
+        return large
+
+    async def commit(self, transaction: _Large, checkpoint: Checkpoint) -> None:
+        """Run all slices in one transaction with the checkpoint."""
+        if transaction.ends_here:
+            await self._thread.call(lambda: self._sink.save_checkpoint(checkpoint))
+            return
+        handover = _Handover(transaction.batches, self._generate)
+        try:
+            await self._thread.call(lambda: self._sink.apply_parts(handover.parts, checkpoint))
+        finally:
+            handover.close()
+
+
+class _Large:
+    """A large step whose tables are known; see `Prepared`."""
+
+    def __init__(
+        self, step: LargeStep, version: int, targets: dict[int, Target], way: Large
+    ) -> None:
+        self._step = step
+        self._version = version
+        self._targets = targets
+        self._way = way
+        self.ends_here = False
+        """True when nothing of it goes downstream."""
+
+    def count(self) -> None:
+        """Note in the step what is left out: the counts are committed with the transaction."""
+        if self._step.is_ignored:
+            self._end(self._ignored_counts())
+            return
+        found = Counts()
+        with closing(self._slices()) as parts:
+            for part in parts:
+                if self._is_returning(part):
+                    self._end(Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))
+                    return
+                for change in read_changes(part, self._target):
+                    found.update(change.left_out or {})
+        self._step.left_out.update(found)
+
+    def _end(self, counts: Counts) -> None:
+        self._step.left_out.update(counts)
+        self.ends_here = True
+
+    def _ignored_counts(self) -> Counts:
+        found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
+        with closing(self._slices()) as parts:
+            for part in parts:
+                for mutation in pb.PrewriteValue.FromString(part).mutations:
+                    name = name_of(self._target, mutation.table_id, self._version)
+                    found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
+        return found
+
+    def _is_returning(self, part: bytes) -> bool:
+        """Tell whether a slice has this Drainer's own mark."""
+        for mutation in pb.PrewriteValue.FromString(part).mutations:
+            target = self._targets.get(mutation.table_id)
+            if isinstance(target, MarkTable) and is_own(mutation, target):
+                return True
+        return False
+
+    async def commit(self, checkpoint: Checkpoint) -> None:
+        """Bring the transaction downstream and delete its file."""
+        payload, began_s = self._step.payload, time.monotonic()
+        log.info("applying the %d bytes of transaction %d", payload.size, self._step.commit_ts)
+        await self._way.commit(self, checkpoint)
+        _committed()
+        payload.release()
+        log.info(
+            "transaction %d of %d bytes is downstream after %.1f s",
+            self._step.commit_ts, payload.size, time.monotonic() - began_s,
+        )  # fmt: skip
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the slices from the first on; each call is a walk of its own."""
+        step, report_s = self._step, time.monotonic() + _REPORT_S
+        read_bytes, number = 0, 0
+        with closing(self._slices()) as parts:
+            for part in parts:
+                changes = [each for each in read_changes(part, self._target) if each.rows]
+                read_bytes += len(part)
+                if changes:
+                    number += 1
+                    collector = Collector()
+                    collector.add(changes, len(part))
+                    del part, changes
+                    yield Batch(number, collector.tables(), displaces=True)
+                if time.monotonic() > report_s:
+                    report_s = time.monotonic() + _REPORT_S
+                    log.info(
+                        "transaction %d: %d of %d bytes", step.commit_ts, read_bytes,
+                        step.payload.size,
+                    )  # fmt: skip
+
+    def _slices(self) -> Generator[bytes]:
+        """Yield the slices' bytes from the first on."""
+        payload, limits = self._step.payload, self._step.limits
+        begin, end = payload.outline.value_start, payload.outline.value_end
+        with opened(payload.path) as source:
+            yield from slices(source, begin, end, version=self._version, limits=limits)
+
+    def _target(self, table_id: int, version: int) -> Target:
+        # A mutation that names a second table behind its rows is none that a survey reads.
+        assert version == self._version
+        if table_id not in self._targets:
+            raise Malformed(
+                f"transaction {self._step.commit_ts} has a mutation with two tables' ids",
+                hint="the writer and the Drainer must speak the same binlog.proto",
+            )
+        return self._targets[table_id]
+
+
+class _Handover:
+    """Slices from the event loop, which makes them, to the sink thread, which asks for them.
+
+    A plain queue, because a future that crosses threads keeps its result until the garbage
+    collector comes by, and that is not often where a few objects hold megabytes each.
+    """
+
+    def __init__(self, batches: Callable[[], Iterator[Batch]], generate: Generate) -> None:
+        self._batches = batches
+        self._generate = generate
+        self._loop = asyncio.get_running_loop()
+        self._making: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def parts(self) -> Generator[list[bytes]]:
+        """Yield the statements of slice after slice; called in the sink thread, once a try."""
+        batches, ready = self._batches(), _Ready()
+        self._call(self._begin, batches, ready)
+        try:
+            while (statements := self._waited(ready)) is not None:
+                self._call(self._begin, batches, ready)
+                yield statements
+                del statements
+        finally:
+            self._call(self._cancel)
+
+    def close(self) -> None:
+        """End whatever is being made; the sink thread then hears that there is no more."""
+        self._closed = True
+        self._cancel()
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # The loop is closed: the sink thread notices by itself.
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _waited(self, ready: _Ready) -> list[bytes] | None:
+        """Return what is being made; look up now and then, for an event loop may end or hang."""
+        while not self._closed:
+            try:
+                made = ready.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            if isinstance(made, Exception):
+                raise made
+            return made
+        raise Retryable("the Drainer ends while it applies a large transaction")
+
+    def _begin(self, batches: Iterator[Batch], ready: _Ready) -> None:
+        if not self._closed:
+            self._making = self._loop.create_task(self._make(batches, ready))
+
+    def _cancel(self) -> None:
+        if self._making is not None:
+            self._making.cancel()
+
+    async def _make(self, batches: Iterator[Batch], ready: _Ready) -> None:
+        try:
+            made: list[Batch] = []
+            await asyncio.to_thread(lambda: made.extend(islice(batches, 1)))
+            ready.put(await self._generate(made.pop()) if made else None)
+        except Exception as error:
+            ready.put(error)
+
+
+def _surveyed(payload: Spooled, lookup: Lookup) -> tuple[int, dict[int, Target]]:
+    found = payload.outline
+    with opened(payload.path) as source:
+        version, tables = survey(source, found.value_start, found.value_end)
+    return version, {table_id: lookup(table_id, version) for table_id in sorted(tables)}

@@ -1,0 +1,319 @@
+"""The Drainer's stages, and how much may be between them.
+
+    merge ──> plan ──────────> prepare (Spark tasks) ───> commit
+              batch n+2 fills   batch n+1 becomes SQL      batch n and its checkpoint
+
+At most two steps are under way behind the planner: one being prepared, one committing. How a
+batch is prepared and committed is its strategy's business (`drainer.strategies`). When a slot is
+free and nothing more waits to be merged, whatever has gathered is cut and sent, so a batch is as
+small as the load allows and as large as the backlog makes it. Steps commit strictly in order, and
+a DDL is a step: what follows it may be prepared meanwhile but is not committed before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from drainer.ddl.follower import FollowedDdl, with_way_out
+from drainer.differences.left_out import Counts
+from drainer.pipeline.progress import Progress
+from drainer.pipeline.stages import Feed, Merge, Schemas
+from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.relay_log.stage import NoRelay, Relay
+from drainer.sinks.checkpoint import Checkpoint, TakenOver
+from drainer.sinks.protocol import Sink
+from drainer.sinks.refusal import Refused, located
+from drainer.sinks.thread import SinkThread
+from drainer.spark.fetch_batch import FetchBatch, Fetching
+from drainer.strategies import Prepared, Strategy
+from drainer.task.work_unit import Batch
+from penstock.errors import NeedsOperator
+from penstock.failpoints import point
+
+if TYPE_CHECKING:
+    from penstock.schema.model import TableInfo
+
+log = logging.getLogger(__name__)
+
+STEPS_UNDER_WAY_MAX = 2
+FETCHES_UNDER_WAY_MAX = 3
+"""Where one task has a whole batch, two prepare while one commits."""
+
+_merged = point("drainer.merged")
+_ddl_followed = point("drainer.ddl_followed")
+_planned = point("drainer.planned")
+_generated = point("drainer.generated")
+_before_sink = point("drainer.before_sink")
+_checkpoint_known = point("drainer.checkpoint_known")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where steps come from; `follow_ddl` returns what becomes of a DDL downstream.
+
+    `fetching` is there where the rows do not come here.
+    """
+
+    merger: Merge
+    planner: Planner
+    pumps: Feed
+    schemas: Schemas
+    follow_ddl: Callable[[DdlStep], Awaitable[FollowedDdl]]
+    relay: Relay = field(default_factory=NoRelay)
+    fetching: Fetching | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Downstream:
+    """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now.
+
+    `large` prepares a transaction that lies on the disk, `tables` are there when it all begins.
+    """
+
+    strategy: Strategy
+    large: Callable[[LargeStep], Coroutine[Any, Any, Prepared]]
+    sink: Sink
+    thread: SinkThread
+    checkpoint: Checkpoint
+    tables: Callable[[], Iterable[TableInfo]] = tuple
+
+
+@dataclass(slots=True)
+class _Work:
+    """A step under way: a batch is made ready by `prepared`, the checkpoint is known."""
+
+    step: Step
+    checkpoint: Checkpoint
+    ddl: FollowedDdl | None = None
+    prepared: asyncio.Task[Prepared] | None = None
+    relayed: asyncio.Future[None] | None = None
+    fetched: FetchBatch | None = None
+
+
+class Pipeline:
+    """From the merge to the downstream; `run` it in one event loop."""
+
+    def __init__(
+        self,
+        source: Source,
+        downstream: Downstream,
+        *,
+        checkpoint_interval_s: float = 3.0,
+    ) -> None:
+        """Wire the stages; an idle stream moves the checkpoint each `checkpoint_interval_s`."""
+        checkpoint = downstream.checkpoint
+        sink = downstream.sink
+        self.progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+        self._source = source
+        self._planner = source.planner
+        self._wake = source.pumps.arrived
+        self._downstream = downstream
+        self._checkpoint_interval_s = checkpoint_interval_s
+        self._intent_ts = checkpoint.ddl_intent_ts
+        self._slots = STEPS_UNDER_WAY_MAX if source.fetching is None else FETCHES_UNDER_WAY_MAX
+        self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._plan_task: asyncio.Task[None] | None = None
+        self._preparing: set[asyncio.Task[Prepared]] = set()
+        self._last_step_s = time.monotonic()
+        self._batch_id = 0
+
+    async def run(self) -> None:
+        """Run until `stop`, then finish what is under way; raises what stops the Drainer."""
+        commit = asyncio.create_task(self._commit(), name="commit")
+        self._plan_task = asyncio.create_task(self._plan(), name="plan")
+        tasks = (self._plan_task, commit)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if commit.done():
+                commit.result()
+            failure = None if self._plan_task.cancelled() else self._plan_task.exception()
+            if failure is not None:
+                log.error("cannot go on after what is under way: %s", failure)
+            self._queue.put_nowait(None)
+            await commit
+            if failure is not None:
+                raise failure
+        finally:
+            for task in (*tasks, *self._preparing):
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def stop(self) -> None:
+        """Take nothing more from the merge; `run` returns when the steps under way are done."""
+        if self._plan_task is not None:
+            self._plan_task.cancel()
+
+    async def _plan(self) -> None:
+        """Take from the merge, cut, and start each step when there is a slot."""
+        while True:
+            self._wake.clear()
+            step = self._planner.next_step()
+            if step is not None:
+                while self._slots == 0:
+                    self._wake.clear()
+                    await self._wake.wait()
+                await self._start(step)
+            elif self._gather():
+                await asyncio.sleep(0)  # The pulls, the tasks and the heartbeat need their turn.
+            elif self._slots > 0 and (step := self._open_batch()) is not None:
+                await self._start(step)
+            else:
+                await self._wait()
+            del step  # Its rows are held by the one who works on them, and by nobody longer.
+
+    def _gather(self) -> bool:
+        merged = self._source.merger.take()
+        if merged is None:
+            return False
+        self._source.relay.offer(merged)
+        self._planner.offer(merged)
+        self._source.pumps.taken()
+        _merged()
+        return True
+
+    def _open_batch(self) -> RowsStep | None:
+        """Cut what has gathered; without rows only when the checkpoint is due to move on."""
+        if self._planner.rows or self._due_in_s() <= 0:
+            return self._planner.cut()
+        return None
+
+    def _due_in_s(self) -> float:
+        return self._last_step_s + self._checkpoint_interval_s - time.monotonic()
+
+    async def _wait(self) -> None:
+        """Wait for something to arrive, a slot, or the time to move the checkpoint."""
+        due_in_s = self._due_in_s()
+        if due_in_s <= 0 or self._slots == 0:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(due_in_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _start(self, step: Step) -> None:
+        """Begin a step; a DDL changes the schema for all that is planned from here on."""
+        ddl = None
+        if isinstance(step, DdlStep):
+            ddl = await self._source.follow_ddl(step)
+            if step.is_repeated:
+                ddl = ddl._replace(run=None, left_out=Counts())
+            _ddl_followed()
+        self._slots -= 1
+        self._last_step_s = time.monotonic()
+        # A crash left a DDL half done: its intent stays on record until it has run.
+        intent_ts = self._intent_ts if self._intent_ts > step.commit_ts else 0
+        begin = self._downstream.checkpoint
+        checkpoint = Checkpoint(
+            step.commit_ts,
+            self._source.schemas.version,
+            ddl_intent_ts=intent_ts,
+            origins=step.origins,
+            pumps=self._source.pumps.standing(),
+            overrides=begin.overrides,
+            has_all_overrides=begin.has_all_overrides,
+        )
+        work = _Work(step, checkpoint, ddl, relayed=self._source.relay.flush())
+        if isinstance(step, RowsStep) and (step.rows or step.slices):
+            self._batch_id += 1
+            self.progress.begun(step.tables)
+            batch: Batch | FetchBatch = Batch(self._batch_id, step.tables)
+            if step.slices is not None:
+                assert self._source.fetching is not None, "nobody asked for metadata only"
+                work.fetched = batch = self._source.fetching.begin(self._batch_id, step.slices)
+            work.prepared = asyncio.create_task(self._prepared(batch))
+            self._preparing.add(work.prepared)
+            work.prepared.add_done_callback(self._preparing.discard)
+            work.step = replace(step, tables=[])
+        elif isinstance(step, LargeStep):
+            # Waited for, because a DDL behind it must not change what its tables were.
+            work.prepared = asyncio.create_task(self._downstream.large(step))
+            await asyncio.wait((work.prepared,))
+        self._queue.put_nowait(work)
+        _planned()
+
+    async def _prepared(self, batch: Batch | FetchBatch) -> Prepared:
+        started_s = time.monotonic()
+        preparing = self._downstream.strategy.prepare(batch)
+        del batch  # Whoever turns rows into SQL also decides how long they are needed.
+        prepared = await preparing
+        _generated()
+        self.progress.generate_s = time.monotonic() - started_s
+        return prepared
+
+    async def _commit(self) -> None:
+        """Commit step after step; the only place where the downstream changes."""
+        downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
+        await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
+        await downstream.thread.call(lambda: downstream.sink.look_at(downstream.tables()))
+        while (work := await self._queue.get()) is not None:
+            if work.prepared is not None:
+                await asyncio.wait((work.prepared,))
+            if work.relayed is not None:
+                await work.relayed
+            _before_sink()
+            started_s = time.monotonic()
+            await self._apply(work)
+            _checkpoint_known()
+            self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
+            self.progress.missed_rows = self._downstream.strategy.missed_rows
+            self.progress.repeated = self._planner.repeated
+            self.progress.partitions_s = self._downstream.strategy.partitions_s
+            self._source.relay.trim(work.checkpoint.commit_ts)
+            self._slots += 1
+            self._wake.set()
+
+    async def _apply(self, work: _Work) -> None:
+        sink, call = self._downstream.sink, self._downstream.thread.call
+        after_ts = self.progress.checkpoint.commit_ts
+        nothing_left = work.fetched is not None and not self._note_fetched(work, work.fetched)
+        checkpoint = work.checkpoint = replace(
+            work.checkpoint, left_out=self.progress.tally.after(_left_out(work))
+        )
+        if work.ddl is not None and work.ddl.run is not None:
+            await self._run_ddl(work.ddl, checkpoint)
+        elif work.prepared is None:
+            await call(lambda: sink.save_checkpoint(checkpoint))
+        else:
+            prepared = await work.prepared
+            work.prepared = None
+            if nothing_left:
+                await call(lambda: sink.save_checkpoint(checkpoint))
+                return
+            try:
+                await prepared.commit(checkpoint)
+            except Refused as error:
+                raise located(error, after_ts, checkpoint.commit_ts) from error
+
+    async def _run_ddl(self, ddl: FollowedDdl, checkpoint: Checkpoint) -> None:
+        change, ddl_ts, sink = ddl.run, checkpoint.commit_ts, self._downstream.sink
+        assert change is not None
+        maybe_done = self._intent_ts == ddl_ts
+        log.info("DDL at %d: %s", ddl_ts, change.job.query)
+        try:
+            await self._downstream.thread.call(
+                lambda: sink.run_ddl(change, checkpoint, maybe_done=maybe_done)
+            )
+        except TakenOver:
+            raise  # No decision about the DDL would help.
+        except NeedsOperator as error:
+            raise with_way_out(error, ddl_ts, ddl.upstream) from error
+
+    def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
+        """Count what the task saw, now that it is final; False when nothing is left to apply."""
+        assert isinstance(work.step, RowsStep)
+        work.step = batch.counted(work.step)
+        self.progress.kinds.update(batch.outcome.facts.kinds)
+        return work.step.rows > 0
+
+
+def _left_out(work: _Work) -> Counts:
+    if isinstance(work.step, DdlStep):
+        return Counts() if work.ddl is None else work.ddl.left_out
+    return work.step.left_out

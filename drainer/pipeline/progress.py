@@ -1,0 +1,103 @@
+"""How far the downstream is: what the status, the pages and the log tell about the pipeline."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from drainer.differences.left_out import Tally
+from drainer.plan.planner import LargeStep, RowsStep, Step
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.task.work_unit import TableRows
+from penstock.wire.binlog import MutationType
+
+log = logging.getLogger(__name__)
+
+
+def _nothing(step: Step, commit_s: float) -> None:
+    """Tell nobody."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the downstream is, and what it took; `checkpoint` is the one that is saved."""
+
+    checkpoint: Checkpoint
+    steps: int = 0
+    transactions: int = 0
+    rows: int = 0
+    last_rows: int = 0
+    generate_s: float = 0.0
+    commit_s: float = 0.0
+    changed_s: float = field(default_factory=time.monotonic)
+    """When the downstream was changed last, or the Drainer began."""
+    missed_rows: int = 0
+    """Updated and deleted rows that were not there, where the strategy looks."""
+    repeated: int = 0
+    """Transactions that a source passed on again and that were left out."""
+    partitions_s: tuple[float, ...] = ()
+    """How long each partition of the last batch took, in mode parallel."""
+    kinds: Counter[int] = field(default_factory=Counter)
+    """Row changes by their kind, of all batches that were begun."""
+    on_commit: Callable[[Step, float], None] = _nothing
+    """Told each step that is downstream now, and the seconds it took."""
+    waits_for: Callable[[], str] = str
+    """What keeps the downstream from taking changes, empty when nothing does."""
+    stand_ins: Callable[[], Mapping[str, str]] = dict
+    """Collations that the downstream lacks, and those that its tables have instead."""
+    tally: Tally = field(init=False)
+    """What does not go downstream."""
+
+    def __post_init__(self) -> None:
+        """Go on with the counts of the checkpoint."""
+        self.tally = Tally(self.checkpoint.left_out)
+
+    def begun(self, tables: Sequence[TableRows]) -> None:
+        """Count the changes of a batch."""
+        for table in tables:
+            for kind in MutationType:
+                self.kinds[kind] += table.kinds.count(kind)
+
+    def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
+        """Count a step that is in the downstream now."""
+        self.checkpoint = checkpoint
+        self.tally.reached(checkpoint.left_out)
+        self.steps += 1
+        self.on_commit(step, commit_s)
+        if not isinstance(step, RowsStep) or step.rows:
+            self.changed_s = time.monotonic()
+        if isinstance(step, LargeStep):
+            self.transactions += 1
+            self.commit_s = commit_s
+        if isinstance(step, RowsStep) and step.rows:
+            self.transactions += step.transactions
+            self.rows += step.rows
+            self.last_rows = step.rows
+            self.commit_s = commit_s
+            log.debug(
+                "committed %d rows up to %d: generated in %.0f ms, committed in %.0f ms",
+                step.rows, step.commit_ts, self.generate_s * 1e3, commit_s * 1e3,
+            )  # fmt: skip
+
+    def describe(self) -> dict[str, str]:
+        """Return what an operator wants to read."""
+        return {
+            "schema_version": str(self.checkpoint.schema_version),
+            "downstream_waits_for": self.waits_for() or "nothing",
+            **self._collations(),
+            "steps": str(self.steps),
+            "transactions": str(self.transactions),
+            "rows": str(self.rows),
+            "missed_rows": str(self.missed_rows),
+            "repeated_transactions": str(self.repeated),
+            "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
+            f"committed in {self.commit_s * 1e3:.0f} ms",
+            **self.tally.describe(),
+        }
+
+    def _collations(self) -> dict[str, str]:
+        pairs = [f"{there} for {name}" for name, there in sorted(self.stand_ins().items())]
+        return {"downstream_collations": ", ".join(pairs)} if pairs else {}

@@ -1,0 +1,1 @@
+"""The merged stream into steps: batches of rows, and DDLs that stand alone."""

@@ -1,0 +1,281 @@
+"""Cut the merged stream into steps: batches of rows, and DDLs that stand alone.
+
+    merged   r r r r f r r D f r r r …       r rows, D a DDL, f a fake binlog
+    steps    [r r r r f r r] [D] [f r r r …
+                             ^ a barrier: what is before it is a step of its own
+
+A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's version changes,
+or when the pipeline asks for what there is because nobody is busy. A transaction is never split:
+a batch with one transaction larger than the limits holds only that. One that lies on the disk
+because it is too large for memory is a step of its own, as a DDL is.
+
+A batch that an earlier life may have left in parts is cut as that one cut it: at its last
+`commit_ts`, whatever the limits say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from drainer.differences.left_out import Counts
+from drainer.intake.merger import Merged
+from drainer.intake.payload import Payload, Remote, Spooled
+from drainer.intake.slicing import Limits
+from drainer.plan.origins import Origins
+from drainer.task.fetch.unit import Slices
+from drainer.task.gathering import (
+    Collector,
+    Lookup,
+    Targets,
+    ignored_counts,
+    parse_merged,
+    read_changes,
+)
+from drainer.task.work_unit import TableRows
+from penstock.wire.binlog import BinlogType, Origin, Place
+from penstock.wire.codec import origin_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsStep:
+    """All row changes after the step before, up to `commit_ts`; without rows only time moves.
+
+    A step with `slices` has its rows on the Pumps still: how many is known once they are fetched.
+    """
+
+    commit_ts: int
+    transactions: int = 0
+    rows: int = 0
+    bytes: int = 0
+    tables: list[TableRows] = field(default_factory=list)
+    origins: Mapping[str, Place] = field(default_factory=dict)
+    slices: Slices | None = None
+    left_out: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlStep:
+    """A schema change, alone: everything before it is in earlier steps.
+
+    One that `is_repeated` was downstream before: the schema is followed, and nothing is run.
+    """
+
+    commit_ts: int
+    job_id: int
+    query: str
+    origins: Mapping[str, Place] = field(default_factory=dict)
+    is_repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LargeStep:
+    """One transaction that lies on the disk, alone; its slices stay within `limits`.
+
+    One that `is_ignored` is only counted. What is left out is known once the step is prepared.
+    """
+
+    commit_ts: int
+    payload: Spooled
+    lookup: Lookup
+    limits: Limits
+    origins: Mapping[str, Place] = field(default_factory=dict)
+    is_ignored: bool = False
+    left_out: Counts = field(default_factory=Counts)
+
+
+Step = RowsStep | DdlStep | LargeStep
+
+
+class Planner:
+    """The cutter; pure: it is told what came and asked for the next step."""
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        ignored_ts: Set[int] = frozenset(),
+        whole_ts: int = 0,
+        origins: Mapping[str, Place] | None = None,
+    ) -> None:
+        """Start empty; `lookup` resolves table ids and is asked anew after each DDL.
+
+        Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log. All up to
+        `whole_ts` is one batch, if it can be. Transactions that are not beyond `origins`, the last
+        ones seen of each source, are left out.
+        """
+        self._origins = Origins(origins or {})
+        self._whole_ts = whole_ts
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._limits = Limits(bytes_max=bytes_max, rows_max=rows_max)
+        self._ignored_ts = ignored_ts
+        self._waiting: deque[tuple[int, Payload]] = deque()
+        self._targets = Targets(lookup)
+        self._start_batch()
+
+    def _start_batch(self) -> None:
+        self._collector = Collector()
+        self._slices = Slices()
+        self._left_out = Counts()
+        self._through_ts = 0
+        self._transactions = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the open batch holds, or transactions whose rows are to be fetched."""
+        return self._collector.rows or len(self._slices.commit_ts)
+
+    @property
+    def repeated(self) -> int:
+        """How many transactions came again and were left out."""
+        return self._origins.repeated
+
+    def offer(self, merged: Merged) -> None:
+        """Take the next run of the merged stream."""
+        self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))
+
+    def next_step(self) -> Step | None:
+        """Return the next finished step; None when all that was offered is in the open batch.
+
+        Raises `Malformed` for a payload that is not a committed binlog.
+        """
+        while self._waiting:
+            ts, payload = self._waiting[0]
+            is_whole = 0 < self._through_ts <= self._whole_ts < ts
+            step = self._cut() if is_whole else self._advance(ts, payload)
+            if step is not None:
+                return step
+        return None
+
+    def cut(self) -> RowsStep | None:
+        """End the open batch here; None when nothing came since the last step, or it must grow."""
+        return None if self._through_ts < self._whole_ts else self._cut()
+
+    def _cut(self) -> RowsStep | None:
+        if not self._through_ts:
+            return None
+        collected = self._collector
+        step = RowsStep(
+            commit_ts=self._through_ts,
+            transactions=self._transactions,
+            rows=collected.rows,
+            bytes=collected.bytes or self._slices.bytes,
+            tables=collected.tables(),
+            origins=self._origins.now(),
+            slices=self._slices if self._slices.commit_ts else None,
+            left_out=self._left_out + collected.left_out,
+        )
+        self._start_batch()
+        return step
+
+    def _advance(self, ts: int, payload: Payload) -> Step | None:
+        """Take one binlog off the waiting ones, unless a batch must end before it."""
+        if not isinstance(payload, bytes):
+            return self._advance_handle(ts, payload)
+        binlog = parse_merged(ts, payload)
+        # TiDB tells of a sequence's value; values travel within rows, so none is replicated.
+        is_setval = binlog.ddl_query[:13].lower() == b"select setval"
+        if binlog.tp == BinlogType.ROLLBACK or is_setval:
+            self._waiting.popleft()
+            self._through_ts = ts
+            return None
+        if binlog.ddl_job_id > 0:
+            before = self._cut()
+            if before is not None:
+                return before
+            self._waiting.popleft()
+            self._targets.clear()
+            return self._ddl_step(ts, binlog)
+        origin = _origin(binlog)
+        if self._origins.is_repeated(ts, origin):
+            self._pass_over(ts)
+            return None
+        if self._is_ignored(ts):
+            self._origins.note(origin)
+            self._left_out += ignored_counts(binlog.prewrite_value, self._targets.of)
+            self._pass_over(ts)
+            return None
+        if self._slices.commit_ts:
+            return self._cut()
+        size = len(payload)
+        limited = ts > self._whole_ts
+        if limited and self._collector.rows and self._collector.bytes + size > self._bytes_max:
+            return self._cut()
+        changes = read_changes(binlog.prewrite_value, self._targets.of)
+        if not self._collector.fits(changes):
+            return self._cut()
+        self._waiting.popleft()
+        self._origins.note(origin)
+        self._collector.add(changes, size)
+        self._transactions += 1
+        self._through_ts = ts
+        full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max
+        return self._cut() if full and limited else None
+
+    def _advance_handle(self, ts: int, payload: Spooled | Remote) -> Step | None:
+        if isinstance(payload, Spooled):
+            return self._advance_large(ts, payload)
+        return self._advance_remote(ts, payload)
+
+    def _advance_remote(self, ts: int, payload: Remote) -> Step | None:
+        """Take a transaction into the batch without its rows, which a task is going to fetch."""
+        origin = _origin(parse_merged(ts, payload.head)) if payload.head else None
+        if self._origins.is_repeated(ts, origin):
+            self._pass_over(ts)
+            return None
+        slices, size, limited = self._slices, payload.size, ts > self._whole_ts
+        over = bool(slices.commit_ts) and slices.bytes + size > self._bytes_max
+        if self._collector.rows or (limited and over):
+            return self._cut()
+        self._waiting.popleft()
+        self._origins.note(origin)
+        slices.add(ts, payload.pump, size, is_ignored=self._is_ignored(ts))
+        self._transactions += 1
+        self._through_ts = ts
+        full = len(slices.commit_ts) >= self._rows_max or slices.bytes >= self._bytes_max
+        return self._cut() if full and limited else None
+
+    def _advance_large(self, ts: int, payload: Spooled) -> Step | None:
+        before = self._cut()
+        if before is not None:
+            return before
+        self._waiting.popleft()
+        origin = payload.outline.origin
+        if self._origins.is_repeated(ts, origin):
+            payload.release()
+            self._through_ts = ts
+            return None
+        self._origins.note(origin)
+        places, is_ignored = self._origins.now(), self._is_ignored(ts)
+        return LargeStep(ts, payload, self._targets.of, self._limits, places, is_ignored)
+
+    def _ddl_step(self, ts: int, binlog: Any) -> DdlStep:
+        origin = _origin(binlog)
+        is_repeated = self._origins.is_repeated(ts, origin)
+        if not is_repeated:
+            self._origins.note(origin)
+        query = binlog.ddl_query.decode("utf-8", "replace")
+        return DdlStep(ts, binlog.ddl_job_id, query, self._origins.now(), is_repeated)
+
+    def _pass_over(self, ts: int) -> None:
+        self._waiting.popleft()
+        self._through_ts = ts
+
+    def _is_ignored(self, ts: int) -> bool:
+        """Tell whether an operator leaves a transaction out."""
+        if ts not in self._ignored_ts:
+            return False
+        log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
+        return True
+
+
+def _origin(binlog: Any) -> Origin | None:
+    return origin_of(binlog.origin) if binlog.HasField("origin") else None

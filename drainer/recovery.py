@@ -1,0 +1,145 @@
+"""Bring the downstream to a consistent state from the relay log, because the upstream is gone.
+
+The same planner, tasks and sink as ever, fed from the disk: everything after the checkpoint that
+the log holds. What was applied is in the log, for it was synced there first; so at the log's end
+the downstream is at a state that the upstream had, whatever it was caught between before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from drainer.differences.overrides import Override
+from drainer.intake.merger import Merged
+from drainer.pipeline.pipeline import Pipeline
+from drainer.plan.planner import DdlStep
+from drainer.relay_log.chunks import Gathering
+from drainer.relay_log.log import RelayLog
+from drainer.relay_log.records import RECORD_BYTES_MAX, Run
+from drainer.schema.tracker import SchemaTracker
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.startup.parts import Parts, StoppedEarly, insist
+from penstock.cluster.registry import Registry
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.schema.model import DdlJob
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.02
+
+
+class EndsAtDdl(PenstockError):
+    """The job of the next DDL is not in the log: neither it nor what follows it was run."""
+
+
+class Replay:
+    """The stored stream in the place of the Pumps' merged one."""
+
+    def __init__(self, stored: RelayLog, checkpoint: Checkpoint, gathering: Gathering) -> None:
+        """Prepare to give out what was merged after the checkpoint."""
+        self.arrived = asyncio.Event()
+        self.is_out = False
+        """True once everything was given out."""
+        self.last_ts = checkpoint.commit_ts
+        """The commit_ts of the last binlog that was given out."""
+        self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, gathering)
+        self._jobs = {job.id: job for job in stored.jobs()}
+        self._pumps = checkpoint.pumps
+
+    def take(self) -> Merged | None:
+        """Return the next run; None at the end."""
+        run = next(self._runs, None)
+        if run is None:
+            self.is_out = True
+            return None
+        self.last_ts = run.commit_ts[-1]
+        return Merged(run.commit_ts, run.payloads, sum(map(len, run.payloads)))
+
+    def taken(self) -> None:
+        """Do nothing: there is no one to tell that there is room."""
+
+    def standing(self) -> Mapping[str, int]:
+        """Return who took part at the checkpoint."""
+        return self._pumps
+
+    async def fetch_job(self, step: DdlStep) -> DdlJob:
+        """Return the job of a DDL; raise `EndsAtDdl` when the log lacks it."""
+        job = self._jobs.get(step.job_id)
+        if job is None:
+            raise EndsAtDdl(f"the relay log has no job for the DDL at {step.commit_ts}")
+        return job
+
+
+Wire = Callable[[Replay, SchemaTracker, Mapping[int, Override], Checkpoint], Pipeline]
+"""Builds the way from the stored stream to the downstream."""
+
+
+async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> bool:
+    """Run the pipeline to the end of the log; False when asked to stop before."""
+
+    def is_done() -> bool:
+        return source.is_out and pipeline.progress.checkpoint.commit_ts >= source.last_ts
+
+    running = asyncio.create_task(pipeline.run(), name="replay")
+    try:
+        while not (running.done() or stop.is_set() or is_done()):
+            await asyncio.wait((running,), timeout=_LOOK_S)
+        pipeline.stop()
+        await running
+    except EndsAtDdl as end:
+        log.warning("%s, so it was not run downstream: this is the end of what is known", end)
+        return True
+    finally:
+        running.cancel()
+    return is_done()
+
+
+async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
+    """Make the downstream consistent; False when there is nothing to do and the upstream is back.
+
+    Raises `NeedsOperator` when the log lacks what may have been applied.
+    """
+    stored = parts.relay_log
+    assert stored is not None
+    checkpoint = await parts.thread.call(parts.sink.load_checkpoint)
+    if checkpoint is None or checkpoint.consistent:
+        log.error("the upstream cannot be reached; the downstream is consistent, so wait for it")
+        await _wait_for_upstream(parts, stop)
+        return False
+    may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
+    stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
+    overrides = checkpoint.overrides_with(stored.overrides())
+    tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, overrides)
+    spool_dir = parts.home.path / "spool"
+    spool_dir.mkdir(mode=0o700, exist_ok=True)
+    gathering = Gathering(spool_dir, RECORD_BYTES_MAX)
+    source = Replay(stored, checkpoint, gathering)
+    log.warning(
+        "the upstream cannot be reached and the downstream, at %d, may be between two states: "
+        "applying (%d, %d] from the relay log in %s",
+        checkpoint.commit_ts, checkpoint.commit_ts, stored.last_ts, stored.folder,
+    )  # fmt: skip
+    pipeline = wire(source, tracker, overrides, checkpoint)
+    if not await replay(pipeline, source, stop):
+        raise StoppedEarly
+    progress = pipeline.progress
+    last = replace(progress.checkpoint, consistent=True)
+    await parts.thread.call(lambda: parts.sink.save_checkpoint(last))
+    log.warning(
+        "the downstream is consistent at %d: %d transactions with %d rows came from the relay log; "
+        "this Drainer ends, start it again when the upstream is back",
+        last.commit_ts, progress.transactions, progress.rows,
+    )  # fmt: skip
+    return True
+
+
+async def _wait_for_upstream(parts: Parts, stop: asyncio.Event) -> None:
+    cluster_id = await insist(stop, "the cluster id", Registry(parts.etcd).cluster_id)
+    if cluster_id != parts.cluster_id:
+        raise NeedsOperator(
+            f"the relay log is of cluster {parts.cluster_id}, etcd's is {cluster_id}",
+            hint="give this Drainer another relay log-dir, or the right etcd",
+        )

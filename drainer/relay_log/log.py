@@ -1,0 +1,286 @@
+"""The relay log on the disk: what is in it, appending, rotation, and what is no longer needed.
+
+    relay/                 relay/ddl/
+    000007.seg  sealed     000000.seg   all jobs of DDL, for the schema without etcd
+    000008.seg  live
+
+A file ends where a transaction ends, once it has `file_bytes_max`. A file goes when the downstream
+has all that is in it; the live one stays. Everything is synced before it is applied, so whatever a
+crash tore off was not applied either, and is cut. Any other damage is `Corrupt`.
+
+Nothing here knows a thread or a clock; every call but `open` is made by one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from drainer.differences.overrides import Override
+from drainer.intake.payload import Payload
+from drainer.relay_log.chunks import Gathering, is_large, pieces_of, size_of
+from drainer.relay_log.ddl_log import DdlLog
+from drainer.relay_log.disk import failed_write
+from drainer.relay_log.records import (
+    RECORD_BYTES_MAX,
+    NotARecord,
+    Piece,
+    Run,
+    Start,
+    decode,
+    is_fake,
+)
+from penstock.errors import Corrupt, NeedsOperator
+from penstock.log.files import Files, OsFiles
+from penstock.log.segment import BEGIN, segment_name
+from penstock.log.segments import Place, Segments, WriteFailed
+from penstock.schema.model import DdlJob
+
+log = logging.getLogger(__name__)
+
+_NEVER = 1 << 62
+
+Entry = tuple[int, Payload]
+"""A binlog's commit_ts and payload."""
+
+
+class RelayLog:
+    """An open relay log; all failures to write raise `NeedsOperator` or `Retryable`."""
+
+    def __init__(self, binlogs: Segments, ddl: DdlLog, file_bytes_max: int) -> None:
+        self.folder = binlogs.folder
+        self.cluster_id: int | None = None
+        """The cluster whose stream this is; None for an empty log."""
+        self.after_ts = 0
+        """The log has all that was merged after this …"""
+        self.last_ts = 0
+        """… up to this."""
+        self._binlogs = binlogs
+        self._ddl = ddl
+        self._file_bytes_max = file_bytes_max
+        self._begin = Place(binlogs.first, BEGIN)
+        self._last_ts_of: dict[int, int] = {}
+        self._has_start = False  # Of the live file.
+        self._scan()
+
+    @classmethod
+    def open(cls, folder: Path, *, file_bytes_max: int, files: Files | None = None) -> RelayLog:
+        """Open the log in `folder`, creating it if need be; cut a torn end, raise `Corrupt`."""
+        files = files or OsFiles()
+        binlogs = Segments.open(folder, files=files, segment_bytes_max=_NEVER)
+        return cls(binlogs, DdlLog(folder / "ddl", files), file_bytes_max)
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Read everything once: what is damaged must be known before anything is applied."""
+        for place, record in self._records(self._begin):
+            number = place.segment
+            if isinstance(record, Start):
+                self._found_start(place, record)
+            else:
+                stamps = [record.commit_ts] if isinstance(record, Piece) else record.commit_ts
+                if self.cluster_id is None or stamps[0] <= self.last_ts:
+                    raise self._damage(place, f"commit_ts {stamps[0]} follows {self.last_ts}")
+                if isinstance(record, Run) or record.is_last:
+                    self.last_ts = stamps[-1]
+            self._last_ts_of[number] = self.last_ts
+        self._has_start = self._binlogs.end.segment in self._last_ts_of
+
+    def _found_start(self, place: Place, start: Start) -> None:
+        if self.cluster_id not in (None, start.cluster_id):
+            raise self._damage(place, f"{start} within the log of cluster {self.cluster_id}")
+        if self.cluster_id is None or not start.continues:
+            self._begin, self.after_ts = place, start.after_ts
+            self.cluster_id, self.last_ts = start.cluster_id, start.after_ts
+        self.last_ts = max(self.last_ts, start.after_ts)
+
+    def _records(self, begin: Place) -> Iterator[tuple[Place, Start | Run | Piece]]:
+        for position, payload in self._binlogs.scan(begin):
+            place = Place(position.segment, position.offset)
+            try:
+                record = decode(payload)
+            except NotARecord as error:
+                raise self._damage(place, str(error)) from error
+            if record is not None:
+                yield place, record
+
+    def _damage(self, place: Place, what: str) -> Corrupt:
+        return Corrupt(str(self.folder / segment_name(place.segment)), place.offset, what)
+
+    def runs(self, after_ts: int, gathering: Gathering | None = None) -> Iterator[Run]:
+        """Yield what was merged after `after_ts`, in order; a large binlog is a run of its own."""
+        gathering = gathering or Gathering()
+        for place, record in self._records(self._begin):
+            if isinstance(record, Piece):
+                try:
+                    whole = gathering.add(record)
+                except NotARecord as error:
+                    raise self._damage(place, str(error)) from error
+                if whole is None:
+                    continue
+                record = Run([record.commit_ts], [whole])
+            if isinstance(record, Run):
+                first = bisect_right(record.commit_ts, after_ts)
+                if first < len(record.commit_ts):
+                    yield Run(record.commit_ts[first:], record.payloads[first:])
+
+    def jobs(self) -> list[DdlJob]:
+        """Return all jobs of DDL that are on record, in order."""
+        return self._ddl.jobs()
+
+    def overrides(self) -> dict[int, Override]:
+        """Return the operator's overrides of DDL, where an older version kept them here."""
+        return self._ddl.overrides()
+
+    def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
+        """Raise `NeedsOperator` unless all that was applied after a checkpoint is in the log.
+
+        `applied_ts` is up to where that may be, as far as the checkpoint knows.
+        """
+        reaches = self.after_ts <= checkpoint_ts <= self.last_ts and applied_ts <= self.last_ts
+        if reaches and self.cluster_id is not None:
+            return
+        if self.cluster_id is None:
+            lacking = f"is empty, so all that was applied after {checkpoint_ts} is missing"
+        elif checkpoint_ts < self.after_ts:
+            lacking = f"begins after {self.after_ts}: ({checkpoint_ts}, {self.after_ts}] is missing"
+        elif checkpoint_ts <= self.last_ts:
+            lacking = f"ends at {self.last_ts}: ({self.last_ts}, {applied_ts}] is missing"
+        else:
+            lacking = f"ends at {self.last_ts}: all after the checkpoint {checkpoint_ts} is missing"
+        raise NeedsOperator(
+            f"the relay log in {self.folder} {lacking}",
+            hint="bring the upstream back; was the relay log switched off, moved or emptied?",
+        )
+
+    # --- writing ---------------------------------------------------------------------------
+
+    def start(self, cluster_id: int, checkpoint_ts: int, jobs: Iterable[DdlJob]) -> None:
+        """Go on with the stream of `cluster_id` after a checkpoint, anew if the log lacks that."""
+        if self.cluster_id not in (None, cluster_id):
+            raise NeedsOperator(
+                f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
+                hint="give this Drainer another relay log-dir",
+            )
+        self.note_jobs(jobs)
+        connected = self.cluster_id is not None and self.after_ts <= checkpoint_ts <= self.last_ts
+        if not connected:
+            if self.cluster_id is not None:
+                log.warning(
+                    "the relay log has (%d, %d], which does not reach the checkpoint %d: "
+                    "it begins anew there", self.after_ts, self.last_ts, checkpoint_ts,
+                )  # fmt: skip
+            self.cluster_id, self.after_ts = cluster_id, checkpoint_ts
+            self.last_ts = checkpoint_ts
+            self._write_start(continues=False)
+        elif not self._has_start:
+            self._write_start(continues=True)
+        self.sync()
+        self.trim(checkpoint_ts)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add binlogs in order; what the log has already is left out.
+
+        Of fake binlogs only a last one is kept: it tells how far the stream was.
+        """
+        last_ts = self.last_ts
+        kept = [entry for entry in entries if entry[0] > last_ts and not is_fake(entry[1])]
+        if entries and entries[-1][0] > last_ts and (not kept or kept[-1] is not entries[-1]):
+            kept.append(entries[-1])
+        while kept:
+            self._rotate_if_full()
+            count = self._fitting(kept)
+            if count == 0:
+                self._append_large(*kept[0])
+                count = 1
+            else:
+                stamps, payloads = zip(*kept[:count], strict=True)
+                self._write(Run(stamps, payloads).encode())
+                self._reached(stamps[-1])
+            del kept[:count]
+
+    def note_jobs(self, jobs: Iterable[DdlJob]) -> None:
+        """Keep jobs of DDL, each once, before such a DDL is applied."""
+        try:
+            self._ddl.note(jobs)
+        except WriteFailed as error:
+            raise failed_write(error) from error
+
+    def sync(self) -> None:
+        """Return once everything is on the disk."""
+        try:
+            self._ddl.sync()
+            self._binlogs.sync()
+        except WriteFailed as error:
+            raise failed_write(error) from error
+
+    def trim(self, checkpoint_ts: int) -> None:
+        """Remove the files that hold nothing after `checkpoint_ts`, but never the live one."""
+        live = self._binlogs.end.segment
+        keep = next((n for n, ts in sorted(self._last_ts_of.items()) if ts > checkpoint_ts), live)
+        if min(keep, live) > self._binlogs.first:
+            self._binlogs.drop_before(min(keep, live))
+            first = self._binlogs.first
+            gone = (ts for n, ts in self._last_ts_of.items() if n < first)
+            self.after_ts = max(self.after_ts, *gone)
+            self._last_ts_of = {n: ts for n, ts in self._last_ts_of.items() if n >= first}
+            self._begin = max(self._begin, Place(first, BEGIN))
+
+    def close(self) -> None:
+        """Mark the clean stop and let go."""
+        self._binlogs.close()
+        self._ddl.close()
+
+    def size(self) -> tuple[int, int]:
+        """Return how many files of binlogs there are, and how many bytes they hold."""
+        return self._binlogs.size()
+
+    def _fitting(self, entries: Sequence[Entry]) -> int:
+        """Return how many binlogs go into one record: it ends where the file is full."""
+        room = min(RECORD_BYTES_MAX, self._file_bytes_max - self._binlogs.end.offset)
+        size = 0
+        for count, (_, payload) in enumerate(entries):
+            if size >= room or is_large(payload):
+                return count
+            size += len(payload) + 12
+        return len(entries)
+
+    def _append_large(self, commit_ts: int, payload: Payload) -> None:
+        offset, size_bytes = 0, size_of(payload)
+        for data in pieces_of(payload):
+            self._write(Piece(commit_ts, size_bytes, offset, data).encode())
+            offset += len(data)
+        assert offset == size_bytes, f"{offset} of {size_bytes} bytes of commit {commit_ts} came"
+        self._reached(commit_ts)
+
+    def _rotate_if_full(self) -> None:
+        if self._binlogs.end.offset < self._file_bytes_max:
+            return
+        try:
+            self._binlogs.begin_next()
+        except WriteFailed as error:
+            raise failed_write(error) from error
+        self._write_start(continues=True)
+        self.sync()  # Or a crash after `trim` would leave a log that does not know its place.
+
+    def _write_start(self, *, continues: bool) -> None:
+        assert self.cluster_id is not None
+        place = self._binlogs.end
+        self._write(Start(self.cluster_id, self.last_ts, continues).encode())
+        self._has_start = True
+        self._reached(self.last_ts)
+        if not continues:
+            self._begin = place
+
+    def _write(self, payload: bytes) -> None:
+        try:
+            self._binlogs.append([payload], largest_ts=self.last_ts)
+        except WriteFailed as error:
+            raise failed_write(error) from error
+
+    def _reached(self, commit_ts: int) -> None:
+        self.last_ts = commit_ts
+        self._last_ts_of[self._binlogs.end.segment] = commit_ts

@@ -1,0 +1,161 @@
+"""What a relay log's frames hold; the frames and files themselves are `penstock.log.segments`.
+
+    offset  size  field
+    0       1     kind         "S", "B" or "P"; an empty payload is the mark of a clean stop
+
+    S, a start: the first record of every file, and wherever the stream begins anew
+    1       …     JSON         {"format": 1, "cluster-id": n, "after-ts": n, "continues": bool}
+
+    B, a run of binlogs
+    1       4     count        little-endian like all that follows
+    5       8n    commit_ts    of each, strictly increasing
+    …       4n    length       of each
+    …       …     payloads     one after the other, as the Pumps sent them
+
+    P, a piece of one binlog that is too large for one record
+    1       8     commit_ts
+    9       8     size_bytes   of the whole binlog
+    17      8     offset       of this piece; pieces follow one another without a gap
+    25      …     data
+
+`after-ts` says where the stream was when the record was written: all that was merged after it, up
+to the last record, is in the log. A start that does not continue makes what is before it void.
+Jobs of DDL are in a log of their own, `ddl/`: JSON as in etcd, one job a frame, all of history.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drainer.intake.payload import Payload
+from penstock.pb import binlog_pb2 as pb
+from penstock.wire.binlog import BinlogType
+
+RECORD_BYTES_MAX = 1 << 20
+"""A run is cut at this many bytes; a larger binlog is written in pieces of this size."""
+
+FORMAT = 1
+START, RUN, PIECE = b"S", b"B", b"P"
+
+_COUNT = struct.Struct("<I")
+_PIECE = struct.Struct("<QQQ")
+_RUN_BEGIN = 1 + _COUNT.size
+_PIECE_BEGIN = 1 + _PIECE.size
+assert (_RUN_BEGIN, _PIECE_BEGIN) == (5, 25)  # The tables above are the contract.
+
+
+_FAKE_BYTES_MAX = 40  # Type and two timestamps; whatever is larger carries something.
+_ROLLBACK = int(BinlogType.ROLLBACK)
+
+
+class NotARecord(Exception):
+    """The bytes are intact, but no record of a known kind; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the stream was when a file, or a new stream, began."""
+
+    cluster_id: int
+    after_ts: int
+    continues: bool
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        fields = {
+            "format": FORMAT,
+            "cluster-id": self.cluster_id,
+            "after-ts": self.after_ts,
+            "continues": self.continues,
+        }
+        return START + json.dumps(fields).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Binlogs in strictly increasing order of `commit_ts`."""
+
+    commit_ts: Sequence[int]
+    payloads: Sequence[Payload]
+    """Bytes only where it is a record; a large binlog that was put together may be on the disk."""
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        count = len(self.commit_ts)
+        lengths = np.fromiter(map(len, self.payloads), "<u4", count)
+        stamps = np.fromiter(self.commit_ts, "<u8", count)
+        head = RUN + _COUNT.pack(count) + stamps.tobytes() + lengths.tobytes()
+        return head + b"".join(payload for payload in self.payloads if isinstance(payload, bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one large binlog."""
+
+    commit_ts: int
+    size_bytes: int
+    offset: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        return PIECE + _PIECE.pack(self.commit_ts, self.size_bytes, self.offset) + self.data
+
+    @property
+    def is_last(self) -> bool:
+        """True when the binlog ends with this piece."""
+        return self.offset + len(self.data) == self.size_bytes
+
+
+def decode(payload: bytes) -> Start | Run | Piece | None:
+    """Return the record in a frame's payload, None for a mark; raise `NotARecord`."""
+    kind = payload[:1]
+    if kind == RUN:
+        return _run(payload)
+    if kind == START:
+        return _start(payload)
+    if kind == PIECE and len(payload) > _PIECE_BEGIN:
+        commit_ts, size_bytes, offset = _PIECE.unpack_from(payload, 1)
+        return Piece(commit_ts, size_bytes, offset, payload[_PIECE_BEGIN:])
+    if not payload:
+        return None
+    raise NotARecord(f"a record of kind {kind!r} and {len(payload)} bytes")
+
+
+def _start(payload: bytes) -> Start:
+    try:
+        fields = json.loads(payload[1:])
+        if fields["format"] != FORMAT:
+            raise NotARecord(f"format {fields['format']}, this Penstock reads {FORMAT}")
+        return Start(int(fields["cluster-id"]), int(fields["after-ts"]), bool(fields["continues"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotARecord(f"an unreadable start: {error}") from error
+
+
+def _run(payload: bytes) -> Run:
+    size = len(payload)
+    count = _COUNT.unpack_from(payload, 1)[0] if size >= _RUN_BEGIN else 0
+    begin = _RUN_BEGIN + 12 * count
+    if count == 0 or size < begin:
+        raise NotARecord(f"a run of {count} binlogs in {size} bytes")
+    stamps = np.frombuffer(payload, "<u8", count, _RUN_BEGIN)
+    lengths = np.frombuffer(payload, "<u4", count, _RUN_BEGIN + 8 * count).astype(np.int64)
+    ends = (begin + np.cumsum(lengths)).tolist()
+    if ends[-1] != size or (count > 1 and not bool((stamps[1:] > stamps[:-1]).all())):
+        raise NotARecord("a run whose lengths or timestamps do not fit")
+    begins = [begin, *ends[:-1]]
+    return Run(stamps.tolist(), [payload[a:b] for a, b in zip(begins, ends, strict=True)])
+
+
+def is_fake(payload: Payload) -> bool:
+    """Tell whether a merged binlog is a fake one: such a stream has no other rollbacks."""
+    if not isinstance(payload, bytes) or len(payload) > _FAKE_BYTES_MAX:
+        return False
+    binlog: Any = pb.Binlog.FromString(payload)
+    return bool(binlog.tp == _ROLLBACK)

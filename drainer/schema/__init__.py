@@ -1,0 +1,1 @@
+"""The schema at each point of the stream."""

@@ -1,0 +1,487 @@
+"""Table schemas as the stream moves on: from DDL history up to the checkpoint, then job by job.
+
+Every row change carries the schema version its bytes were written with. `table_at` answers with
+the table of that version, out of the last few versions of each table: writers are fenced, so rows
+older than the newest DDL before them are rare and never far behind. A dropped or truncated table's
+id is remembered for good (an id and a name), because a transaction that was under way when the
+table went may still name it; its rows have nowhere to go, and the answer says so.
+
+    job ──> the catalog, as upstream has it ── always, so that every row can be read
+       └──> deviations ── what the downstream lacks of it, because an override left it out
+
+A DDL that runs downstream is given in the downstream's terms: its tables before and after are as
+the downstream has them. One that concerns only what the downstream lacks is not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from drainer.differences.deviations import NONE, Deviation, absent, compared
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from penstock.ddl import Catalog, SchemaChange
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
+
+VERSIONS_PER_TABLE_MAX = 8
+_CHANGES_NOTHING = 27  # TiDB's LOCK TABLES.
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A table that was dropped or truncated: rows for it are to be left out."""
+
+    table_id: int
+    schema_name: str
+    table_name: str
+    dropped_at_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A table of which only the id is known: its rows are to be left out."""
+
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A table from one schema version on."""
+
+    since: int
+    schema_name: str
+    table: TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A DDL that was followed: what it did upstream, and what is to run downstream, if anything."""
+
+    change: SchemaChange
+    run: SchemaChange | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that a tracker knows but its version, as plain values."""
+
+    schemas: Sequence[SchemaInfo]
+    versions: Sequence[tuple[int, str, bool, TableInfo]]
+    """Since when, in which schema, whether it is the table of today, and the table."""
+    gone: Sequence[tuple[int, str, str, int]]
+    deviations: Mapping[int, Deviation]
+    absent_schemas: Mapping[str, int]
+    blind_ts: int
+
+
+class SchemaTracker:
+    """Follows DDL jobs in order of their schema version; knows neither clock nor etcd."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.deviations: dict[int, Deviation] = {}
+        """How tables differ downstream, by their id; those without a difference are not here."""
+        self.absent_schemas: dict[str, int] = {}
+        """Databases that the downstream lacks, and the commit_ts of the override."""
+        self.blind_ts = 0
+        """The last skipped DDL that could not be tracked; unknown tables are left out then."""
+        self._versions: dict[int, list[_Version]] = {}
+        self._gone: dict[int, Gone] = {}
+
+    @classmethod
+    def from_history(
+        cls, jobs: Iterable[DdlJob], up_to_ts: int, overrides: Mapping[int, Override] | None = None
+    ) -> SchemaTracker:
+        """Return a tracker that has followed all jobs finished at or before `up_to_ts`.
+
+        `overrides` by commit_ts say which jobs are something else downstream.
+        """
+        tracker = cls()
+        tracker.follow_all(jobs, up_to_ts, overrides or {})
+        return tracker
+
+    def follow_all(
+        self,
+        jobs: Iterable[DdlJob],
+        up_to_ts: int,
+        overrides: Mapping[int, Override],
+        *,
+        after_ts: int = 0,
+    ) -> DdlJob | None:
+        """Follow all jobs finished at or before `up_to_ts`; return the last that was new.
+
+        `jobs` are all that finished after `after_ts`: a skipped one that is not there is lost.
+        """
+        last = None
+        jobs = sorted(jobs, key=lambda j: j.schema_version)
+        finished = {job.finished_ts for job in jobs}
+        lost = [
+            ts
+            for ts, override in overrides.items()
+            if after_ts < ts <= up_to_ts and override.verb == SKIP and ts not in finished
+        ]
+        self.blind_ts = max(lost, default=self.blind_ts)
+        ends = sorted((o.ended_ts, ts) for ts, o in overrides.items() if 0 < o.ended_ts <= up_to_ts)
+        for job in jobs:
+            if job.finished_ts <= up_to_ts and job.schema_version > self.version:
+                while ends and ends[0][0] < job.finished_ts:
+                    self.take_back(ends.pop(0)[1])
+                self.track(job, overrides.get(job.finished_ts))
+                last = job
+        for _, ts in ends:
+            self.take_back(ts)
+        return last
+
+    def state(self) -> State:
+        """Return all that this tracker knows, unshared: it may move on meanwhile."""
+        versions = []
+        for table_id, kept in self._versions.items():
+            now = self.catalog.table_by_id(table_id)
+            for v in kept:
+                is_now = v is kept[-1] and now is not None
+                versions.append((v.since, v.schema_name, is_now, v.table))
+        gone = [
+            (g.table_id, g.schema_name, g.table_name, g.dropped_at_version)
+            for g in self._gone.values()
+        ]
+        return State(
+            schemas=list(self.catalog.schemas()),
+            versions=versions,
+            gone=gone,
+            deviations=dict(self.deviations),
+            absent_schemas=dict(self.absent_schemas),
+            blind_ts=self.blind_ts,
+        )
+
+    @classmethod
+    def from_state(cls, version: int, state: State) -> SchemaTracker:
+        """Return a tracker that knows what `state` returned at that schema version."""
+        tracker = cls()
+        now = [(schema, table) for _, schema, is_now, table in state.versions if is_now]
+        tracker.catalog = Catalog.of(version, state.schemas, now)
+        for since, schema, _, table in state.versions:
+            kept = tracker._versions.setdefault(table.id, [])
+            kept.append(_Version(since, schema, table))
+        for each in state.gone:
+            tracker._gone[each[0]] = Gone(*each)
+        tracker.deviations = dict(state.deviations)
+        tracker.absent_schemas = dict(state.absent_schemas)
+        tracker.blind_ts = state.blind_ts
+        return tracker
+
+    def copy(self) -> SchemaTracker:
+        """Return a tracker that follows independently of this one."""
+        other = SchemaTracker()
+        other.catalog = self.catalog.copy()
+        other.deviations = dict(self.deviations)
+        other.absent_schemas, other.blind_ts = dict(self.absent_schemas), self.blind_ts
+        other._versions = {table_id: list(kept) for table_id, kept in self._versions.items()}
+        other._gone = dict(self._gone)
+        return other
+
+    @property
+    def version(self) -> int:
+        """The schema version of the last job followed."""
+        return self.catalog.version
+
+    def follow(self, job: DdlJob) -> SchemaChange:
+        """Track one job without an override and return what it changed upstream."""
+        return self.track(job).change
+
+    def track(self, job: DdlJob, override: Override | None = None) -> Tracked:
+        """Take one job into account; one that was followed already changes nothing.
+
+        A job that does not fit, and one of which the downstream has only a part of the tables,
+        raise NeedsOperator and change nothing.
+        """
+        if job.schema_version <= self.version:
+            nothing = SchemaChange(job=job)
+            return Tracked(nothing, None if override is not None else nothing)
+        trial = self.copy() if self.deviations or override is not None else self
+        tracked = trial._track(job, override)
+        if trial is not self:
+            self._take_over(trial)
+        return tracked
+
+    def take_back(self, override_ts: int) -> list[tuple[str, TableInfo]]:
+        """Let nothing be left out because of an override; return the tables that it is about."""
+        taken = []
+        for table_id, deviation in list(self.deviations.items()):
+            if override_ts in deviation.overrides:
+                self._deviate(table_id, deviation.without(override_ts))
+                found = self.catalog.table_by_id(table_id)
+                taken += [found] if found is not None else []
+        for name, since_ts in list(self.absent_schemas.items()):
+            if since_ts == override_ts:
+                del self.absent_schemas[name]
+        self.blind_ts = 0 if self.blind_ts == override_ts else self.blind_ts
+        return taken
+
+    def _take_over(self, other: SchemaTracker) -> None:
+        self.catalog, self.deviations = other.catalog, other.deviations
+        self.absent_schemas, self.blind_ts = other.absent_schemas, other.blind_ts
+        self._versions, self._gone = other._versions, other._gone
+
+    def _track(self, job: DdlJob, override: Override | None) -> Tracked:
+        before = dict(self.deviations)
+        absent_schemas = dict(self.absent_schemas)
+        if override is None:
+            change = self._followed(job)
+            self._carry(change, before)
+            return Tracked(change, self._to_run(change, before, absent_schemas))
+        if override.verb == REPLACE:
+            return self._replace(job, override)
+        if override.verb == TRACK:
+            change = self._followed(job)
+            self._carry(change, before, is_there=True)
+            return Tracked(change, None)
+        try:
+            change = self._followed(job)
+        except NeedsOperator:
+            # What it did is not known: rows of tables that it may have made are left out.
+            change = self._followed(_of_nothing(job))
+            self.blind_ts = override.commit_ts
+            return Tracked(change, None)
+        self._skip(change, before, override.commit_ts)
+        return Tracked(change, None)
+
+    def _followed(self, job: DdlJob) -> SchemaChange:
+        """Bring the catalog and the tables' versions to what they are after a job."""
+        change = self.catalog.apply(job)
+        for schema, table in change.dropped:
+            self._versions.pop(table.id, None)
+            self._gone[table.id] = Gone(table.id, schema, table.name, job.schema_version)
+        for schema, table in change.created:
+            self._remember(job, schema, table)
+        for schema, _, after in change.altered:
+            self._remember(job, schema, after)
+        for _, _, schema, after in change.renamed:
+            self._remember(job, schema, after)
+        return change
+
+    def _remember(self, job: DdlJob, schema: str, table: TableInfo) -> None:
+        self._gone.pop(table.id, None)
+        versions = self._versions.setdefault(table.id, [])
+        versions.append(_Version(job.schema_version, schema, table))
+        del versions[:-VERSIONS_PER_TABLE_MAX]
+
+    # --- deviations ----------------------------------------------------------------------------
+
+    def deviation(self, table_id: int) -> Deviation:
+        """Return how a table differs downstream."""
+        return self.deviations.get(table_id, NONE)
+
+    def _deviate(self, table_id: int, deviation: Deviation) -> None:
+        if deviation == NONE:
+            self.deviations.pop(table_id, None)
+        else:
+            self.deviations[table_id] = deviation
+
+    def _carry(
+        self, change: SchemaChange, before: Mapping[int, Deviation], *, is_there: bool = False
+    ) -> None:
+        """Take over the deviations of tables that a DDL has changed; `is_there`: by hand."""
+        for old, new in _kept_tables(change):
+            self._deviate(new.id, before.get(old.id, NONE).carried(change.job, old, new))
+        lost = {table.id for _, table in change.dropped}
+        for table_id in lost:
+            self.deviations.pop(table_id, None)
+        continued = {new.id for _, new in _kept_tables(change)}
+        for schema, table in change.created:
+            if table.id in continued:
+                continue
+            since_ts = self.absent_schemas.get(schema, 0)
+            if is_there:
+                self.absent_schemas.pop(schema, None)
+            elif since_ts:
+                self._deviate(table.id, absent(since_ts))
+            elif change.job.type == DdlType.CONVERT_PARTITION:
+                sources = [before.get(old.id, NONE).absent_ts for _, old, _ in change.altered]
+                self._deviate(table.id, Deviation(absent_ts=max(sources, default=0)))
+        for name in change.schemas_dropped:
+            self.absent_schemas.pop(name, None)
+
+    def _skip(self, change: SchemaChange, before: Mapping[int, Deviation], ts: int) -> None:
+        """Note what a DDL that did not run downstream has brought upstream."""
+        job = change.job
+        for name in change.schemas_created:
+            self.absent_schemas[name] = ts
+        for name in change.schemas_dropped:
+            self.absent_schemas.pop(name, None)
+        kept = {new.id: old for old, new in _kept_tables(change)}
+        renamed = {new.id for _, _, _, new in change.renamed}
+        for schema, table in _tables_after(change):
+            old = kept.get(table.id)
+            if old is None or table.id in renamed:
+                was = NONE if old is None else before.get(old.id, NONE)
+                since_ts = was.absent_ts or self.absent_schemas.get(schema, 0) or ts
+                self._deviate(table.id, absent(since_ts))
+                continue
+            was = before.get(old.id, NONE)
+            there = None if was.absent_ts else was.stripped(old)
+            carried = was.carried(job, old, table)
+            self._deviate(table.id, compared(job, table, there, ts, carried))
+        for table_id in {table.id for _, table in change.dropped}:
+            self.deviations.pop(table_id, None)
+
+    def _replace(self, job: DdlJob, override: Override) -> Tracked:
+        """Follow a job upstream, and the statement in its place downstream."""
+        there, before = self._downstream(), dict(self.deviations)
+        planned = override.planned(job, there)
+        run = there.apply(planned)
+        try:
+            change = self._followed(job)
+        except NeedsOperator:
+            change = self._followed(planned)
+        for name in change.schemas_created:
+            if there.schema(name) is None:
+                self.absent_schemas[name] = override.commit_ts
+        for name in (*change.schemas_dropped, *run.schemas_created):
+            self.absent_schemas.pop(name, None)
+        for _, table in change.dropped:
+            self.deviations.pop(table.id, None)
+        ids = {new.id: old for old, new in _kept_tables(change)}
+        names = {(s, t.name) for each in (change, run) for s, t in _tables_after(each)}
+        names |= {(s, t.name) for s, t in run.dropped}
+        names |= {(s, old.name) for s, old, _, _ in run.renamed}
+        for schema, name in sorted(names):
+            found = self.catalog.table(schema, name)
+            if found is not None:
+                old = ids.get(found.id, found)
+                was = before.get(old.id, NONE).carried(job, old, found)
+                had = there.table(schema, name)
+                if had is not None and had.id not in (found.id, old.id):
+                    had = None  # Another table bears the name there.
+                self._deviate(found.id, compared(job, found, had, override.commit_ts, was))
+        return Tracked(change, run)
+
+    def tables_downstream(self) -> list[tuple[str, TableInfo]]:
+        """Return (schema name, table) for all tables, as the downstream has them."""
+        return [
+            (schema, self.deviation(table.id).stripped(table))
+            for schema, table in self.catalog.tables()
+            if not self.deviation(table.id).absent_ts
+        ]
+
+    def _downstream(self) -> Catalog:
+        """Return the catalog as the downstream has it."""
+        tables = self.tables_downstream()
+        homes = {schema for schema, _ in tables}
+        schemas = [
+            s
+            for s in self.catalog.schemas()
+            if s.name in homes or s.name not in self.absent_schemas
+        ]
+        return Catalog.of(self.version, schemas, tables)
+
+    def _to_run(
+        self,
+        change: SchemaChange,
+        before: Mapping[int, Deviation],
+        absent_schemas: Mapping[str, int],
+    ) -> SchemaChange | None:
+        """Return a change as the downstream can follow it, None when it lacks all of it."""
+        if not before and not self.deviations and not absent_schemas:
+            return change
+        names = {*change.schemas_created, *change.schemas_dropped}
+        if change.is_nothing:
+            names = {change.job.schema_name}
+        if names & absent_schemas.keys():
+            return None
+        parts = list(_parts(change, before, self.deviations))
+        left_out = [name for name, is_absent in parts if is_absent]
+        if left_out and len(left_out) == len(parts) and not change.schemas_dropped:
+            return None
+        if left_out and not change.schemas_dropped:
+            raise NeedsOperator(
+                f"{change.job.query!r} is also about {', '.join(left_out)}, which an override left"
+                " out downstream",
+                hint="run the part that is about the others in its place",
+            )
+
+        def was(table: TableInfo) -> TableInfo:
+            return before.get(table.id, NONE).stripped(table)
+
+        def now(table: TableInfo) -> TableInfo:
+            return self.deviation(table.id).stripped(table)
+
+        return replace(
+            change,
+            created=tuple((s, now(t)) for s, t in change.created),
+            dropped=tuple(
+                (s, was(t)) for s, t in change.dropped if not before.get(t.id, NONE).absent_ts
+            ),
+            altered=tuple((s, was(old), now(new)) for s, old, new in change.altered),
+            renamed=tuple((a, was(old), b, now(new)) for a, old, b, new in change.renamed),
+        )
+
+    def table_at(
+        self, table_id: int, schema_version: int
+    ) -> tuple[str, TableInfo] | Gone | Unknown:
+        """Return (schema name, table) as of a schema version, or `Gone` for a table dropped since.
+
+        `Unknown` is a table that a skipped DDL may have made which could not be tracked.
+
+        An id that no DDL ever made, a version not yet followed, and one too far behind raise
+        NeedsOperator.
+        """
+        if table_id in self._gone:
+            return self._gone[table_id]
+        if schema_version > self.version:
+            raise NeedsOperator(
+                f"rows of table id {table_id} were written under schema version {schema_version},"
+                f" but the stream's DDL has come to {self.version} only",
+                hint="a writer used a schema before its DDL was in the stream: check the history",
+            )
+        versions = self._versions.get(table_id)
+        if versions is None and self.blind_ts:
+            return Unknown(table_id)
+        if versions is None:
+            raise NeedsOperator(
+                f"rows name table id {table_id}, which no DDL has made",
+                hint="the DDL history is incomplete: was it wiped, or is the cluster id another?",
+            )
+        for version in reversed(versions):
+            if version.since <= schema_version:
+                return version.schema_name, version.table
+        raise NeedsOperator(
+            f"rows of table id {table_id} were written under schema version {schema_version},"
+            f" which is older than the versions kept (from {versions[0].since})",
+            hint="a transaction stayed open across many schema changes; the rows of one that is"
+            " named in ignore-txn-commit-ts are missing downstream, and are counted",
+        )
+
+
+def _of_nothing(job: DdlJob) -> DdlJob:
+    """Return a job that only counts as a schema version."""
+    return replace(job, type=_CHANGES_NOTHING, schema=None, table=None, tables=())
+
+
+def _kept_tables(change: SchemaChange) -> Iterator[tuple[TableInfo, TableInfo]]:
+    """Yield each table that is there before and after, also under another id: a truncated one."""
+    for _, old, new in change.altered:
+        yield old, new
+    for _, old, _, new in change.renamed:
+        yield old, new
+    dropped = {(schema, table.name): table for schema, table in change.dropped}
+    for schema, table in change.created:
+        if (schema, table.name) in dropped:
+            yield dropped[schema, table.name], table
+
+
+def _tables_after(change: SchemaChange) -> Iterator[tuple[str, TableInfo]]:
+    """Yield each table that a change made, or changed, as it is afterwards."""
+    yield from change.created
+    yield from ((schema, new) for schema, _, new in change.altered)
+    yield from ((schema, new) for _, _, schema, new in change.renamed)
+
+
+def _parts(
+    change: SchemaChange, before: Mapping[int, Deviation], after: Mapping[int, Deviation]
+) -> Iterator[tuple[str, bool]]:
+    """Yield the name of each table of a change, and whether the downstream lacks it."""
+    for schema, table in change.dropped:
+        yield f"{schema}.{table.name}", bool(before.get(table.id, NONE).absent_ts)
+    for schema, table in _tables_after(change):
+        yield f"{schema}.{table.name}", bool(after.get(table.id, NONE).absent_ts)

@@ -1,0 +1,162 @@
+"""The keys, flags and variables of TiDB-Binlog's own Drainer, and what becomes of each here.
+
+    drainer.toml            flag                     variable
+    [syncer] txn-batch      -txn-batch 50            BINLOG_SERVER_TXN_BATCH       there
+    [apply] txn-batch       --apply-txn-batch=50     DRAINER_APPLY_TXN_BATCH       here
+
+What the answers mean is in `penstock.settings.compat`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from drainer.settings.config import DrainerConfig
+from penstock.settings.compat import Answer, Met, Refused, Renamed, Translation, is_true
+from penstock.settings.config import load
+
+OLD_PREFIX, PREFIX = "BINLOG_SERVER", "DRAINER"
+
+
+_SECRET = "put the password itself into a file that only the Drainer can read: password-file, or"
+_SECRET += " set MYSQL_PSWD"
+_ONE_PLACE = "the checkpoint moves in the downstream's own transactions, so it is kept there;"
+_ONE_PLACE += " schema and table are free (syncer.to.checkpoint)"
+_NO_FILES = (
+    "there is no output to files; use sink = mysql://… or sqlite:///…, and [relay] for a log"
+)
+_NO_KAFKA = "there is no output to Kafka; use sink = mysql://… or sqlite:///…"
+_NO_ORACLE = "there is no output to Oracle; use sink = mysql://… or sqlite:///…"
+_NO_PUSH = "nothing is pushed: Prometheus fetches /metrics at status-addr"
+_ORDER = "changes of one row always keep their order; for whole transactions in theirs set"
+_ORDER += " apply.dispatch = false"
+
+KEYS: dict[str, Answer] = {
+    "detect-interval": Met(
+        "Pumps announce themselves, and are listed every heartbeat-interval-s, 3 s at most: the"
+        " order of the merge relies on it"
+    ),
+    "pd-urls": Renamed("etcd-urls"),
+    "compressor": Refused("streams are not compressed; put Drainer and Pumps near to each other"),
+    "sql-mode": Renamed("syncer.sql-mode"),
+    "cache-binlog-count": Refused("what waits is bounded in bytes: buffer-bytes"),
+    "metrics-addr": Refused(_NO_PUSH),
+    "metrics-interval": Refused(_NO_PUSH, ("", 0, "0", 15, "15")),
+    "log-rotate": Refused("use logrotate, or log to stderr and let the service manager rotate"),
+    "syncer.ignore-txn-commit-ts": Renamed("ignore-txn-commit-ts"),
+    "syncer.txn-batch": Renamed("apply.txn-batch"),
+    "syncer.worker-count": Renamed("apply.worker-count"),
+    "syncer.safe-mode": Renamed("apply.safe-mode"),
+    "syncer.enable-dispatch": Renamed("apply.dispatch"),
+    "syncer.disable-dispatch": Renamed("apply.dispatch", lambda value: not is_true(value)),
+    "syncer.enable-detect": Refused(_ORDER, (True, "true", "1")),
+    "syncer.disable-detect": Refused(_ORDER, (False, "false", "0")),
+    "syncer.load-schema-snapshot": Refused(
+        "the Drainer keeps snapshots of the schema in its data-dir by itself", (False, "false", "0")
+    ),
+    "syncer.case-sensitive": Renamed("filter.case-sensitive"),
+    "syncer.relay.log-dir": Renamed("relay.log-dir"),
+    "syncer.relay.max-file-size": Renamed("relay.max-file-size"),
+    "syncer.to.encrypted_password": Refused(_SECRET),
+    "syncer.to.encrypted-password": Refused(_SECRET),
+    "syncer.to.sync-mode": Refused(
+        "columns that the downstream has besides are fine in any case; those that it lacks must be"
+        " added there (ALTER TABLE … ADD COLUMN), and a strict mode is left with sql-mode",
+        (0, 1),
+    ),
+    "syncer.to.merge": Renamed(
+        "apply.strategy", lambda value: "merge" if is_true(value) else "statements"
+    ),
+    "syncer.to.dir": Refused(_NO_FILES),
+    "syncer.to.compression": Refused(_NO_FILES),
+    "syncer.to.retention-time": Refused(_NO_FILES, (0,)),
+    "syncer.to.security.cert-allowed-cn": Refused(
+        "the downstream's certificate must bear its host name", ([],)
+    ),
+    "syncer.to.checkpoint.type": Refused(_ONE_PLACE, ("", "mysql", "tidb", "mariadb")),
+    **{
+        f"syncer.to.{name}": Refused(_NO_KAFKA)
+        for name in (
+            "zookeeper-addrs", "kafka-addrs", "kafka-version", "kafka-max-messages",
+            "kafka-max-message-size", "kafka-client-id", "topic-name",
+        )
+    },
+    **{
+        f"syncer.to.{place}oracle-{name}": Refused(_NO_ORACLE)
+        for name in ("service-name", "connect-string")
+        for place in ("", "checkpoint.")
+    },
+    **{
+        f"syncer.to.checkpoint.{name}": Refused(_ONE_PLACE, ("", 0))
+        for name in (
+            "host", "port", "user", "password", "encrypted_password", "encrypted-password",
+            "security.ssl-ca", "security.ssl-cert", "security.ssl-key", "security.cert-allowed-cn",
+        )
+    },
+}  # fmt: skip
+"""Keys of its drainer.toml that are not ours under the same name, sections before them."""
+
+FLAGS = {
+    **{
+        name: name
+        for name in (
+            "node-id", "addr", "advertise-addr", "data-dir", "detect-interval", "pd-urls",
+            "log-file", "initial-commit-ts", "synced-check-time", "compressor",
+            "cache-binlog-count", "metrics-addr", "metrics-interval", "log-rotate", "config",
+        )
+    },
+    **{
+        name: f"syncer.{name}"
+        for name in (
+            "ignore-schemas", "txn-batch", "loopback-control", "sync-ddl", "channel-id",
+            "enable-dispatch", "disable-dispatch", "enable-detect", "disable-detect", "safe-mode",
+            "load-schema-snapshot",
+        )
+    },
+    "L": "log-level",
+    "c": "syncer.worker-count",
+    "dest-db-type": "syncer.db-type",
+    "relay-log-dir": "syncer.relay.log-dir",
+    "relay-max-file-size": "syncer.relay.max-file-size",
+    "V": "version",
+}  # fmt: skip
+"""Its flags, which may begin with one dash, and the key that each sets."""
+
+_SWITCHES = frozenset({"loopback-control", "sync-ddl", "enable-dispatch", "disable-dispatch",
+             "enable-detect", "disable-detect", "safe-mode", "load-schema-snapshot"})  # fmt: skip
+_SWITCHED = frozenset(
+    {"apply.dispatch", "apply.safe-mode", "syncer.loopback-control", "syncer.sync-ddl"}
+)
+
+
+def translation() -> Translation:
+    """Return a new translation of the original's settings."""
+    return Translation(
+        keys=KEYS,
+        flags=FLAGS,
+        prefixes=(OLD_PREFIX, PREFIX),
+        switches=_SWITCHES,
+        switched=_SWITCHED,
+        opposites={"syncer.enable-dispatch": "syncer.disable-dispatch"},  # Which went before.
+        gathered="syncer.to.params",
+    )
+
+
+def load_settings(
+    argv: Sequence[str], *, prog: str, env: Mapping[str, str] | None = None
+) -> tuple[DrainerConfig, list[str]]:
+    """Return the settings from every source, and what to tell the log about them.
+
+    Exits for --help and --version. Raises `NeedsOperator` for what cannot be.
+    """
+    translated = translation()
+    config = load(
+        DrainerConfig,
+        translated.arguments(argv),
+        prog=prog,
+        env_prefix=PREFIX,
+        env=translated.environment(os.environ if env is None else env),
+        rewrite=translated.document,
+    )
+    return config, translated.notes

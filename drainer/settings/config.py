@@ -1,0 +1,222 @@
+"""A Drainer's settings: each with its default, its unit in its name, and what it moves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drainer.settings.downstream import DEFAULT_SINK, downstream_url
+from drainer.settings.syncer import SyncerConfig
+from penstock.filters import FilterConfig
+from penstock.node.http_status import OFF
+from penstock.security.tls import SecurityConfig
+from penstock.settings.config import size_bytes
+from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
+
+_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\S+|yarn")
+_MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
+_CONF = re.compile(r"spark\.[^\s=]+=.*", re.DOTALL)
+PAYLOADS = ("auto", "driver", "executors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkConfig:
+    """The Spark job that turns rows into SQL."""
+
+    master: str = setting("local[*]", "Spark master; local ones run inside the Drainer")
+    tasks: int = setting(0, "resident tasks; 0: one per core, at most 4 on a local master")
+    driver_memory: str = setting("512m", "heap of the driver's JVM, which only places tasks")
+    executor_memory: str = setting("512m", "heap of each executor's JVM on a cluster")
+    host: str = setting("127.0.0.1", "address at which executors reach this Drainer")
+    conf: tuple[str, ...] = setting((), "more Spark settings, name=value, comma-separated")
+    payloads: str = setting(
+        "auto",
+        "who gets the rows from the Pumps: driver; executors, which then need a way to every Pump; "
+        "auto: executors on a cluster without TLS",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        if self.payloads not in PAYLOADS:
+            raise out_of_range("spark.payloads", self.payloads, f"use {', '.join(PAYLOADS)}")
+        if self.tasks < 0:
+            raise out_of_range("spark.tasks", self.tasks, "use 0 for the default")
+        if not _MASTER.fullmatch(self.master):
+            hint = "use local[*], local[2] or spark://host:port"
+            raise out_of_range("spark.master", self.master, hint)
+        for name in ("driver_memory", "executor_memory"):
+            if not _MEMORY.fullmatch(getattr(self, name)):
+                raise out_of_range(f"spark.{name}", getattr(self, name), "write it like 512m or 2g")
+        for each in self.conf:
+            if not _CONF.fullmatch(each):
+                raise out_of_range("spark.conf", each, "write spark.name=value, comma-separated")
+
+
+STRATEGIES = {"merge": ("snapshot", "parallel"), "statements": ("snapshot",)}
+"""Each strategy with its modes; only those of `merge` differ."""
+
+
+COLLATIONS = ("map", "stop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyConfig:
+    """How batches reach the downstream."""
+
+    strategy: str = setting(
+        "merge",
+        "merge: only the last change of each row in a batch; statements: every change, for "
+        "triggers and audits",
+    )
+    mode: str = setting(
+        "snapshot",
+        "snapshot: a batch is one transaction with its checkpoint; parallel: its partitions are, "
+        "each on a connection of its own (MySQL and MariaDB)",
+    )
+    connections: int = setting(2, "connections that commit partitions in mode parallel")
+    worker_count: int = setting(16, "connections that statements are spread over")
+    txn_batch: int = setting(20, "how many statements are one downstream transaction")
+    dispatch: bool = setting(
+        True, "spread statements; false: upstream's transactions stay whole, on one connection"
+    )
+    safe_mode: bool = setting(
+        False,
+        "statements that may be run again and replace what is in their way, always; else only "
+        "after an unclean stop, as long as needed",
+    )
+
+    collations: str = setting(
+        "map",
+        "a collation that the downstream lacks: map: the nearest that it has stands in, unless "
+        "that could make two keys one; stop: its DDL is refused",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        if self.collations not in COLLATIONS:
+            hint = f"use {' or '.join(COLLATIONS)}"
+            raise out_of_range("apply.collations", self.collations, hint)
+        if self.strategy not in STRATEGIES:
+            raise out_of_range("apply.strategy", self.strategy, f"use {' or '.join(STRATEGIES)}")
+        modes = STRATEGIES[self.strategy]
+        if self.mode not in modes:
+            hint = f"strategy {self.strategy} has {' or '.join(modes)}"
+            raise out_of_range("apply.mode", self.mode, hint)
+        for name in ("connections", "worker_count", "txn_batch"):
+            if getattr(self, name) < 1:
+                raise out_of_range(f"apply.{name}", getattr(self, name), "it must be above zero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayConfig:
+    """The relay log: merged binlogs on a local disk before they change the downstream."""
+
+    log_dir: str = setting("", "directory of the relay log; empty: no relay log")
+    max_file_size: int = field(
+        default=10 << 20,
+        metadata={
+            "help": "the next file begins at the end of the transaction that reaches this size",
+            "parse": lambda value: size_bytes(value) if isinstance(value, str) else int(value),
+        },
+    )
+    upstream_timeout_s: float = setting(
+        30.0,
+        "how long a start tries to reach etcd, before it makes an inconsistent downstream "
+        "consistent from the relay log and ends",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        for name, value in vars(self).items():
+            if name != "log_dir" and value <= 0:
+                raise out_of_range(f"relay.{name}", value, "it must be above zero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainerConfig:
+    """A Drainer merges the streams of all Pumps and applies them downstream, in commit order."""
+
+    addr: str = setting("127.0.0.1:8249", "host:port to listen on; port 0 takes a free one")
+    advertise_addr: str = setting("", "host:port that others reach this Drainer at; default: addr")
+    status_addr: str = setting(
+        "",
+        "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
+    )
+    etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
+    pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
+    data_dir: Path = field(
+        default=Path("data.drainer"), metadata={"help": "directory of the lock, the node id, Spark"}
+    )
+    node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
+    source_id: str = setting(
+        "", "what routes with extract-source call this upstream; nobody else reads it"
+    )
+    sink: str = setting(
+        DEFAULT_SINK,
+        "downstream: sqlite:///file.db or mysql://user:password@host:port/",
+    )
+    initial_commit_ts: int = setting(
+        0,
+        "where to start on a downstream without checkpoint: after this commit_ts, of which the "
+        "downstream holds a copy; 0: at the beginning; -1: now, without what was before",
+    )
+    ignore_txn_commit_ts: tuple[str, ...] = setting(
+        (),
+        "commit_ts of transactions that are not applied; a DDL among them is still tracked",
+    )
+    batch_rows_max: int = setting(50_000, "a batch is cut at this many rows")
+    batch_bytes_max: int = setting(8 << 20, "a batch is cut at this many bytes")
+    buffer_bytes: int = setting(16 << 20, "how much of all Pumps may wait for the merge")
+    checkpoint_interval_s: float = setting(3.0, "how often an idle Drainer saves its checkpoint")
+    heartbeat_interval_s: float = setting(1.0, "how often status and list of Pumps are renewed")
+    synced_check_time: int = setting(
+        5, "minutes without a change for the downstream after which /status says Synced"
+    )
+    stop_timeout_s: float = setting(10.0, "how long a stop waits for batches under way")
+    log_level: str = setting("info", "debug, info, warning or error", flag="-L")
+    log_file: str = setting(
+        "", "log to this file instead of stderr; opened again once it is moved, or at SIGHUP"
+    )
+    log_format: str = setting("text", "text, or json: each line an object")
+    apply: ApplyConfig = field(default_factory=ApplyConfig)
+    relay: RelayConfig = field(default_factory=RelayConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    syncer: SyncerConfig = field(default_factory=SyncerConfig)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+
+    @property
+    def downstream(self) -> str:
+        """The URL of the downstream, password included: not for logs."""
+        stops = self.apply.collations != COLLATIONS[0]
+        more = {"collations": self.apply.collations} if stops else {}
+        return downstream_url(self.sink, self.syncer, more=more)
+
+    @property
+    def ignored_ts(self) -> frozenset[int]:
+        """The commit_ts whose transactions are not applied."""
+        return frozenset(map(int, self.ignore_txn_commit_ts))
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        for name in ("addr", "advertise_addr", "pd_address"):
+            check_address(name, getattr(self, name))
+        if self.status_addr != OFF:
+            check_address("status_addr", self.status_addr)
+        for name, value in vars(self).items():
+            if name.endswith(("_s", "_bytes", "_max")) and value <= 0:
+                raise out_of_range(name, value, "it must be above zero")
+        for text in self.ignore_txn_commit_ts:
+            if not text.isdecimal():
+                raise out_of_range("ignore_txn_commit_ts", text, "give commit_ts, comma-separated")
+        for name, least, hint in (
+            ("initial_commit_ts", -1, "use -1, 0 or a commit_ts"),
+            ("synced_check_time", 0, "use 0 for at once"),
+        ):
+            if getattr(self, name) < least:
+                raise out_of_range(name, getattr(self, name), hint)
+        if self.heartbeat_interval_s > 3:
+            raise out_of_range("heartbeat_interval_s", self.heartbeat_interval_s, "3 s is the most")
+        check_advertised(self.advertise_addr or self.addr)
+        downstream_url(self.sink, self.syncer)

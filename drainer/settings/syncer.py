@@ -1,0 +1,196 @@
+"""The original's `[syncer]` section, under its names; `drainer.settings.compat` knows the other
+keys.
+
+    [syncer]                                        [[syncer.replicate-do-table]]
+    replicate-do-db = ["shop", "~^log_"]            db-name = "shop"
+    ignore-schemas = "mysql,test"                   tbl-name = "item"
+
+    [syncer.binlog-filter-rule.no-truncate]         [[syncer.table-migrate-rule]]
+    ignore-event = ["truncate table"]               binlog-filter-rule = ["no-truncate"]
+    ignore-sql = ["^create index"]                  source = { schema = "shop*", table = "*" }
+
+Filters add to what `[filter]` says: a change must pass both. A rule's `target` is a route, which in
+the original only reached Oracle. Plain names in the first group are regular expressions of the
+whole name, as they were there; those of a migrate rule are wildcards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import NeedsOperator
+from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
+from penstock.filters.table_lists import DrainerList
+from penstock.security.sql_tls import FULL
+from penstock.settings.config import duration_s
+from penstock.settings.setting import out_of_range, setting
+
+MYSQL_TYPES = ("mysql", "mariadb", "tidb")
+_TYPES = (*MYSQL_TYPES, "sqlite")
+_ABSENT_TYPES = ("file", "pb", "kafka", "oracle", "flash")
+
+_UNREADABLE_MODES = {"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT",
+                     "DB2", "MSSQL", "ORACLE", "POSTGRESQL", "MAXDB", "REAL_AS_FLOAT",
+                     "IGNORE_SPACE"}  # fmt: skip
+"""Under which the text of a DDL means something else than the Drainer has read in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinlogFilterRule:
+    """What a migrate rule that names this one leaves out."""
+
+    ignore_event: tuple[str, ...] = setting((), "names of events")
+    ignore_sql: tuple[str, ...] = setting((), "regular expressions for the text of a DDL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableName:
+    """A schema and a table, as wildcards or as names."""
+
+    schema: str = setting("", "the schema")
+    table: str = setting("", "the table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMigrateRule:
+    """What happens to tables that `source` matches."""
+
+    binlog_filter_rule: tuple[str, ...] = setting((), "names of binlog-filter-rules")
+    source: TableName = field(default=TableName(), metadata={"help": "whom it is about"})
+    target: TableName = field(default=TableName(), metadata={"help": "the name downstream"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToSecurity:
+    """TLS to the downstream."""
+
+    ssl_ca: str = setting("", "PEM file of the CA that signed the downstream's certificate")
+    ssl_cert: str = setting("", "PEM file of the certificate to show there")
+    ssl_key: str = setting("", "PEM file of its private key")
+    ssl_verify: str = setting(FULL, '"full": CA and host name are checked; "ca": the CA only')
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToCheckpoint:
+    """Where in the downstream the checkpoint is."""
+
+    schema: str = setting("", "schema of the checkpoint; default: tidb_binlog")
+    table: str = setting("", "table of the checkpoint; default: checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToConfig:
+    """A MySQL downstream, under the names of the original."""
+
+    host: str = setting("", "the downstream's host; default: MYSQL_HOST, then 127.0.0.1")
+    port: int = setting(0, "its port; 0: MYSQL_PORT, then 3306")
+    user: str = setting("", "the account; default: MYSQL_USER, then root")
+    password: str = setting("", "its password; default: MYSQL_PSWD. Better not in a file like this")
+    password_file: str = setting("", "file that holds the password and nothing else")
+    params: tuple[str, ...] = setting((), "session variables, name=value, comma-separated")
+    read_timeout: float = field(
+        default=0.0,
+        metadata={
+            "help": "how long a statement other than DDL may be without an answer before it is "
+            "tried again on another connection; 0: for as long as the server lives",
+            "parse": lambda value: duration_s(str(value)),
+        },
+    )
+    checkpoint: ToCheckpoint = field(default_factory=ToCheckpoint)
+    security: ToSecurity = field(default_factory=ToSecurity)
+
+
+def check_db_type(db_type: str) -> None:
+    """Raise `NeedsOperator` for a downstream that there is no sink for."""
+    if not db_type or db_type in _TYPES:
+        return
+    known = f"use {', '.join(_TYPES)}"
+    if db_type in _ABSENT_TYPES:
+        raise NeedsOperator(
+            f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
+            hint=f"there is no output to files, Kafka or Oracle; {known}",
+        )
+    raise out_of_range("syncer.db-type", db_type, known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncerConfig:
+    """What the original's drainer.toml has in the section of this name."""
+
+    db_type: str = setting("", "mysql, mariadb, tidb or sqlite; default: as the sink's URL says")
+    sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
+    sync_ddl: bool = setting(True, "run DDL downstream; false: only track it")
+    loopback_control: bool = setting(
+        False, "mark downstream transactions, and leave out those that carry our mark"
+    )
+    channel_id: int = setting(0, "the mark; the same for both directions")
+    replicate_do_db: tuple[str, ...] = setting((), "schemas to replicate")
+    replicate_do_table: tuple[TablePattern, ...] = setting((), "tables to replicate")
+    ignore_schemas: tuple[str, ...] = setting((), "schemas to leave out, comma-separated")
+    ignore_table: tuple[TablePattern, ...] = setting((), "tables to leave out")
+    table_migrate_rule: tuple[TableMigrateRule, ...] = setting((), "event filters and routes")
+    binlog_filter_rule: dict[str, BinlogFilterRule] = field(
+        default_factory=dict, metadata={"help": "event filters by name"}
+    )
+    to: ToConfig = field(default_factory=ToConfig)
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        check_db_type(self.db_type)
+        if not -(1 << 63) <= self.channel_id < 1 << 63:
+            raise out_of_range("syncer.channel-id", self.channel_id, "it is a bigint")
+        for mode in self.sql_mode.upper().split(","):
+            if mode.strip() in _UNREADABLE_MODES:
+                raise out_of_range(
+                    "syncer.sql-mode", self.sql_mode, f"{mode.strip()} changes how DDL reads"
+                )
+
+    def lists(self) -> DrainerList:
+        """Return the filter by name; raise `NeedsOperator` for a pattern that cannot be."""
+        return DrainerList(
+            do_dbs=self.replicate_do_db,
+            do_tables=self.replicate_do_table,
+            ignore_dbs=self.ignore_schemas,
+            ignore_tables=self.ignore_table,
+        )
+
+    def added_to(self, config: FilterConfig) -> FilterConfig:
+        """Return `config` with the migrate rules; raise `NeedsOperator` for a rule nobody knows."""
+        events, routes = [], []
+        used = set()
+        for rule in self.table_migrate_rule:
+            unknown = [n for n in rule.binlog_filter_rule if n not in self.binlog_filter_rule]
+            if unknown:
+                raise NeedsOperator(
+                    f"a table-migrate-rule names the binlog-filter-rule {unknown[0]!r}",
+                    hint=f"there are {', '.join(self.binlog_filter_rule) or 'none'}",
+                )
+            used |= set(rule.binlog_filter_rule)
+            named = [self.binlog_filter_rule[name] for name in rule.binlog_filter_rule]
+            schema, table = rule.source.schema, rule.source.table
+            if named:
+                events.append(
+                    EventRule(
+                        events=tuple(event for each in named for event in each.ignore_event),
+                        sql_pattern=tuple(sql for each in named for sql in each.ignore_sql),
+                        action="Ignore",
+                        schema_pattern=schema,
+                        table_pattern=table,
+                    )
+                )
+            if rule.target != TableName():
+                routes.append(
+                    RouteRule(
+                        schema_pattern=schema,
+                        table_pattern=table,
+                        target_schema=rule.target.schema,
+                        target_table=rule.target.table,
+                    )
+                )
+        unused = sorted(self.binlog_filter_rule.keys() - used)
+        if unused:
+            raise NeedsOperator(
+                f"no table-migrate-rule uses the binlog-filter-rule {unused[0]!r}",
+                hint="name it in one, or remove it",
+            )
+        return replace(config, events=(*config.events, *events), routes=(*config.routes, *routes))

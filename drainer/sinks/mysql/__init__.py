@@ -1,0 +1,1 @@
+"""MySQL, MariaDB or TiDB as the downstream."""

@@ -1,0 +1,184 @@
+"""Partitions of a batch on a MySQL downstream, each fenced by a row that moves with it.
+
+    `tidb_binlog`.`checkpoint_fence`
+
+    column      type               meaning
+    clusterID   bigint unsigned    key, with part
+    part        int                the partition's number in its batch
+    epoch       bigint unsigned    the life that may commit it; rises with every start
+    batch       bigint unsigned    commit_ts of the last batch of which the downstream has this part
+    content     char(32)           what that batch, or the one under way, consists of
+
+A partition's transaction first moves its row, `WHERE epoch = … AND batch < …`. No such row: either
+the epoch has risen, so another Drainer works here; or the row has the batch, so that an earlier
+attempt, whose answer got lost, or an earlier life did commit it.
+
+A start raises all epochs in the transaction that stores its first checkpoint, in any mode: it
+waits there for partitions that are just being committed. Rows say something about a batch only
+while the stored checkpoint says that this very batch is under way, and only if the batch consists
+of the same statements, cut in the same way; else each of its partitions is run (again). Whatever
+else is written while a batch is under way, as by a life with another strategy, empties `content`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pymysql
+from pymysql.constants import ER
+
+from drainer.sinks.checkpoint import TakenOver
+from drainer.sinks.mysql.session import Connection, MysqlSession, code_of, one, run
+from drainer.sinks.partitions import Partition, Partitions, partition_committed
+
+log = logging.getLogger(__name__)
+
+
+class Fences:
+    """The rows that keep a Drainer that was replaced from committing partitions."""
+
+    def __init__(self, table: str, cluster_id: int) -> None:
+        """Contact nothing yet; `table` is a quoted name."""
+        self._table = table
+        self._cluster_id = cluster_id
+        self._epoch = 0
+        self.is_taken = False
+        """True once the transaction of `take` is committed."""
+
+    def create(self, connection: Connection) -> None:
+        """Create the table where there is none; commits whatever is open."""
+        connection.query(
+            f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED NOT NULL,"
+            " part INT NOT NULL, epoch BIGINT UNSIGNED NOT NULL, batch BIGINT UNSIGNED NOT NULL,"
+            " content CHAR(32) NOT NULL, PRIMARY KEY (clusterID, part))"
+        )
+
+    def take(self, connection: Connection) -> None:
+        """Shut out all lives before this one, within the transaction of its first checkpoint."""
+        mine = f"clusterID = {self._cluster_id}"
+        self._epoch = 1
+        with self._perhaps_missing():
+            connection.query(f"UPDATE {self._table} SET epoch = epoch + 1 WHERE {mine}")  # noqa: S608
+            asked = f"SELECT COALESCE(MAX(epoch), 1) FROM {self._table} WHERE {mine}"  # noqa: S608
+            self._epoch = int(one(connection, asked)[0])
+
+    def forget(self, connection: Connection) -> None:
+        """Let the rows say nothing any more: what they tell of is about to be changed otherwise."""
+        with self._perhaps_missing():
+            mine = f"clusterID = {self._cluster_id}"
+            connection.query(f"UPDATE {self._table} SET content = '' WHERE {mine}")  # noqa: S608
+
+    def hold(self, connection: Connection, work: Partitions) -> bool:
+        """Tell whether the rows are of a batch that consists of just this."""
+        mine = f"clusterID = {self._cluster_id} AND content = '{work.content}'"
+        with self._perhaps_missing():
+            asked = f"SELECT COUNT(*) FROM {self._table} WHERE {mine}"  # noqa: S608
+            return bool(one(connection, asked)[0] == work.count)
+        return False
+
+    @staticmethod
+    @contextmanager
+    def _perhaps_missing() -> Iterator[None]:
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != ER.NO_SUCH_TABLE:
+                raise
+
+    def begin(self, connection: Connection, work: Partitions, ts: int, *, resumes: bool) -> None:
+        """Prepare the rows for the batch at `ts`, within the transaction that begins it.
+
+        `resumes` says that the checkpoint knows it to be under way: then what the rows say holds.
+        """
+        if resumes and self.hold(connection, work):
+            return
+        rows = ",".join(
+            f"({self._cluster_id},{part},{self._epoch},0,'{work.content}')"
+            for part in range(work.count)
+        )
+        connection.query(
+            f"INSERT INTO {self._table} VALUES {rows} ON DUPLICATE KEY UPDATE"  # noqa: S608
+            f" epoch = VALUES(epoch), batch = LEAST(batch, {ts - 1}), content = VALUES(content)"
+        )
+
+    def pass_through(self, connection: Connection, part: int, ts: int) -> bool:
+        """Move a partition's row to the batch at `ts`; False when it is there already.
+
+        Raises `TakenOver` when another run has the partition.
+        """
+        row = f"{self._table} WHERE clusterID = {self._cluster_id} AND part = {part}"
+        update = row.replace(" WHERE", f" SET batch = {ts} WHERE", 1)
+        if connection.query(f"UPDATE {update} AND epoch = {self._epoch} AND batch < {ts}"):
+            return True
+        stored = one(connection, f"SELECT epoch, batch FROM {row}")  # noqa: S608
+        if stored is None or stored[0] != self._epoch:
+            raise TakenOver(
+                f"partition {part} of the batch at {ts} is fenced off: this Drainer's epoch is"
+                f" {self._epoch}, the downstream's {stored and stored[0]}",
+                hint="another Drainer writes to the same downstream; stop one of them",
+            )
+        return False
+
+
+class Lines:
+    """The connections that commit partitions; opened when they are first needed."""
+
+    def __init__(self, new_session: Callable[[], MysqlSession], fences: Fences) -> None:
+        """Contact nothing yet."""
+        self._new_session = new_session
+        self._fences = fences
+        self.sessions: list[MysqlSession] = []
+
+    def run(self, work: Partitions, ts: int, check: Callable[[Partition], None]) -> list[float]:
+        """Run phase after phase; return each partition's seconds.
+
+        `check` is called in each transaction. A failure is raised once no partition of its phase is
+        at work any more.
+        """
+        took_s: list[float] = []
+        for phase in work.phases:
+            while len(self.sessions) < len(phase):
+                self.sessions.append(self._new_session())
+            with ThreadPoolExecutor(len(phase), thread_name_prefix="partition") as pool:
+                running = [
+                    pool.submit(self._commit, session, len(took_s) + i, partition, ts, check)
+                    for i, (session, partition) in enumerate(
+                        zip(self.sessions, phase, strict=False)
+                    )
+                ]
+            took_s += [each.result() for each in running]
+        return took_s
+
+    def close(self) -> None:
+        """Close all connections; a partition at work ends with `Retryable`."""
+        for session in self.sessions:
+            session.close()
+
+    def _commit(
+        self,
+        session: MysqlSession,
+        part: int,
+        statements: Partition,
+        ts: int,
+        check: Callable[[Partition], None],
+    ) -> float:
+        began_s = time.monotonic()
+
+        def attempt(connection: Connection, retried: bool) -> None:
+            connection.begin()
+            if not self._fences.pass_through(connection, part, ts):
+                connection.rollback()
+                log.info("partition %d of the batch at %d was committed before", part, ts)
+                return
+            check(statements)
+            for statement in statements:
+                run(connection, statement)
+            connection.commit()
+            partition_committed()
+
+        session.retrying(attempt)
+        return time.monotonic() - began_s

@@ -1,0 +1,160 @@
+"""Whose unique value an upsert met: a row of the downstream that is not the one that was meant.
+
+An upsert that `drainer.task.sql.table_sql` guards fails when it finds a row with another key, and
+so does one that has two rows in its way. The server tells at best a value; which rows these are is
+asked for here, in the transaction that is about to end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pymysql.constants import ER
+
+from drainer.sinks.refusal import Refused, pairs
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.sql.inserts import inserted, names_in
+
+OUT_OF_RANGE = 1690
+"""What a guard answers, see `drainer.task.sql.table_sql`; so may the downstream's arithmetic."""
+CODES = (OUT_OF_RANGE, ER.DUP_ENTRY)
+
+_UPSERT = " ON DUPLICATE KEY UPDATE "
+_GUARD = re.compile(r"`(?:[^`]|``)+`=IF\((.*?) OR 1\+LENGTH\(")
+_TEXT = re.compile(r"CAST\((`(?:[^`]|``)+`) AS BINARY\)=")
+_INDEX, _COLUMN, _PREFIX = 2, 4, 7
+"""Columns of SHOW INDEX."""
+_COMPARE = (
+    "one of the two is not as upstream has it: compare the tables, and repair or delete that row;"
+    " or let it be replaced with strategy statements and safe-mode"
+)
+_FINER = (
+    "the downstream takes two values for equal that upstream tells apart: give the column there a"
+    " collation that compares as upstream's does, or one that ends in _bin; nothing was changed"
+)
+
+_Parts = list[tuple[str, int | None]]
+"""The quoted columns of an index, with how many characters of each count, None for all."""
+_Row = dict[str, str]
+
+
+def met(connection: Any, statement: str | bytes) -> Refused | None:
+    """Return what to tell the operator when a guarded upsert met another row, None when not."""
+    text = statement if isinstance(statement, str) else statement.decode(errors="replace")
+    guard = _GUARD.match(text.rpartition(_UPSERT)[2])
+    found = inserted(text)
+    if found is None or guard is None:
+        return None
+    table, names, values = found
+    key = list(dict.fromkeys(names_in(guard[1])))
+    texts = frozenset(_TEXT.findall(guard[1]))
+    rows = [dict(zip(names, row, strict=False)) for row in values]
+    indexes = _unique_indexes(connection, table)
+    for row in rows:
+        for index, parts in indexes.items():
+            other = _other(connection, table, key, texts, row, parts)
+            if other is not None:
+                told = f"{table} holds a value of the row"
+                return _told(told, index, parts, dict(zip(key, other, strict=True)), row, key)
+    for index, parts in indexes.items():
+        pair = _pair(connection, table, rows, parts)
+        if pair is not None:
+            told = f"{table}, which upstream changed at the same time, has a value of the row"
+            return _told(told, index, parts, *pair, key)
+    return None
+
+
+def unknown(table: str) -> Refused:
+    """Return what to tell the operator when an upsert met another row that is not found again."""
+    return Refused(
+        f"an upsert of {table} met another row than its own, which is not found any more",
+        hint="start the Drainer again; if it comes back, compare the tables' unique indexes",
+    )
+
+
+def is_guarded(statement: str | bytes) -> bool:
+    """Tell whether error 1690 is what the guard of an upsert answers."""
+    text = statement if isinstance(statement, str) else statement.decode(errors="replace")
+    return _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
+
+
+def _told(
+    told: str, index: str, parts: _Parts, one: _Row, two: _Row, key: Sequence[str]
+) -> Refused:
+    held = [name for name, _ in parts]
+    is_key = set(held) <= set(key)
+    return Refused(
+        f"the downstream's row {pairs(key, [one[name] for name in key])} of {told}"
+        f" {pairs(key, [two[name] for name in key])}: {index} is unique, and the latter"
+        f" is to have {pairs(held, [two[name] for name in held])}",
+        hint=_FINER if is_key or "at the same time" in told else _COMPARE,
+    )
+
+
+def _unique_indexes(connection: Any, table: str) -> dict[str, _Parts]:
+    indexes: dict[str, _Parts] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW INDEX FROM {table} WHERE Non_unique = 0")
+        for row in cursor.fetchall():
+            name = "" if row[_COLUMN] is None else quote_name(row[_COLUMN])
+            indexes.setdefault(row[_INDEX], []).append((name, row[_PREFIX]))
+    return indexes
+
+
+def _collides(row: _Row, parts: _Parts) -> bool:
+    """Tell whether a row has values in an index: NULLs collide with nothing."""
+    return all(row.get(name, "NULL") != "NULL" for name, _ in parts)
+
+
+def _other(
+    connection: Any, table: str, key: Sequence[str], texts: frozenset[str], row: _Row, parts: _Parts
+) -> list[str] | None:
+    """Return the key of a row that has these values under another key; None without one."""
+    if not _collides(row, parts):
+        return None
+    same = " AND ".join(
+        f"LEFT({name},{length})=LEFT({row[name]},{length})" if length else f"{name}={row[name]}"
+        for name, length in parts
+    )
+    mine = " AND ".join(
+        f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)<=>CAST({row[name]} AS BINARY)"
+        if name in texts
+        else f"{name}<=>{row[name]}"
+        for name in key
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {','.join(key)} FROM {table} WHERE {same} AND NOT ({mine}) LIMIT 1"  # noqa: S608
+        )
+        found = cursor.fetchone()
+    return None if found is None else [connection.escape(value) for value in found]
+
+
+def _pair(
+    connection: Any, table: str, rows: Sequence[_Row], parts: _Parts
+) -> tuple[_Row, _Row] | None:
+    """Return two rows of the statement that have the same values to the server, if there are."""
+    names = [name for name, _ in parts]
+    lines = [
+        f"SELECT {n},{','.join(row[name] for name in names)}"
+        for n, row in enumerate(rows)
+        if _collides(row, parts)
+    ]
+    if len(lines) < 2:
+        return None
+    # The table's own columns come first, so that their collations compare.
+    columns = ",".join(f"{name} AS c{n}" for n, name in enumerate(names))
+    own = f"SELECT -1 AS n,{columns} FROM {table} WHERE 1=0"  # noqa: S608
+    made = " UNION ALL ".join([own, *lines])
+    same = " AND ".join(
+        f"LEFT(a.c{n},{length})=LEFT(b.c{n},{length})" if length else f"a.c{n}=b.c{n}"
+        for n, (_, length) in enumerate(parts)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT a.n, b.n FROM ({made}) a JOIN ({made}) b ON a.n < b.n AND {same} LIMIT 1"  # noqa: S608
+        )
+        found = cursor.fetchone()
+    return None if found is None else (rows[found[0]], rows[found[1]])

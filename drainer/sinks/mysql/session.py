@@ -1,0 +1,325 @@
+"""One connection to a MySQL, MariaDB or TiDB downstream: opened when needed, again when lost.
+
+The session's sql_mode is part of the literals' format (`drainer.task.sql.literals`):
+NO_BACKSLASH_ESCAPES so that only quotes are special, STRICT_ALL_TABLES so that a value that does
+not fit is an error and not another value, NO_AUTO_VALUE_ON_ZERO and ALLOW_INVALID_DATES so that 0
+and '2021-02-31' arrive as they are. FOUND_ROWS makes an UPDATE count the rows that it found.
+An operator's own sql_mode takes the place of all but NO_BACKSLASH_ESCAPES and
+NO_AUTO_VALUE_ON_ZERO, without which rows would say something else.
+
+With loop-back control every transaction begins with a change of the session's row in the table of
+marks, whoever begins it: whatever goes through a session is marked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pymysql
+from pymysql.constants import CLIENT, ER
+
+from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
+from drainer.sinks.mysql.ddl import ALREADY_CODES
+from drainer.sinks.mysql.url import Target
+from drainer.sinks.refusal import Refused, row_of
+from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
+from penstock.errors import Retryable
+from penstock.security.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
+from penstock.sql import enum_errors
+
+log = logging.getLogger(__name__)
+
+ROWS_SQL_MODE = (
+    "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
+    "NO_BACKSLASH_ESCAPES"
+)
+
+DDL_SQL_MODE = ROWS_SQL_MODE.removesuffix(",NO_BACKSLASH_ESCAPES")
+_NEEDED_MODES = "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
+
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
+# Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
+# deadlock. The last block is TiDB's: write conflicts, regions and schemas on the move.
+_PASSING = {
+    0, ER.CON_COUNT_ERROR, ER.DISK_FULL, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT,
+    ER.LOCK_DEADLOCK, ER.ERROR_DURING_COMMIT, ER.OPTION_PREVENTS_STATEMENT,
+    ER.TOO_MANY_USER_CONNECTIONS, ER.NET_READ_ERROR, ER.NET_READ_INTERRUPTED,
+    ER.NET_ERROR_ON_WRITE, ER.NET_WRITE_INTERRUPTED, ER.QUERY_INTERRUPTED, ER.RECORD_FILE_FULL,
+    1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
+    8002, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008,
+}  # fmt: skip
+
+_DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
+_UNFIT = {
+    ER.DATA_TOO_LONG, ER.WARN_DATA_OUT_OF_RANGE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    ER.WARN_DATA_TRUNCATED, ER.TRUNCATED_WRONG_VALUE, ER.BAD_NULL_ERROR, ER.NO_DEFAULT_FOR_FIELD,
+}  # fmt: skip
+
+_MARKS = f"`{MARK_SCHEMA}`.`{MARK_TABLE}`"
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_session_numbers = itertools.count()
+
+Connection = Any  # PyMySQL's stubs make the connection generic over its cursor.
+T = TypeVar("T")
+
+
+class _MarkingConnection(pymysql.connections.Connection):
+    """A connection that begins each transaction with `mark`, if there is one."""
+
+    mark = ""
+
+    def begin(self) -> None:
+        super().begin()
+        if self.mark:
+            self.query(self.mark)
+
+
+class MysqlSession:
+    """A connection that only one thread at a time uses; `close` may come from another."""
+
+    def __init__(self, target: Target, *, retry_s_max: float, closing: threading.Event) -> None:
+        """Contact nothing yet; `closing` ends the waiting of all sessions that share it."""
+        self._target = target
+        self._retry_s_max = retry_s_max
+        self._closing = closing
+        self._connection: Connection | None = None
+        self._using = threading.Lock()
+        self._number = next(_session_numbers)
+        self.packet_bytes_max = 0
+        self.problem = ""
+        """What is waited for, in the downstream's words; empty while all is well."""
+
+    def retrying(self, attempt: Callable[[Connection, bool], T]) -> T:
+        """Return what `attempt` returns; try again, on a new connection, while errors may pass."""
+        with self._using:
+            return self._until_it_passes(attempt)
+
+    def close(self) -> None:
+        """Close the connection; a call that waits in another thread ends with `Retryable`."""
+        assert self._closing.is_set(), "whoever waits would only try again"
+        if not self._using.acquire(blocking=False):
+            self._hang_up()
+            self._using.acquire()
+        try:
+            self._disconnect()
+        finally:
+            self._using.release()
+
+    def _until_it_passes(self, attempt: Callable[[Connection, bool], T]) -> T:
+        deadline = time.monotonic() + self._retry_s_max
+        pause_s = _PAUSE_S_MIN
+        retried = False
+        while True:
+            began_s = time.monotonic()
+            try:
+                made = attempt(self._connected(), retried)
+                self.problem = ""
+                return made
+            except (pymysql.err.MySQLError, OSError) as error:
+                # A transaction that was open ends with its connection, whatever happened to it.
+                self._disconnect()
+                if not passes(error):
+                    raise refused(error) from error
+                problem = error
+                self.problem = str(error)
+            except BaseException:
+                self._disconnect()
+                raise
+            retried = True
+            if time.monotonic() - began_s > self._retry_s_max:
+                # It was long at work: the time to wait begins with the trouble.
+                deadline = time.monotonic() + self._retry_s_max
+            if time.monotonic() + pause_s > deadline:
+                raise Retryable(
+                    f"downstream {self._target.name}: {problem}, for {self._retry_s_max:.0f} s"
+                ) from problem
+            log.warning("downstream %s: %s; trying again", self._target.name, problem)
+            if self._closing.wait(pause_s):
+                raise Retryable("the sink was closed while it waited") from problem
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _connected(self) -> Connection:
+        if self._closing.is_set():
+            raise Retryable("the sink is closed")
+        if self._connection is None:
+            tls = self._target.tls
+            self._connection = connection = _MarkingConnection(
+                **self._target.connect_options(),
+                ssl=None if tls is None else tls.context(),
+                client_flag=CLIENT.FOUND_ROWS,
+            )
+            _keep_alive(connection)
+            for name, value in self._target.params:
+                set_variable(connection, name, value)
+            connection.query("SET SESSION time_zone = '+00:00', foreign_key_checks = 0")
+            set_variable(connection, "sql_mode", rows_sql_mode(self._target))
+            if self._target.channel_id is not None:
+                _create_marks(connection)
+                connection.mark = _mark(self._target.channel_id, self._number)
+            connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            self.packet_bytes_max = int(one(connection, "SELECT @@max_allowed_packet")[0])
+        return self._connection
+
+    def _hang_up(self) -> None:
+        """End a statement that another thread waits for, by ending its connection."""
+        connection = self._connection
+        sock = None if connection is None else connection._sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(pymysql.err.MySQLError, OSError):
+                connection.close()
+
+
+def rows_sql_mode(target: Target) -> str:
+    """Return the mode that rows are written under."""
+    return f"{target.sql_mode},{_NEEDED_MODES}" if target.sql_mode else ROWS_SQL_MODE
+
+
+def ddl_sql_mode(target: Target) -> str:
+    """Return the mode that DDL is run under."""
+    return target.sql_mode or DDL_SQL_MODE
+
+
+def set_variable(connection: Connection, name: str, value: str) -> None:
+    """Set a session variable, to a number where the value is one."""
+    literal = value if _NUMBER.fullmatch(value) else connection.escape(value)
+    connection.query(f"SET SESSION `{name}` = {literal}")
+
+
+def _mark(channel_id: int, number: int) -> str:
+    return (
+        f"INSERT INTO {_MARKS} VALUES ({number}, {channel_id}, 1, 'penstock')"  # noqa: S608
+        " ON DUPLICATE KEY UPDATE val = val + 1"
+    )
+
+
+def _create_marks(connection: Connection) -> None:
+    """Create the table of marks when there is none: a statement that changes nothing is logged."""
+    try:
+        one(connection, f"SELECT 1 FROM {_MARKS} LIMIT 0")  # noqa: S608
+    except pymysql.err.MySQLError as error:
+        if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
+            raise
+        connection.query(f"CREATE DATABASE IF NOT EXISTS `{MARK_SCHEMA}`")
+        connection.query(
+            f"CREATE TABLE IF NOT EXISTS {_MARKS} (id BIGINT NOT NULL, channel_id BIGINT NOT NULL"
+            " DEFAULT 0, val BIGINT DEFAULT 0, channel_info VARCHAR(64),"
+            " PRIMARY KEY (id, channel_id))"
+        )
+
+
+def one(connection: Connection, sql: str) -> Any:
+    """Return the first row of a query, None when there is none."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()
+
+
+def many(connection: Connection, sql: str) -> list[Any]:
+    """Return all rows of a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def _keep_alive(connection: Connection) -> None:
+    """Notice within a minute that the server's machine is gone; statements may take hours."""
+    sock = connection._sock
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+@contextmanager
+def unhurried(connection: Connection) -> Iterator[None]:
+    """Wait for answers without a limit, as for a DDL, which may rewrite a whole table."""
+    limit_s = connection._read_timeout
+    connection._read_timeout = None
+    yield  # After an error the connection is not used any more.
+    connection._read_timeout = limit_s
+
+
+def code_of(error: BaseException) -> int:
+    """Return the server's (or the client's) number for an error, 0 without one."""
+    code = error.args[0] if error.args else 0
+    return code if isinstance(code, int) else 0
+
+
+def passes(error: BaseException) -> bool:
+    """Tell whether trying again can help."""
+    if _is_of_certificate(error):
+        return False
+    if isinstance(error, OSError):
+        return True
+    return code_of(error) in _PASSING
+
+
+def _is_of_certificate(error: BaseException) -> bool:
+    cause = getattr(error, "original_exception", error)
+    return isinstance(cause, ssl.SSLCertVerificationError)
+
+
+def query(connection: Connection, statement: str | bytes) -> int:
+    """Run a statement about rows; return how many it changed."""
+    try:
+        return int(connection.query(statement))
+    except pymysql.err.MySQLError as error:
+        is_enum = code_of(error) == enum_errors.CODE
+        changed = enum_errors.written(connection, statement) if is_enum else None
+        if changed is None:
+            raise
+        return changed
+
+
+def run(connection: Connection, statement: str | bytes) -> None:
+    """Run a statement of many rows; raise `Refused` that names the row, as far as one can know."""
+    try:
+        query(connection, statement)
+    except pymysql.err.MySQLError as error:
+        if passes(error):
+            raise
+        stranger = met(connection, statement) if code_of(error) in CODES else None
+        if stranger is not None:
+            raise stranger from error
+        if code_of(error) == OUT_OF_RANGE and is_guarded(statement):
+            raise unknown(row_of(statement, "").removeprefix("a row of ")) from error
+        raise refused(error, row_of(statement, str(error))) from error
+
+
+def refused(error: BaseException, row: str = "") -> Refused:
+    """Return what to tell the operator about an error that stays; `row` is table and key."""
+    code = code_of(error)
+    hint = "compare the downstream's schema and data with the upstream's"
+    if _is_of_certificate(error):
+        is_name = re.search(MISMATCH, str(error), re.IGNORECASE)
+        hint = MISMATCH_HINT if is_name else CERTIFICATE_HINT
+    elif code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR):
+        hint = "check the user, the password and the grants of the downstream's account"
+    elif code in _DUPLICATE:
+        hint = (
+            "the row is there already, or another one holds its unique value: compare the tables,"
+            " or let it be replaced with strategy statements and safe-mode"
+        )
+    elif code in _UNFIT:
+        hint = "the value does not fit the downstream's column: compare the definitions"
+    elif row and code == ER.BAD_FIELD_ERROR:
+        hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"
+    elif code in ALREADY_CODES:
+        hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"
+    return Refused(f"the downstream refused{row and ' ' + row}: {error}", hint=hint)

@@ -1,0 +1,391 @@
+"""MySQL, MariaDB or TiDB as the downstream; the checkpoint is a row of `tidb_binlog.checkpoint`.
+
+A batch is one transaction: lock the checkpoint row, compare it with what this run last wrote, run
+the statements, store the new checkpoint, commit. When the connection breaks, nobody can tell
+whether the commit happened; the next attempt reads the row, under a lock that waits for the end
+of whatever the server still does, and so finds out. That makes every retry safe.
+
+DDL text comes from elsewhere and keeps backslash escapes, which rows have not (`session`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pymysql
+from pymysql.constants import ER
+
+from drainer.sinks import steps
+from drainer.sinks.checkpoint import (
+    Checkpoint,
+    Ledger,
+    OverrideChange,
+    Standing,
+    of_another_cluster,
+    overridden,
+)
+from drainer.sinks.mysql.batch_partitions import Fences, Lines
+from drainer.sinks.mysql.collations import Collations
+from drainer.sinks.mysql.ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
+from drainer.sinks.mysql.grants import check_grants
+from drainer.sinks.mysql.lanes import Lanes, foreign_keys, run_rows
+from drainer.sinks.mysql.session import (
+    Connection,
+    MysqlSession,
+    code_of,
+    ddl_sql_mode,
+    one,
+    rows_sql_mode,
+    run,
+    set_variable,
+    unhurried,
+)
+from drainer.sinks.mysql.url import Target, parse_url
+from drainer.sinks.partitions import Partitions
+from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
+from drainer.task.sql.literals import MYSQL
+from penstock.ddl.rewrite.foreign import spelled_for
+from penstock.ddl.syntax.elements import Flavor
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlType
+from penstock.ts import physical_ms
+
+if TYPE_CHECKING:
+    from drainer.sinks.protocol import Parts
+    from penstock.ddl import SchemaChange
+    from penstock.schema.model import TableInfo
+
+log = logging.getLogger(__name__)
+
+_PACKET_SPARE_BYTES = 1024
+
+
+class MysqlSink:
+    """See `Sink`; one connection, opened when it is first needed and again when it was lost."""
+
+    dialect = MYSQL
+
+    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+        self._target: Target = parse_url(url)
+        self._cluster_id = cluster_id
+        self._ledger = Ledger()
+        self._closing = threading.Event()
+        new_session = partial(
+            MysqlSession, self._target, retry_s_max=retry_s_max, closing=self._closing
+        )
+        self._session = new_session()
+        self._lanes = Lanes(new_session)
+        self._collations = Collations(self._target.collations)
+        self._foreign_keys: tuple[ForeignKey, ...] | None = None
+        schema, table = self._target.checkpoint_schema, self._target.checkpoint_table
+        self._table = f"`{schema}`.`{table}`"
+        self._fences = Fences(f"`{schema}`.`{table}_fence`", cluster_id)
+        self._lines = Lines(new_session, self._fences)
+
+    @property
+    def writer(self) -> str:
+        """The name of this run in the checkpoint."""
+        return self._ledger.writer
+
+    # --- the promise -----------------------------------------------------------------------
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue; create the checkpoint table when there is none.
+
+        The first time, raise `NeedsOperator` when the account may not write what it is to write.
+        """
+
+        def attempt(connection: Connection, retried: bool) -> str | None:
+            stored = self._stored_or_created(connection)
+            if not self._ledger.is_loaded:
+                check_grants(connection, self._target.checkpoint_schema, self._table)
+            return stored
+
+        return self._ledger.loaded(self._session.retrying(attempt))
+
+    def _stored_or_created(self, connection: Connection) -> str | None:
+        try:
+            return self._own(connection)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
+                raise
+        schema = self._target.checkpoint_schema
+        connection.query(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
+        connection.query(
+            f"CREATE TABLE IF NOT EXISTS {self._table}"
+            " (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
+        )
+        return None
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` alone."""
+        self.apply((), checkpoint)
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whoever writes it."""
+
+        def attempt(connection: Connection, retried: bool) -> None:
+            connection.begin()
+            stored = self._stored(connection, " FOR UPDATE")
+            self._store(connection, overridden(stored, change), is_first=stored is None)
+            connection.commit()
+
+        self._session.retrying(attempt)
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Run all statements and store `checkpoint` in one transaction, exactly once."""
+
+        def parts() -> Generator[Sequence[str | bytes]]:
+            yield statements
+
+        self.apply_parts(parts, checkpoint)
+
+    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        """Run list after list of statements in one transaction with `checkpoint`."""
+
+        is_between = self._is_between
+
+        def work(connection: Connection) -> None:
+            with closing(parts()) as lists:
+                for statements in lists:
+                    self._check_sizes(statements)
+                    if statements and is_between:
+                        self._fences.forget(connection)
+                    for statement in statements:
+                        run(connection, statement)
+                    del statements
+                    steps.changed()
+
+        self._commit(work, checkpoint)
+
+    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
+        """Run the lanes on connections of their own, then the last transaction."""
+        missed = Missed()
+        if split.lanes:
+            if self._is_between:
+                self._session.retrying(lambda connection, _: self._fences.forget(connection))
+            self.save_checkpoint(self._ledger.applying(checkpoint, start))
+            missed.add((self._lanes.run(split, self._lane_begins),))
+        last = Missed()
+
+        def work(connection: Connection) -> None:
+            self._check_sizes([statement.sql for statement in split.last])
+            last.forget()  # What an attempt before this one missed.
+            run_rows(connection, split.last, None if split.safe else last)
+
+        self._commit(work, checkpoint)
+        return missed.add((last,))
+
+    def has_begun(self, partitions: Partitions) -> bool:
+        """Tell whether this very batch is the last that was begun, maybe by an earlier life."""
+        return self._session.retrying(lambda c, _: self._fences.hold(c, partitions))
+
+    def apply_partitions(
+        self, partitions: Partitions, checkpoint: Checkpoint, start: Checkpoint
+    ) -> list[float]:
+        """Run the phases on connections of their own, then the last partition."""
+        took_s: list[float] = []
+        if partitions.phases:
+            ts, last = checkpoint.commit_ts, self._ledger.last
+            resumes = last is not None and last.applying_ts == ts
+
+            def begin(connection: Connection) -> None:
+                self._fences.begin(connection, partitions, ts, resumes=resumes)
+
+            self._session.retrying(lambda connection, _: self._fences.create(connection))
+            self._commit(begin, self._ledger.applying(checkpoint, start))
+            took_s = self._lines.run(partitions, ts, self._check_sizes)
+        self.apply(partitions.last, checkpoint)
+        return took_s
+
+    def _lane_begins(self, connection: Connection, transaction: Transaction) -> None:
+        """Check sizes, and that no other Drainer took over; hold it off until the commit."""
+        self._check_sizes([statement.sql for statement in transaction])
+        self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
+
+    def _commit(self, work: Callable[[Connection], None], checkpoint: Checkpoint) -> None:
+        """Do `work` and store `checkpoint` in one transaction, exactly once."""
+        text, doubtful = self._ledger.attempt(checkpoint)
+
+        def attempt(connection: Connection, retried: bool) -> None:
+            connection.begin()
+            stored = self._stored(connection, " FOR UPDATE")
+            standing = self._ledger.standing(stored, text, retried=retried or doubtful)
+            if standing is Standing.ALREADY_WRITTEN:
+                connection.rollback()
+                log.info("the commit whose answer was lost did happen (%s)", checkpoint)
+                return
+            if not self._fences.is_taken:
+                self._fences.take(connection)
+            steps.begun()
+            work(connection)
+            self._store(connection, text, is_first=self._ledger.has_no_row)
+            steps.stored()
+            connection.commit()
+            steps.committed()
+
+        self._session.retrying(attempt)
+        self._ledger.wrote(text)
+        self._fences.is_taken = True
+
+    def foreign_keys(self) -> tuple[ForeignKey, ...]:
+        """Return the downstream's foreign keys: the same object until a DDL has run."""
+        if self._foreign_keys is None:
+            self._foreign_keys = self._session.retrying(lambda c, _: foreign_keys(c))
+        return self._foreign_keys
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Save the intent, run the job's query, save `checkpoint`.
+
+        MySQL commits a DDL by itself, so a crash can leave it done without a checkpoint. The
+        intent says which DDL that may be; what it was to create or drop says whether it is.
+        """
+        last = self._ledger.last
+        intended = last is not None and last.ddl_intent_ts == checkpoint.commit_ts
+        doubtful = maybe_done or intended
+        self._foreign_keys = None
+        self.save_checkpoint(self._ledger.intent(checkpoint))
+        steps.ddl_intended()
+
+        attempts = 0
+
+        def attempt(connection: Connection, retried: bool) -> None:
+            nonlocal attempts
+            attempts += 1
+            if not (doubtful or retried):
+                self._execute_ddl(connection, change)
+                return
+            if progress(connection, change) is Progress.DONE:
+                log.info("DDL job %d was done before: %s", change.job.id, change.job.query)
+                return
+            ensure_repeatable(change)
+            try:
+                self._execute_ddl(connection, change)
+            except pymysql.err.MySQLError as error:
+                done = progress(connection, change) in (Progress.DONE, Progress.UNKNOWN)
+                if not (done and code_of(error) in ALREADY_CODES):
+                    raise
+                log.info("DDL job %d was done before: %s", change.job.id, error)
+
+        try:
+            self._session.retrying(attempt)
+        except NeedsOperator:
+            last = self._ledger.last
+            if attempts == 1 and not doubtful and last is not None:
+                # It was refused and has changed nothing: a later run must not take what stood in
+                # its way for what it would have done.
+                self.save_checkpoint(replace(last, ddl_intent_ts=0))
+            raise
+        steps.ddl_run()
+        self.save_checkpoint(checkpoint)
+
+    def waits_for(self) -> str:
+        """Return what keeps the downstream from taking changes; empty when nothing does."""
+        sessions = (self._session, *self._lanes.sessions, *self._lines.sessions)
+        return next((each.problem for each in sessions if each.problem), "")
+
+    def look_at(self, tables: Iterable[TableInfo]) -> None:
+        """Note what stands in for collations of these tables that the downstream lacks."""
+        self._session.retrying(lambda c, _: self._collations.look_at(c, tables))
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return collations that the downstream lacks, and those that its tables have instead."""
+        return self._collations.in_use
+
+    def close(self) -> None:
+        """Close the connection; a call that waits in another thread ends with `Retryable`."""
+        self._closing.set()
+        self._lanes.close()
+        self._lines.close()
+        self._session.close()
+
+    @property
+    def is_new(self) -> bool:
+        """True while the downstream has no checkpoint of this cluster."""
+        return self._ledger.is_new
+
+    # --- pieces ----------------------------------------------------------------------------
+
+    @property
+    def _is_between(self) -> bool:
+        last = self._ledger.last
+        return last is not None and last.is_between
+
+    def _own(self, connection: Connection) -> str | None:
+        """Return our cluster's row; `NeedsOperator` when there are only others'."""
+        stored = self._stored(connection, "")
+        if stored is None:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT clusterID FROM {self._table} ORDER BY 1 LIMIT 3")  # noqa: S608
+                others = [row[0] for row in cursor.fetchall()]
+            if others:
+                raise of_another_cluster(self._cluster_id, others, "checkpoint-table")
+        return stored
+
+    def _stored(self, connection: Connection, lock: str) -> str | None:
+        where = f"WHERE clusterID = {self._cluster_id}{lock}"
+        row = one(connection, f"SELECT checkPoint FROM {self._table} {where}")  # noqa: S608
+        return (row[0] or "") if row else None  # A row without text is no checkpoint.
+
+    def _store(self, connection: Connection, text: str, *, is_first: bool) -> None:
+        value = "'" + text.replace("'", "''") + "'"
+        if is_first:
+            sql = f"INSERT INTO {self._table} VALUES ({self._cluster_id}, {value})"  # noqa: S608
+        else:
+            where = f"WHERE clusterID = {self._cluster_id}"
+            sql = f"UPDATE {self._table} SET checkPoint = {value} {where}"  # noqa: S608
+        connection.query(sql)
+
+    def _execute_ddl(self, connection: Connection, change: SchemaChange) -> None:
+        job = change.job
+        if not job.query:
+            return
+        query = self._collations.query_of(connection, change, _spelled(connection, change))
+        if job.type == DdlType.CREATE_TABLE and job.schema is not None:
+            home = job.schema
+            connection.query(
+                f"CREATE DATABASE IF NOT EXISTS {quote_name(home.name)}"
+                f" {self._collations.clause_of(connection, home.charset, home.collate)}"
+            )
+        if job.schema_name and job.type not in (DdlType.CREATE_SCHEMA, DdlType.DROP_SCHEMA):
+            connection.select_db(job.schema_name)
+        set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
+        # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
+        connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
+        if query:
+            with unhurried(connection):
+                connection.query(query)
+        connection.query("SET TIMESTAMP = DEFAULT")
+        set_variable(connection, "sql_mode", rows_sql_mode(self._target))
+
+    def _check_sizes(self, statements: Sequence[str | bytes]) -> None:
+        largest = max(map(len, statements), default=0)
+        if largest + _PACKET_SPARE_BYTES > self._session.packet_bytes_max:
+            raise NeedsOperator(
+                f"a statement of {largest} bytes does not fit into the downstream's"
+                f" max_allowed_packet of {self._session.packet_bytes_max}",
+                hint="raise max_allowed_packet on the downstream; a single row can be that large",
+            )
+
+
+def _spelled(connection: Connection, change: SchemaChange) -> str:
+    """Return a job's statement as the server can read it; say what of it that leaves out."""
+    query = change.job.query
+    is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
+    flavor = Flavor.MARIADB if is_mariadb else Flavor.MYSQL
+    before = [old for _, old, _ in change.altered] + [old for _, old, _, _ in change.renamed]
+    try:
+        spelled = spelled_for(flavor, query, [n for t in before for n in t.expression_indexes])
+    except NeedsOperator:
+        return query  # Not of our grammar: a TiDB's, or an operator's own.
+    if spelled.lacking:
+        lacking = ", ".join(spelled.lacking)
+        log.warning("the downstream, a %s, does not have %s: %s", flavor.value, lacking, query)
+    return spelled.sql

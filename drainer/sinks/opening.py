@@ -1,0 +1,29 @@
+"""The sink that a URL names."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from drainer.sinks.protocol import RETRY_S_MAX, Sink
+from penstock.errors import NeedsOperator
+
+
+def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> Sink:
+    """Return the sink for `url` (`sqlite:///file` or `mysql://user:password@host:port/`).
+
+    Nothing is contacted yet. Raise `NeedsOperator` for a URL that names no known downstream.
+    """
+    # Each downstream's driver is imported only by who uses it.
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from drainer.sinks.sqlite.sink import SqliteSink
+
+        return SqliteSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if scheme in ("mysql", "mariadb", "tidb"):
+        from drainer.sinks.mysql.sink import MysqlSink
+
+        return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    raise NeedsOperator(
+        f"no sink for downstream scheme {scheme!r}",
+        hint="use sqlite:///path/file.db or mysql://user:password@host:port/",
+    )

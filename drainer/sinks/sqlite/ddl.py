@@ -1,0 +1,276 @@
+"""SQLite's DDL for a schema change, made from the tables before and after, not from its text.
+
+    MySQL column                     SQLite type   so that
+    integers, YEAR, BIT up to 63     INTEGER       they are numbers
+    BIGINT UNSIGNED, BIT(64)         (none)        values above 2^63 - 1 can be text
+    FLOAT, DOUBLE                    REAL
+    BINARY, VARBINARY, BLOBs         BLOB
+    geometries                       BLOB          SRID and WKB, as MySQL keeps them
+    all others                       TEXT          '1.50' stays '1.50', and a date a text
+
+One integer column as the key is the row id; any other key makes the table WITHOUT ROWID. Generated
+columns are left out: their values are not all in the row bytes, and MySQL's expressions mean
+something else here. Views and sequences hold no rows and are left out too; so are partitions, but
+what drops, empties or exchanges one is refused. An index is named by ids, which last
+as long as it does, whatever it and its table are called.
+
+A column whose stored form changes is converted row by row, and a table whose change ALTER cannot
+express is built anew; all of it is part of the transaction that stores the checkpoint.
+"""
+
+# ruff: noqa: S608  -- names come from `quote` and values from `literal`.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from drainer.sinks.sqlite.convert import converter, default_value, form
+from drainer.task.sql.keys import apply_key, is_written
+from drainer.task.sql.literals import SQLITE, Family, family, literal
+from drainer.task.sql.table_sql import quote, table_name
+from penstock.ddl import adopted
+from penstock.errors import NeedsOperator
+from penstock.schema.model import (
+    PUBLIC,
+    ColumnFlag,
+    ColumnInfo,
+    DdlType,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+)
+
+if TYPE_CHECKING:
+    from penstock.ddl import SchemaChange
+
+_BUILDING = "penstock.building"
+_ROWS_BY_PARTITION = (
+    DdlType.DROP_PARTITION,
+    DdlType.TRUNCATE_PARTITION,
+    DdlType.EXCHANGE_PARTITION,
+    DdlType.CONVERT_PARTITION,
+    DdlType.CONVERT_TABLE,
+)
+
+Converter = Callable[[Any], Any]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Statements to run in order, and the functions that they call, by name."""
+
+    statements: list[str] = field(default_factory=list)
+    functions: dict[str, Converter] = field(default_factory=dict)
+    rebuilt: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Tables that are built anew, by the statement that reads them: the columns it knows of."""
+
+
+def plan(change: SchemaChange) -> Plan:
+    """Return how to bring SQLite from before `change` to after it; raise `Malformed`.
+
+    What moves or loses rows by partitions, which SQLite has not, raises `NeedsOperator`.
+    """
+    made = Plan()
+    if change.job.type in _ROWS_BY_PARTITION:
+        raise NeedsOperator(
+            f"SQLite has no partitions, so it cannot run: {change.job.query}",
+            hint="delete or move the partition's rows in the SQLite file by hand",
+        )
+    for schema, table in change.dropped:
+        if table.kind == "TABLE":
+            made.statements.append(f"DROP TABLE {table_name(SQLITE, schema, table.name)}")
+    _rename(made, change)
+    for schema, before, after in change.altered:
+        if before.kind == "TABLE":
+            name = table_name(SQLITE, schema, after.name)
+            _alter(made, name, adopted(change.job, before, after), after)
+    for schema, table in change.created:
+        if table.kind == "TABLE":
+            name = table_name(SQLITE, schema, table.name)
+            made.statements += [create_table(name, table), *create_indexes(name, table)]
+    return made
+
+
+def check_columns(table: str, known: frozenset[str], there: Iterable[str]) -> None:
+    """Raise `NeedsOperator` if a table has columns that building it anew would lose."""
+    more = sorted(name for name in there if name.lower() not in known)
+    if more:
+        raise NeedsOperator(
+            f"SQLite would build {table} anew and lose its columns {', '.join(more)}, which"
+            " upstream has not",
+            hint="move what is in them elsewhere and drop them in the SQLite file",
+        )
+
+
+def _rename(made: Plan, change: SchemaChange) -> None:
+    """Rename tables, by way of names that nobody has, because upstream names may swap."""
+    renamed = [r for r in change.renamed if r[1].kind == "TABLE"]
+    for schema, before, _, after in renamed:
+        old = table_name(SQLITE, schema, before.name)
+        made.statements.append(f"ALTER TABLE {old} RENAME TO {_aside(after)}")
+    for _, before, schema, after in renamed:
+        _alter(made, _aside(after), adopted(change.job, before, after), after)
+        new = table_name(SQLITE, schema, after.name)
+        made.statements.append(f"ALTER TABLE {_aside(after)} RENAME TO {new}")
+
+
+def _aside(table: TableInfo) -> str:
+    return quote(f"penstock.aside.{table.id}")
+
+
+# --- tables --------------------------------------------------------------------------------
+
+
+def column_type(column: ColumnInfo) -> str:
+    """Return the declared type of a column, empty for one without affinity."""
+    kind = family(column)
+    if kind is Family.INT:
+        return "" if column.tp is MysqlType.LONGLONG and column.is_unsigned else "INTEGER"
+    if kind is Family.BIT:
+        return "" if column.flen > 63 else "INTEGER"
+    return {Family.FLOAT: "REAL", Family.BYTES: "BLOB"}.get(kind, "TEXT")
+
+
+def _columns(table: TableInfo) -> list[ColumnInfo]:
+    return [c for c in table.columns if is_written(c)]
+
+
+def _definition(table: TableInfo, column: ColumnInfo) -> str:
+    parts = [quote(column.name), column_type(column)]
+    key = table.primary_key
+    in_key = key is not None and column.offset in {p.offset for p in key.columns}
+    if column.is_not_null or in_key or ColumnFlag.PRI_KEY in column.flag:
+        parts.append("NOT NULL")
+    return " ".join(part for part in parts if part)
+
+
+def _key_clause(table: TableInfo) -> str:
+    """Return the PRIMARY KEY clause; empty for a key that only an index can express."""
+    key = table.primary_key
+    if key is None or apply_key(table) is None or any(p.length != -1 for p in key.columns):
+        return ""
+    return f"PRIMARY KEY ({','.join(quote(table.columns[p.offset].name) for p in key.columns)})"
+
+
+def create_table(name: str, table: TableInfo) -> str:
+    """Return CREATE TABLE under the quoted `name`."""
+    definitions = [_definition(table, column) for column in _columns(table)]
+    clause = _key_clause(table)
+    options = ""
+    if clause:
+        definitions.append(clause)
+        key = table.primary_key
+        assert key is not None
+        types = [column_type(table.columns[p.offset]) for p in key.columns]
+        # "INTEGER" alone is the row id itself; any other key is best kept without one.
+        options = "" if types == ["INTEGER"] else " WITHOUT ROWID"
+    return f"CREATE TABLE {name} ({', '.join(definitions)}){options}"
+
+
+# --- indexes -------------------------------------------------------------------------------
+
+
+def _indexes(table: TableInfo) -> Iterator[IndexInfo]:
+    for index in table.indexes:
+        told = not any(table.columns[p.offset].is_generated for p in index.columns)
+        if index.state == PUBLIC and told and not (index.primary and _key_clause(table)):
+            yield index
+
+
+def _index_name(table: TableInfo, index: IndexInfo) -> str:
+    return quote(f"penstock.index.{table.id}.{index.id}")
+
+
+def _index_body(table: TableInfo, index: IndexInfo) -> str:
+    parts = []
+    for part in index.columns:
+        name = quote(table.columns[part.offset].name)
+        # A prefix matters only where it says what is unique.
+        whole = part.length == -1 or not index.unique
+        parts.append(name if whole else f"substr({name}, 1, {part.length})")
+    return ", ".join(parts)
+
+
+def _create_index(name: str, table: TableInfo, index: IndexInfo) -> str:
+    unique = "UNIQUE " if index.unique else ""
+    made = _index_name(table, index)
+    return f"CREATE {unique}INDEX {made} ON {name} ({_index_body(table, index)})"
+
+
+def create_indexes(name: str, table: TableInfo) -> list[str]:
+    """Return CREATE INDEX for every index under the quoted table name."""
+    return [_create_index(name, table, index) for index in _indexes(table)]
+
+
+# --- changes -------------------------------------------------------------------------------
+
+
+def _alter(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
+    """Change the table that is called `name` before and after."""
+    old, new = _shape(before), _shape(after)
+    if old != new:
+        added = _added(before, after) if new[: len(old)] == old else None
+        if added is None or _key_clause(before) != _key_clause(after):
+            _rebuild(made, name, before, after)
+            return
+        made.statements += [f"ALTER TABLE {name} ADD COLUMN {text}" for text in added]
+    elif _key_clause(before) != _key_clause(after):
+        _rebuild(made, name, before, after)
+        return
+    gone = {_create_index(name, before, i): _index_name(before, i) for i in _indexes(before)}
+    wanted = create_indexes(name, after)
+    made.statements += [f"DROP INDEX {n}" for sql, n in gone.items() if sql not in wanted]
+    made.statements += [sql for sql in wanted if sql not in gone]
+
+
+def _shape(table: TableInfo) -> list[tuple[int, str, object]]:
+    return [(c.id, _definition(table, c), form(c)) for c in _columns(table)]
+
+
+def _added(before: TableInfo, after: TableInfo) -> list[str] | None:
+    """Return definitions of the columns added at the end, None when ALTER refuses one."""
+    texts = []
+    for column in _columns(after)[len(_columns(before)) :]:
+        value = default_value(column)
+        text = _definition(after, column)
+        if value is not None:
+            default = literal(SQLITE, column)(value)
+            if "(" in default:  # A default that is computed is not constant to SQLite.
+                return None
+            text += f" DEFAULT {default}"
+        texts.append(text)
+    return texts
+
+
+def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
+    if after.constants:
+        raise NeedsOperator(
+            f"SQLite would build {name} anew, and its columns for the source of a row are not ours",
+            hint="change the SQLite file by hand, then track this DDL",
+        )
+    old = {c.id: c for c in _columns(before)}
+    sources = []
+    for column in _columns(after):
+        was = old.get(column.id)
+        if was is None:
+            value = default_value(column)
+            sources.append("NULL" if value is None else literal(SQLITE, column)(value))
+        elif form(was) == form(column):
+            sources.append(quote(was.name))
+        else:
+            function = f"penstock_convert_{len(made.functions)}"
+            made.functions[function] = converter(was, column)
+            sources.append(f"{function}({quote(was.name)})")
+    building = quote(_BUILDING)
+    names = ", ".join(quote(c.name) for c in _columns(after))
+    copying = f"INSERT INTO {building} ({names}) SELECT {', '.join(sources)} FROM {name}"
+    made.rebuilt[copying] = frozenset(c.name.lower() for c in before.columns)
+    made.statements += [
+        create_table(building, after),
+        copying,
+        f"DROP TABLE {name}",
+        f"ALTER TABLE {building} RENAME TO {name}",
+        *create_indexes(name, after),
+    ]

@@ -1,0 +1,375 @@
+"""One SQLite file as the downstream: the embedded default, and the quickest proof of the promise.
+
+Every upstream table is the table `schema.name` of the file. Rows, DDL and checkpoint share the
+transaction, so there is neither an intent nor a doubt: a crash leaves a state before or after.
+Readers see whole batches (WAL). The checkpoint is compared as in `drainer.sinks.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from drainer.sinks import steps
+from drainer.sinks.checkpoint import (
+    Checkpoint,
+    Ledger,
+    OverrideChange,
+    Standing,
+    of_another_cluster,
+    overridden,
+)
+from drainer.sinks.refusal import Refused, row_of
+from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
+from drainer.sinks.sqlite.ddl import check_columns, plan
+from drainer.task.sql.literals import SQLITE
+from penstock.errors import NeedsOperator, Retryable
+
+if TYPE_CHECKING:
+    from drainer.sinks.protocol import Parts
+    from penstock.ddl import SchemaChange
+    from penstock.schema.model import TableInfo
+
+log = logging.getLogger(__name__)
+
+_TABLE = "`tidb_binlog.checkpoint`"
+_BUSY_S = 1.0
+_PAUSE_S = 0.1
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+
+_UNUSABLE = (
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+def file_of(url: str) -> Path:
+    """Return the file of `sqlite:///relative/path` or `sqlite:////absolute/path`."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or len(path) < 2 or parts.query:
+        raise NeedsOperator(
+            f"{url!r} names no file", hint="write sqlite:///relative.db or sqlite:////absolute.db"
+        )
+    return Path(path[1:])
+
+
+def exact_double(data: bytes) -> float:
+    """Return the double whose eight big-endian bytes are `data`; see `literals.sqlite_float`."""
+    value: float = struct.unpack(">d", data)[0]
+    return value
+
+
+class SqliteSink:
+    """See `Sink`; one connection, usable from any one thread at a time."""
+
+    dialect = SQLITE
+
+    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
+        self._path = file_of(url)
+        self._cluster = str(cluster_id)  # Text, because SQLite's integers end at 2^63 - 1.
+        self._retry_s_max = retry_s_max
+        self._ledger = Ledger()
+        self._connection: sqlite3.Connection | None = None
+        self._closing = threading.Event()
+        self._using = threading.Lock()
+        self._problem = ""
+
+    @property
+    def writer(self) -> str:
+        """The name of this run in the checkpoint."""
+        return self._ledger.writer
+
+    # --- the promise -----------------------------------------------------------------------
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue; create file and checkpoint table when there are none."""
+        stored = self._retrying(self._own)
+        return self._ledger.loaded(stored)
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` alone."""
+        self.apply((), checkpoint)
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the stored checkpoint, whoever writes it."""
+
+        def attempt(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            self._store(connection, overridden(self._stored(connection), change))
+            connection.execute("COMMIT")
+
+        self._retrying(attempt)
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Run all statements and store `checkpoint` in one transaction, exactly once."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            _execute(connection, statements)
+            steps.changed()
+
+        self._commit(work, checkpoint)
+
+    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        """Run list after list of statements in one transaction with `checkpoint`."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            with closing(parts()) as lists:
+                for statements in lists:
+                    _execute(connection, statements)
+                    del statements
+                    steps.changed()
+
+        self._commit(work, checkpoint)
+
+    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
+        """Run lane after lane, since only one can write at a time, then the last transaction."""
+        missed, last = Missed(), Missed()
+        if split.lanes:
+            self.save_checkpoint(self._ledger.applying(checkpoint, start))
+        for transaction in itertools.chain.from_iterable(split.lanes):
+            missed.add((self._lane_transaction(transaction, split.safe),))
+
+        def work(connection: sqlite3.Connection) -> None:
+            last.forget()  # What an attempt before this one missed.
+            _run_rows(connection, split.last, None if split.safe else last)
+
+        self._commit(work, checkpoint)
+        return missed.add((last,))
+
+    def _lane_transaction(self, transaction: Transaction, safe: bool) -> Missed:
+        def attempt(connection: sqlite3.Connection) -> Missed:
+            missed = Missed()
+            connection.execute("BEGIN IMMEDIATE")
+            self._ledger.check(self._stored(connection))
+            _run_rows(connection, transaction, None if safe else missed)
+            connection.execute("COMMIT")
+            lane_committed()
+            return missed
+
+        return self._retrying(attempt)
+
+    def foreign_keys(self) -> tuple[ForeignKey, ...]:
+        """Return none: the tables of a file are made without."""
+        return ()
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Change the tables and store `checkpoint`, all or nothing.
+
+        `maybe_done` changes nothing: a checkpoint before the DDL says that it was not done.
+        """
+        planned = plan(change)
+
+        def work(connection: sqlite3.Connection) -> None:
+            failures: list[NeedsOperator] = []
+            for name, function in planned.functions.items():
+                connection.create_function(name, 1, _noting(function, failures))
+            try:
+                for statement in planned.statements:
+                    if statement in planned.rebuilt:
+                        table = statement.rpartition(" FROM ")[2]
+                        info = connection.execute(f"PRAGMA table_info({table})")
+                        check_columns(table, planned.rebuilt[statement], [c[1] for c in info])
+                    connection.execute(statement)
+            except sqlite3.OperationalError:
+                if failures:
+                    raise failures[0] from None
+                raise
+            steps.ddl_run()
+
+        self._commit(work, checkpoint)
+
+    def look_at(self, tables: Iterable[TableInfo]) -> None:
+        """Do nothing: texts are compared by their bytes, which is finer than any collation."""
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return nothing: there are no collations that could be lacking."""
+        return {}
+
+    def waits_for(self) -> str:
+        """Return what keeps the downstream from taking changes; empty when nothing does."""
+        return self._problem
+
+    def close(self) -> None:
+        """Close the file; a call that waits in another thread ends with `Retryable`."""
+        self._closing.set()
+        with self._using:
+            self._disconnect()
+
+    @property
+    def is_new(self) -> bool:
+        """True while the downstream has no checkpoint of this cluster."""
+        return self._ledger.is_new
+
+    # --- pieces ----------------------------------------------------------------------------
+
+    def _commit(self, work: Callable[[sqlite3.Connection], None], checkpoint: Checkpoint) -> None:
+        text, _ = self._ledger.attempt(checkpoint)
+
+        def attempt(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            standing = self._ledger.standing(self._stored(connection), text, retried=False)
+            assert standing is Standing.OURS
+            steps.begun()
+            work(connection)
+            self._store(connection, text)
+            steps.stored()
+            connection.execute("COMMIT")
+            steps.committed()
+
+        self._retrying(attempt)
+        self._ledger.wrote(text)
+
+    def _own(self, connection: sqlite3.Connection) -> str | None:
+        """Return our cluster's row; `NeedsOperator` when there are only others'."""
+        stored = self._stored(connection)
+        if stored is None:
+            found = connection.execute(f"SELECT clusterID FROM {_TABLE} LIMIT 3")  # noqa: S608
+            if others := [row[0] for row in found]:
+                raise of_another_cluster(self._cluster, others, "file")
+        return stored
+
+    def _stored(self, connection: sqlite3.Connection) -> str | None:
+        sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608
+        row = connection.execute(sql, (self._cluster,)).fetchone()
+        return (row[0] or "") if row else None  # A row without text is no checkpoint.
+
+    def _store(self, connection: sqlite3.Connection, text: str) -> None:
+        sql = f"INSERT OR REPLACE INTO {_TABLE} VALUES (?, ?)"  # noqa: S608
+        connection.execute(sql, (self._cluster, text))
+
+    def _retrying(self, attempt: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what `attempt` returns; wait while another process holds the file's lock."""
+        deadline = time.monotonic() + self._retry_s_max
+        with self._using:
+            while True:
+                began_s = time.monotonic()
+                try:
+                    made = attempt(self._connected())
+                    self._problem = ""
+                    return made
+                except sqlite3.Error as error:
+                    self._disconnect()
+                    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                    if code in _UNUSABLE:
+                        raise self._unusable(str(error)) from error
+                    if code not in _PASSING:
+                        raise _refused(error) from error
+                    problem = error
+                    self._problem = str(error)
+                except BaseException:
+                    self._disconnect()
+                    raise
+                if time.monotonic() - began_s > self._retry_s_max:
+                    # It was long at work: the time to wait begins with the trouble.
+                    deadline = time.monotonic() + self._retry_s_max
+                if time.monotonic() > deadline:
+                    raise Retryable(
+                        f"{self._path}: {problem}, for {self._retry_s_max:.0f} s"
+                    ) from problem
+                log.warning("%s: %s; trying again", self._path, problem)
+                if self._closing.wait(_PAUSE_S):
+                    raise Retryable("the sink was closed while it waited") from problem
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._closing.is_set():
+            raise Retryable("the sink is closed")
+        if self._connection is None:
+            self._check_path()
+            self._connection = connection = sqlite3.connect(
+                self._path,
+                timeout=_BUSY_S,
+                isolation_level=None,
+                check_same_thread=False,
+                # No two statements are alike, and a hundred of a megabyte each would be kept.
+                cached_statements=0,
+            )
+            connection.execute("PRAGMA journal_mode = WAL")
+            # FULL syncs each commit: an acknowledged checkpoint must survive a power cut.
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = OFF")
+            # A reader's own view must not stand in the way of a table that is built anew.
+            connection.execute("PRAGMA legacy_alter_table = ON")
+            connection.create_function("exact_double", 1, exact_double, deterministic=True)
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {_TABLE} (clusterID TEXT PRIMARY KEY, checkPoint TEXT)"
+            )
+        return self._connection
+
+    def _check_path(self) -> None:
+        """Raise `NeedsOperator` for a file that cannot be written, or a folder that cannot."""
+        folder = self._path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unusable(f"its folder: {error.strerror}") from error
+        if self._path.exists() and not self._path.is_file():
+            raise self._unusable("it is no file")
+        # SQLite writes its log and its index beside the file.
+        for path in (folder, self._path):
+            if path.exists() and not os.access(path, os.W_OK):
+                raise self._unusable(f"{path} may not be written")
+
+    def _unusable(self, why: str) -> NeedsOperator:
+        return NeedsOperator(
+            f"the downstream {self._path} cannot be used: {why}",
+            hint="check the path, its rights, and that it is a database of SQLite",
+        )
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()  # An open transaction is rolled back.
+
+
+def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) -> None:
+    for statement in statements:
+        text = statement if isinstance(statement, str) else statement.decode()
+        try:
+            connection.execute(text)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise _refused(error, f" {row_of(text, '')}") from error
+
+
+def _run_rows(
+    connection: sqlite3.Connection, rows: Sequence[RowStatement], missed: Missed | None
+) -> None:
+    """Run one statement after another; count the rows that are not there, unless nobody asks."""
+    for statement in rows:
+        try:
+            found = connection.execute(statement.sql.decode()).rowcount
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            raise _refused(error, f" {statement.row}") from error
+        if missed is not None and not found and statement.names_a_row:
+            missed.note(statement.row)
+
+
+def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:
+    """Keep what the function raises: SQLite itself only tells that it raised something."""
+
+    def call(value: Any) -> Any:
+        try:
+            return function(value)
+        except NeedsOperator as error:
+            failures.append(error)
+            raise
+
+    return call
+
+
+def _refused(error: sqlite3.Error, row: str = "") -> Refused:
+    return Refused(
+        f"the downstream refused{row}: {error}",
+        hint="compare the downstream's schema and data with the upstream's",
+    )

@@ -1,0 +1,1 @@
+"""Spark's side in the Drainer: the resident job, its tasks' connections, its JVM."""

@@ -1,0 +1,301 @@
+"""Hand units of work to the resident Spark tasks and collect their answers.
+
+    units ──> pending ──> task 0: [unit 7 worked on][unit 9 received]
+                     └──> task 1: [unit 8 worked on]
+    answers <── in the order of the units, whoever gave them
+
+Each task holds up to two units, so that it never waits for the next. A task that goes away
+(killed, its machine lost, its job restarted) gives its units back to the front of the queue; a
+task that does not answer in time is not waited for when another is there. Both are safe because
+an answer depends on nothing but its unit: the first one counts, a second one is ignored.
+
+Only a task that presents this run's random token is heard, and only one that runs the same code:
+an answer of other code could be a different one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import socket
+from collections import deque
+from dataclasses import dataclass, field
+
+from drainer.task.fetch.unit import CATALOGS_KEPT
+from drainer.task.resident import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
+from drainer.task.version import code_version
+from penstock.errors import NeedsOperator
+
+log = logging.getLogger(__name__)
+
+UNITS_PER_TASK_MAX = 2
+HELD_BYTES_MAX = 16 << 20
+"""A task that holds this much gets no second unit."""
+
+_HELLO_BYTES_MAX = 1024
+_LOSSES_MAX = 4
+_HINT = "see spark.log in the data-dir: usually an executor without memory or a broken package"
+
+
+Catalog = tuple[int, bytes]  # A schema's number and bytes: units refer to it, a task has it once.
+
+
+@dataclass(eq=False, slots=True)
+class _Unit:
+    number: int
+    payload: bytes
+    answer: asyncio.Future[bytes]
+    catalog: Catalog | None = None
+    losses: int = 0
+    holders: set[_Task] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    partition: int
+    writer: asyncio.StreamWriter
+    units: dict[int, _Unit] = field(default_factory=dict)
+    catalogs: deque[int] = field(default_factory=lambda: deque(maxlen=CATALOGS_KEPT // 2))
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(unit.payload) for unit in self.units.values())
+
+    @property
+    def has_room(self) -> bool:
+        if not self.units:
+            return True
+        return len(self.units) < UNITS_PER_TASK_MAX and self.held_bytes < HELD_BYTES_MAX
+
+
+class Coordinator:
+    """The Drainer's end of the connections to its Spark tasks; lives in one event loop."""
+
+    def __init__(
+        self, host: str = "127.0.0.1", *, version: str = "", answer_timeout_s: float = 60
+    ) -> None:
+        """Listen on `host`; a unit unanswered for `answer_timeout_s` goes to a second task.
+
+        Tasks must run the code of `version`, by default this process's.
+        """
+        self.host = host
+        self.port = 0
+        self.token = secrets.token_hex(32)
+        self.lost_tasks = 0
+        self._version = version or code_version()
+        self._refusal: NeedsOperator | None = None
+        self._answer_timeout_s = answer_timeout_s
+        self._server: asyncio.Server | None = None
+        self._tasks: set[_Task] = set()
+        self._pending: deque[_Unit] = deque()
+        self._next_number = 0
+        self._joined = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def tasks(self) -> int:
+        """How many Spark tasks are connected."""
+        return len(self._tasks)
+
+    async def start(self) -> None:
+        """Open the listener; `port` and `token` are what a task needs to come."""
+        self._server = await asyncio.start_server(self._converse, self.host, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Hang up on all tasks, which ends them, and stop listening."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.writer.close()
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=2)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def wait_for_tasks(self, count: int = 1) -> None:
+        """Return once `count` tasks are connected; raise `NeedsOperator` when they are wrong."""
+        while len(self._tasks) < count:
+            if self._refusal is not None:
+                raise self._refusal
+            self._joined.clear()
+            await self._joined.wait()
+
+    async def run(self, units: list[bytes], catalog: Catalog | None = None) -> list[bytes]:
+        """Return the answer to each unit, in order; wait for tasks as long as there are none.
+
+        A task that does not have the `catalog` gets it before the unit. Takes the units over: the
+        list is empty afterwards, and each is let go once answered.
+
+        Raises `NeedsOperator` when a task says that a unit cannot be worked on, or when a unit
+        took several tasks down with it.
+        """
+        loop = asyncio.get_running_loop()
+        work = [
+            _Unit(self._next_number + i, payload, loop.create_future(), catalog)
+            for i, payload in enumerate(units)
+        ]
+        units.clear()
+        self._next_number += len(work)
+        self._pending.extend(work)
+        self._give_up_if_refused()
+        self._dispatch()
+        try:
+            return await self._answers(work)
+        finally:
+            # Whatever is unanswered now, after a failure or a cancellation, nobody waits for.
+            for unit in work:
+                unit.answer.cancel()
+
+    async def _answers(self, work: list[_Unit]) -> list[bytes]:
+        open_answers = {unit.answer for unit in work}
+        while open_answers:
+            done, open_answers = await asyncio.wait(
+                open_answers,
+                timeout=self._answer_timeout_s,
+                return_when=asyncio.FIRST_EXCEPTION,
+            )
+            for answer in done:
+                answer.result()  # Raises what the task reported.
+            if open_answers:
+                self._hurry([unit for unit in work if not unit.answer.done()])
+        return [unit.answer.result() for unit in work]
+
+    def _hurry(self, late: list[_Unit]) -> None:
+        """Give late units to a second task, when there is one that does not hold them yet."""
+        for unit in late:
+            where = sorted(task.partition for task in unit.holders)
+            log.warning(
+                "unit %d has waited %.0f s for Spark tasks %s; %d tasks are connected",
+                unit.number, self._answer_timeout_s, where, len(self._tasks),
+            )  # fmt: skip
+            if unit.holders and len(self._tasks) > len(unit.holders):
+                self._pending.append(unit)
+        self._dispatch()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection from hello to its end."""
+        current = asyncio.current_task()
+        assert current is not None
+        self._connections.add(current)
+        task = None
+        try:
+            task = await self._greet(reader, writer)
+            if task is not None:
+                await self._listen(task, reader)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # The end of a connection is the end of its task, however it came.
+        finally:
+            self._connections.discard(current)
+            if task is not None:
+                self._lose(task)
+            writer.close()
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> _Task | None:
+        async with asyncio.timeout(10):
+            kind, partition, length = HEADER.unpack(await reader.readexactly(HEADER.size))
+            if kind != HELLO or length > _HELLO_BYTES_MAX:
+                return None
+            token, _, version = (await reader.readexactly(length)).partition(b" ")
+        if not hmac.compare_digest(token, self.token.encode()):
+            log.warning("refused a connection with a wrong token on %s:%d", self.host, self.port)
+            return None
+        if version != self._version.encode():
+            self._refuse(partition, version.decode("utf-8", "replace"))
+            return None
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        task = _Task(partition, writer)
+        self._tasks.add(task)
+        self._refusal = None
+        log.info("Spark task %d is connected, %d in all", partition, len(self._tasks))
+        self._joined.set()
+        self._dispatch()
+        return task
+
+    def _refuse(self, partition: int, version: str) -> None:
+        """Tell of a task that runs other code; without any other task it ends the Drainer."""
+        self._refusal = NeedsOperator(
+            f"Spark task {partition} runs Penstock {version}, this Drainer is {self._version}",
+            hint="the Drainer sends its code to the executors: remove what they find before it "
+            "(PYTHONPATH, spark.executorEnv), or restart a Drainer that was updated as it ran",
+        )
+        log.error("refused: %s", self._refusal)
+        self._joined.set()
+        self._give_up_if_refused()
+
+    def _give_up_if_refused(self) -> None:
+        if self._refusal is None or self._tasks:
+            return
+        for unit in self._pending:
+            if not unit.answer.done():
+                unit.answer.set_exception(self._refusal)
+
+    async def _listen(self, task: _Task, reader: asyncio.StreamReader) -> None:
+        while True:
+            kind, number, length = HEADER.unpack(await reader.readexactly(HEADER.size))
+            payload = await reader.readexactly(length)
+            unit = task.units.pop(number, None)
+            assert unit is not None, f"task {task.partition} answers unit {number} it never had"
+            unit.holders.discard(task)
+            if not unit.answer.done():
+                unit.payload = b""  # Nobody needs to be sent it again.
+                if kind == RESULT:
+                    unit.answer.set_result(payload)
+                else:
+                    assert kind == FAILED, kind
+                    unit.answer.set_exception(_failure(payload))
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Send waiting units to the tasks that hold least, as long as any has room."""
+        while self._pending:
+            unit = self._pending[0]
+            if unit.answer.done():
+                self._pending.popleft()
+                continue
+            free = [t for t in self._tasks if t.has_room and t not in unit.holders]
+            if not free:
+                return
+            task = min(free, key=lambda t: (t.held_bytes, t.partition))
+            self._pending.popleft()
+            task.units[unit.number] = unit
+            unit.holders.add(task)
+            if unit.catalog is not None and unit.catalog[0] not in task.catalogs:
+                number, data = unit.catalog
+                task.catalogs.append(number)
+                task.writer.write(HEADER.pack(CATALOG, number, len(data)) + data)
+            task.writer.write(HEADER.pack(WORK, unit.number, len(unit.payload)))
+            task.writer.write(unit.payload)
+
+    def _lose(self, task: _Task) -> None:
+        """Take back what a lost task held, oldest first in line."""
+        self._tasks.discard(task)
+        if self._server is not None and not self._server.is_serving():
+            return
+        self.lost_tasks += 1
+        log.warning(
+            "Spark task %d is lost, %d are left; %d of its units go to others",
+            task.partition, len(self._tasks), len(task.units),
+        )  # fmt: skip
+        for unit in reversed(task.units.values()):
+            unit.holders.discard(task)
+            unit.losses += 1
+            if unit.losses >= _LOSSES_MAX and not unit.answer.done():
+                problem = f"{unit.losses} Spark tasks were lost while working on unit {unit.number}"
+                unit.answer.set_exception(NeedsOperator(problem, hint=_HINT))
+            elif not unit.holders:
+                self._pending.appendleft(unit)
+        self._dispatch()
+
+
+def _failure(payload: bytes) -> NeedsOperator:
+    told = json.loads(payload)
+    hint = told["hint"] or "the Drainer's checkpoint stands before this batch; report this failure"
+    return NeedsOperator(f"SQL generation failed: {told['problem']}", hint=hint)

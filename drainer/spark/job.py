@@ -1,0 +1,325 @@
+"""Keep one long-running Spark job alive whose tasks turn units of work into SQL.
+
+    this thread ── JVM (driver) ──┬── task 0 ──┐
+       start session              ├── task 1 ──┼── connect back to the coordinator, stay
+       run job, again and again   └── task n ──┘
+
+A job per batch would cost hundreds of milliseconds each; a resident job costs its start once, and
+Spark still does what it is here for: it places the tasks, restarts those that are lost and
+spreads over a cluster. A job that ends although nobody asked is started again with back-off, a
+JVM that died is replaced. The JVM ends with this process, however this process ends: it reads
+our pipe on its standard input and exits at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import re
+import shutil
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drainer.spark.class_archive import BEGINS_AFTER_S, archive_in, options_for, write_archive
+from drainer.spark.jvm import Jvm, Output
+from drainer.task.arrow import without_pandas
+from drainer.task.fetch.unit import FetchSettings
+from drainer.task.resident import serve_partition
+from drainer.task.version import Bundle
+from penstock.errors import PenstockError, Retryable
+
+log = logging.getLogger(__name__)
+
+_TASK_FAILURES_MAX = 4
+_RESTART_S_MIN = 0.5
+_RESTART_S_MAX = 15.0
+_STOP_TIMEOUT_S = 4.0
+_LOCAL_TASKS_MAX = 4
+_LOOPBACK = "127.0.0.1"
+
+_CODE = "penstock.zip"
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+
+_LOG4J = """
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark.%c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """Where the tasks run and how many; `work_dir` is ours alone, emptied at start and end.
+
+    `output` is the file that gets what Spark writes.
+    """
+
+    work_dir: Path
+    output: Path
+    master: str = "local[*]"
+    tasks: int = 0
+    driver_memory: str = "512m"
+    executor_memory: str = "512m"
+    host: str = "127.0.0.1"
+    conf: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def is_local(self) -> bool:
+        """True when the tasks are children of this process's JVM."""
+        return self.master.startswith("local")
+
+    @property
+    def task_count(self) -> int:
+        """How many resident tasks there are to be."""
+        if self.tasks > 0:
+            return self.tasks
+        told = re.fullmatch(r"local\[(\d+)(?:,\s*\d+)?\]", self.master)
+        return int(told[1]) if told else min(os.cpu_count() or 1, _LOCAL_TASKS_MAX)
+
+    @property
+    def spark_master(self) -> str:
+        """The master's URL; a local one also tolerates task failures, as a cluster does."""
+        if not self.is_local:
+            return self.master
+        return f"local[{self.task_count},{_TASK_FAILURES_MAX}]"
+
+
+class SparkJob:
+    """The Spark session and its resident job, driven by a thread of their own."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        bundle: Bundle,
+        address: tuple[str, int],
+        token: str,
+        fetch: FetchSettings | None = None,
+    ) -> None:
+        """Prepare; the tasks get the `bundle`, connect to `address` and present `token`.
+
+        With `fetch` they get rows from the Pumps.
+        """
+        self._bundle = bundle
+        self._settings = settings
+        self._body = functools.partial(serve_partition, *address, token, settings=fetch)
+        self._output = Output(settings.output)
+        self._jvm = Jvm(self._output)
+        self._archive = archive_in(settings.output.parent, os.environ.get("JAVA_HOME", ""))
+        self._is_up = False
+        self._stopping = threading.Event()
+        self._archiving: subprocess.Popen[bytes] | None = None
+        # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
+        self.restarts = -1
+
+    def start(self) -> None:
+        """Start the session in the background; tasks connect some seconds later."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End job, session and JVM; call it after the coordinator has hung up on the tasks."""
+        self._stopping.set()
+        if self._archiving is not None:
+            self._archiving.kill()
+            self._archiving.wait()
+        if not self._is_up:
+            self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
+        self._thread.join(timeout=_STOP_TIMEOUT_S)
+        if self._thread.is_alive():  # Tasks that were still to come wait for nobody now.
+            self._jvm.kill()
+            self._thread.join(timeout=_STOP_TIMEOUT_S)
+        _forget_gateway()
+        self._jvm.end()
+        shutil.rmtree(self._settings.work_dir, ignore_errors=True)
+
+    def _run(self) -> None:
+        pause_s = _RESTART_S_MIN
+        while not self._stopping.is_set():
+            try:
+                self._run_once()
+                pause_s = _RESTART_S_MIN
+            except Exception as error:  # Whatever Spark throws, the answer is a fresh job.
+                if self._stopping.is_set():
+                    break
+                self._report(error, pause_s)
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, _RESTART_S_MAX)
+        self._stop_session()
+
+    def _report(self, error: Exception, pause_s: float) -> None:
+        """Say in one line that the job is to be started again; Spark's own lines are in a file."""
+        what = "the Spark job failed"
+        if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
+            what, error = "the Spark JVM has ended", Retryable(self._output.reason())
+        why = f": {found}" if (found := _first_lines(error)) else ""
+        log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._output.path)
+        log.debug("the Spark failure in full", exc_info=True)
+
+    def _run_once(self) -> None:
+        """Run the job until it ends; a session that is still good is used again."""
+        self.restarts += 1
+        began_s = time.monotonic()
+        session = self._session()
+        count = self._settings.task_count
+        log.info(
+            "Spark %s is up at %s after %.1f s; starting %d resident tasks",
+            session.version, session.master, time.monotonic() - began_s, count,
+        )  # fmt: skip
+        if not self._archive.exists() and self._archiving is None:
+            threading.Thread(target=self._archive_classes, name="classes", daemon=True).start()
+        session.parallelize(range(count), count).foreachPartition(self._body)
+        if not self._stopping.is_set():
+            log.warning("the resident Spark job ended on its own")
+
+    def _archive_classes(self) -> None:
+        """Once the Drainer has been up for a while, make its next start a quick one."""
+        if self._stopping.wait(BEGINS_AFTER_S):
+            return
+        log.info("writing %s in the background, for quicker starts", self._archive)
+        self._archiving = write_archive(self._archive, _JAVA_OPTIONS)
+        if self._stopping.is_set():
+            self._archiving.kill()
+        self._archiving.wait()
+
+    def _session(self) -> Any:
+        # Spark is imported by the thread that uses it: the import alone takes half a second.
+        from pyspark import SparkContext
+
+        _import_spark()
+
+        running = SparkContext._active_spark_context
+        if running is not None and self._jvm.is_alive and not running._jsc.sc().isStopped():
+            return running
+        self._is_up = False
+        self._forget_session()
+        conf = self._conf()
+        code = self._settings.work_dir / _CODE
+        code.write_bytes(self._bundle.data)
+        gateway = self._jvm.start(conf.getAll())
+        session = SparkContext(conf=conf, pyFiles=[str(code)], gateway=gateway)
+        self._is_up = True
+        return session
+
+    def _conf(self) -> Any:
+        from pyspark import SparkConf
+
+        settings = self._settings
+        work_dir = settings.work_dir
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir(parents=True, mode=0o700)
+        log4j = work_dir / "log4j2.properties"
+        log4j.write_text(_LOG4J)
+        if settings.is_local or not os.environ.get("PYSPARK_PYTHON"):
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_DIRS"] = str(work_dir)
+        os.environ["SPARK_LOCAL_IP"] = settings.host
+        # The driver's JVM only places tasks: little heap, a simple collector, no second compiler.
+        java = (
+            f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={work_dir}"
+            f" {_JAVA_OPTIONS} {options_for(self._archive)}"
+        )
+        conf = SparkConf().setMaster(settings.spark_master).setAppName("penstock-drainer")
+        conf.setAll(
+            [
+                ("spark.ui.enabled", "false"),
+                ("spark.ui.showConsoleProgress", "false"),
+                ("spark.driver.memory", settings.driver_memory),
+                ("spark.driver.host", settings.host),
+                ("spark.driver.bindAddress", settings.host),
+                ("spark.driver.extraJavaOptions", java),
+                ("spark.executor.memory", settings.executor_memory),
+                ("spark.cores.max", str(settings.task_count)),
+                ("spark.task.maxFailures", str(_TASK_FAILURES_MAX)),
+                ("spark.python.worker.faulthandler.enabled", "true"),
+                # A `drainer` in the directory where a worker happens to run is not the one meant.
+                ("spark.executorEnv.PYTHONSAFEPATH", "1"),
+                ("spark.executorEnv.OPENBLAS_NUM_THREADS", "1"),
+                ("spark.executorEnv.MALLOC_ARENA_MAX", "2"),
+            ]
+        )
+        if settings.is_local:
+            # On a cluster the code reaches the executors later than their daemon starts.
+            conf.set("spark.executorEnv.PYTHONPATH", str(work_dir / _CODE))
+            conf.set("spark.python.daemon.module", "drainer.task.daemon")
+        for setting in settings.conf:
+            name, equals, value = setting.partition("=")
+            assert equals, "the settings were checked"
+            conf.set(name, value)
+        return conf
+
+    def _stop_session(self) -> None:
+        from pyspark import SparkContext
+
+        running = SparkContext._active_spark_context
+        if running is None or not self._is_up or not self._jvm.is_alive:
+            return
+        try:
+            running.stop()
+        except Exception as error:
+            log.warning("the Spark session did not stop cleanly: %s", _first_lines(error))
+
+    def _forget_session(self) -> None:
+        """Let go of a session whose JVM or scheduler is gone, so that a new one can be made."""
+        from pyspark import SparkContext
+
+        running = SparkContext._active_spark_context
+        if running is not None and self._jvm.is_alive:
+            running.stop()
+        SparkContext._active_spark_context = None
+        _forget_gateway()
+        self._jvm.end()
+
+
+def _import_spark() -> None:
+    """Import what Spark's first call into the JVM imports, and bind all that it does to addresses.
+
+    Spark binds one server, that of its accumulators, to the name `localhost`: on a host that
+    resolves no name it could not start.
+    """
+    with without_pandas():
+        importlib.import_module("pyspark.testing.utils")
+    from pyspark import accumulators
+
+    accumulators.AccumulatorTCPServer.server_bind = _bind_to_an_address
+
+
+def _bind_to_an_address(server: socketserver.TCPServer) -> None:
+    if server.server_address[0] == "localhost":
+        server.server_address = (_LOOPBACK, *server.server_address[1:])
+    socketserver.TCPServer.server_bind(server)
+
+
+def _forget_gateway() -> None:
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is not None:
+        with contextlib.suppress(Exception):  # Whatever py4j makes of a JVM that is gone.
+            gateway.shutdown()
+
+
+def _first_lines(error: Exception) -> str:
+    """Return the part of a Spark error that a reader needs; the Java trace has dozens of lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("at ", "File ", "...", "Traceback"))]
+    named = "" if isinstance(error, PenstockError) else f"{type(error).__name__}: "
+    return named + " | ".join(told[:2])

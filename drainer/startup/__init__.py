@@ -1,0 +1,1 @@
+"""How a Drainer is put together from its settings."""

@@ -1,0 +1,1 @@
+"""A batch's changes of one table, compacted to what is left of them."""

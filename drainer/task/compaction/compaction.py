@@ -1,0 +1,292 @@
+"""A batch's changes of one table, compacted to what is left of them at the batch's end.
+
+Every change is one or two *events*, in commit order, each under a primary key:
+
+    INSERT                    put(after key)
+    DELETE                    del(before key)
+    UPDATE, key unchanged     put(key)
+    UPDATE, key changed       del(before key), then put(after key)
+
+Only a key's last event counts: a put is an upsert of that row's after image, a del a delete.
+All deletes of a batch run before all its upserts. Why that is right, whatever the unique keys
+and collations, for S the table at the batch's start and E the table at its end:
+
+1. A row that is in S and E with another value in a unique index is deleted first too ("moved").
+   After the deletes every row left has, in every unique index, a value that it has in E.
+2. So each upsert adds a row of E among rows of E: they cannot collide, for E was real upstream.
+3. Keys are compared byte for byte, which is finer than a collation ('a' and 'A', 'a' and 'a ')
+   or a prefix key. In E at most one of a class of equal keys is alive. The others were touched,
+   since their last event is a del, so they are deleted; that this may hit their living equal
+   does no harm, because it is touched as well, and its upsert, which comes later, is complete.
+4. The first event of a key tells whether it was in S: put of an insert, or of an update that
+   came from another key: no. Its before image, otherwise, is what S holds.
+
+What is needed from writers: a before image is byte for byte what the row held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.task.compaction.alike import groups, layout_of, spans
+from drainer.task.compaction.partition import shares
+from drainer.task.sql.images import Columns, Kinds, after_columns, before_columns
+from drainer.task.sql.keys import apply_key, is_told, normal_key, unique_columns
+from drainer.task.sql.rowwise import compact_few
+from drainer.task.work_unit import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
+from penstock.datum.columnar.decode import decode_keys
+from penstock.errors import Malformed
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import MutationType
+
+ROWWISE_MAX = 100
+"""Below so many rows of a table, one row at a time costs less than setting up columns."""
+
+_RANGE_MAX = 1 << 31
+"""Integers within such a range need not be sorted to be counted; several of them fit a code."""
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What is left to do: `rows` are indexes into the table's rows, sorted by op, then key."""
+
+    ops: Kinds
+    kinds: Kinds
+    rows: Ints
+
+
+def compact(table: TableInfo, kinds: Kinds, rows: pa.Array) -> Compacted:
+    """Return the last writer of every key, and the deletes that make room for it."""
+    if apply_key(table) is None:
+        count = len(kinds)
+        return Compacted(np.full(count, Op.ORDERED, np.uint8), kinds, np.arange(count))
+    few = compact_few if len(kinds) < ROWWISE_MAX else compact_many
+    ops, indexes = few(table, kinds, rows)
+    return Compacted(ops, kinds[indexes], indexes)
+
+
+def compact_many(
+    table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None = None
+) -> tuple[Kinds, Ints]:
+    """Compact with whole columns; see `compact`.
+
+    `owners` says for rows of several tables of one layout whose each is; it comes before the key.
+    """
+    events = _events(table, kinds, rows, owners)
+    codes, row, is_put, has_before = events.codes, events.row, events.is_put, events.has_before
+    order = np.argsort(codes, kind="stable")
+    by_key = codes[order]
+    ends = np.flatnonzero(np.append(by_key[1:] != by_key[:-1], True))
+    starts = np.append(0, ends[:-1] + 1)
+    first, last = order[starts], order[ends]
+    alive = is_put[last]
+    was_there = alive & has_before[first]
+    moved = np.zeros(len(alive), bool)
+    candidates = np.flatnonzero(was_there)
+    if len(candidates):
+        before, after = row[first[candidates]], row[last[candidates]]
+        moved[candidates] = _is_moved(table, kinds, rows, before, after)
+    # A moved row goes by its first before image: it has the key, and an insert has no other.
+    gone = np.flatnonzero(~alive | moved)
+    gone_rows = np.where(alive[gone], row[first[gone]], row[last[gone]])
+    kept = row[last[alive]]
+    ops = np.repeat(np.array([Op.DELETE, Op.UPSERT], np.uint8), [len(gone_rows), len(kept)])
+    return ops, np.concatenate([gone_rows, kept])
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    codes: Ints  # Equal for equal keys, and sorted as the keys are.
+    row: Ints
+    is_put: Ints
+    has_before: Ints  # The row's before image has this event's key.
+
+
+def _events(table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None) -> _Events:
+    columns: list[Columns] = []
+    indexes: list[Ints] = []
+    puts: list[bool] = []
+    befores: list[bool] = []
+
+    def add(keys: Columns, index: Ints, is_put: bool, has_before: bool) -> None:
+        columns.append(keys)
+        indexes.append(index)
+        puts.append(is_put)
+        befores.append(has_before)
+
+    for kind in MutationType:
+        index = np.flatnonzero(kinds == kind)
+        if not len(index):
+            continue
+        some = rows if len(index) == len(rows) else rows.take(pa.array(index))
+        before, after = _keys(table, kind, some)
+        if kind is MutationType.DELETE:
+            add(before, index, False, True)
+        elif kind is MutationType.INSERT:
+            add(after, index, True, False)
+        else:
+            same = _all_equal(before, after)
+            if same.all():
+                add(after, index, True, True)
+                continue
+            stayed, left = pa.array(same), pa.array(~same)
+            add([c.filter(stayed) for c in after], index[same], True, True)
+            add([c.filter(left) for c in before], index[~same], False, True)
+            add([c.filter(left) for c in after], index[~same], True, False)
+    counts = [len(index) for index in indexes]
+    row = np.concatenate(indexes)
+    is_put = np.repeat(puts, counts)
+    has_before = np.repeat(befores, counts)
+    keys = [pa.concat_arrays(column) for column in zip(*columns, strict=True)]
+    if owners is not None:
+        keys.insert(0, pa.array(owners[row]))
+    codes = _codes(keys)
+    if len(columns) > 1:
+        order = np.argsort(row, kind="stable")  # Two events of one row have different keys.
+        codes, row, is_put, has_before = (a[order] for a in (codes, row, is_put, has_before))
+    return _Events(codes, row, is_put, has_before)
+
+
+def _keys(table: TableInfo, kind: MutationType, rows: pa.Array) -> tuple[Columns, Columns]:
+    key = apply_key(table)
+    assert key is not None
+    infos = [table.columns[part.offset] for part in key.columns]
+    before, after = decode_keys(table, kind, rows)
+    normal = [
+        [normal_key(info, values) for info, values in zip(infos, image or [], strict=False)]
+        for image in (before, after)
+    ]
+    return normal[0], normal[1]
+
+
+def _all_equal(before: Columns, after: Columns) -> Ints:
+    same: Ints = np.ones(len(before[0]), bool)
+    for old, new in zip(before, after, strict=True):
+        same &= pc.equal(old, new).to_numpy(zero_copy_only=False)
+    return same
+
+
+def _codes(columns: Columns) -> Ints:
+    """Return one number for each key: equal for equal keys, in the order of the keys."""
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        values: Ints = columns[0].to_numpy()
+        return values
+    codes, size = _ranks(columns[0])
+    for column in columns[1:]:
+        more, count = _ranks(column)
+        if size * count >= 1 << 62:
+            _, codes = np.unique(codes, return_inverse=True)
+            size = len(codes)
+        codes = codes * count + more
+        size *= count
+    return codes
+
+
+def _ranks(column: pa.Array) -> tuple[Ints, int]:
+    if pa.types.is_integer(column.type):
+        numbers: Ints = column.to_numpy()
+        low, size = int(numbers.min()), int(numbers.max()) - int(numbers.min()) + 1
+        if size < _RANGE_MAX:
+            return (numbers - numbers.dtype.type(low)).astype(np.int64), size
+        values, ranks = np.unique(numbers, return_inverse=True)
+        return ranks.astype(np.int64), len(values)
+    coded = column.dictionary_encode()
+    order = pc.sort_indices(coded.dictionary).to_numpy()
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[coded.indices.to_numpy()], len(order)
+
+
+def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, after: Ints) -> Ints:
+    """Tell for each pair of a first and a last row whether a unique value changed between."""
+    positions = unique_columns(table)
+    moved: Ints = np.zeros(len(before), bool)
+    if not positions:
+        return moved
+    if not is_told(table, positions):
+        return ~moved
+    old = before_columns(table, kinds[before], rows.take(pa.array(before)), positions)
+    new = after_columns(table, kinds[after], rows.take(pa.array(after)), positions)
+    for a, b in zip(old, new, strict=True):
+        equal = pc.fill_null(pc.equal(a, b), False)
+        both_null = pc.and_(a.is_null(), b.is_null())
+        moved |= ~pc.or_(equal, both_null).to_numpy(zero_copy_only=False)
+    return moved
+
+
+def plan_units(batch: Batch, parts: int, dialect: str) -> list[WorkUnit]:
+    """Return the batch as work units, each table, or group of alike ones, in at most `parts`."""
+    units: list[WorkUnit] = []
+    for group in groups(batch.tables):
+        if len(group) > 1 and sum(len(each.rows) for each in group) >= ROWWISE_MAX:
+            units += _group_units(batch, group, parts, dialect, len(units))
+            continue
+        for changes in group:
+            units += _table_units(batch, changes, parts, dialect, len(units))
+    return units
+
+
+def _table_units(
+    batch: Batch, changes: TableRows, parts: int, dialect: str, part: int
+) -> Sequence[WorkUnit]:
+    table = changes.table
+    left = compact(table, changes.kind_array(), changes.rows)
+    whole = _record(left, changes.rows.cast(pa.large_binary()))
+    in_one = parts == 1 or (bool(len(left.ops)) and left.ops[0] == Op.ORDERED)
+    pieces = [whole] if in_one else shares(whole, parts)
+    name, displaces = table.name, batch.displaces
+    return [
+        WorkUnit(batch.batch_id, part + i, dialect, changes.schema, name, table, piece, displaces)
+        for i, piece in enumerate(pieces)
+    ]
+
+
+def _record(left: Compacted, rows: pa.Array) -> pa.RecordBatch:
+    columns = [pa.array(left.ops), pa.array(left.kinds), rows.take(pa.array(left.rows))]
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
+
+
+def _group_units(
+    batch: Batch, group: Sequence[TableRows], parts: int, dialect: str, part: int
+) -> Sequence[WorkUnit]:
+    """Compact tables of one layout together; cut only between tables."""
+    table = layout_of(group[0].table)  # One for all batches, so that it is compiled once.
+    assert table is not None, "a group has a key"
+    kinds = np.concatenate([each.kind_array() for each in group])
+    rows = pa.concat_arrays([each.rows.cast(pa.large_binary()) for each in group])
+    owners = np.repeat(np.arange(len(group)), [len(each.rows) for each in group])
+    try:
+        ops, indexes = compact_many(table, kinds, rows, owners)
+    except Malformed:  # One by one they tell whose row it is.
+        alone = [_table_units(batch, each, 1, dialect, part + i) for i, each in enumerate(group)]
+        return [unit for units in alone for unit in units]
+    owner = owners[indexes]
+    counts = [np.bincount(owner[ops == op], minlength=len(group)) for op in (Op.DELETE, Op.UPSERT)]
+    gone, kept = ([0, *np.cumsum(count).tolist()] for count in counts)
+    sizes = np.bincount(owner, pc.binary_length(rows).to_numpy()[indexes] + 16, len(group))
+    units: list[WorkUnit] = []
+    for start, stop in pairwise(spans(sizes, len(indexes), parts)):
+        deletes, upserts = slice(gone[start], gone[stop]), slice(kept[start], kept[stop])
+        ours = np.r_[deletes, gone[-1] + upserts.start : gone[-1] + upserts.stop]
+        left = Compacted(ops[ours], kinds[indexes[ours]], indexes[ours])
+        members = tuple(
+            (each.schema, each.table.name, int(counts[0][i]), int(counts[1][i]))
+            for i, each in enumerate(group[start:stop], start)
+        )
+        schema, name = group[start].schema, group[start].table.name
+        units.append(
+            WorkUnit(
+                batch.batch_id, part + len(units), dialect, schema, name, table,
+                _record(left, rows), batch.displaces, members=members,
+            )
+        )  # fmt: skip
+    return units

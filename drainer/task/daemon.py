@@ -1,0 +1,14 @@
+"""The process that Spark forks its tasks from, with what they need imported once for all of them.
+
+Spark runs `python -m drainer.task.daemon` on a local master in the place of its own daemon, which
+imports nothing: then each task spends most of a second on the same imports, and has its own copy.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+importlib.import_module("drainer.task.resident")
+
+if __name__ == "__main__":
+    importlib.import_module("pyspark.daemon").manager()

@@ -1,0 +1,1 @@
+"""Rows that a task gets from the Pumps by itself."""

@@ -1,0 +1,180 @@
+"""A task gets the rows of its batch from the Pumps themselves, and turns them into SQL.
+
+    unit ── Pumps' addresses, commit_ts in merged order ──> one Fetch per Pump, all at once
+    each transaction is taken from its Pump's stream in the order of the unit ──> `assembled`
+
+Every commit_ts of the unit must come exactly once, from the Pump that told of it. A Pump that is
+away is tried again for `TRY_S`; then the answer asks to be asked again, with the addresses of then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from drainer.pull_refusals import HINTS
+from drainer.schema.packed import unpack
+from drainer.task.answer import answer
+from drainer.task.fetch.assemble import assembled
+from drainer.task.fetch.unit import (
+    CATALOGS_KEPT,
+    MAGIC,
+    Away,
+    FetchSettings,
+    FetchUnit,
+    encode_away,
+    encode_made,
+)
+from drainer.task.selection import Selection
+from penstock.errors import Corrupt, Malformed, NeedsOperator
+from penstock.filters import Rules
+from penstock.pb import penstock_pb2
+from penstock.security.tls import Tls, open_channel
+
+TRY_S = 10.0
+_PAUSE_S = 0.3
+SILENCE_S_MAX = 20.0
+"""A stream that is mute for so long is dead: a Pump answers at once."""
+
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class Fetcher:
+    """What a task remembers between its units: channels to Pumps, and the last few schemas."""
+
+    def __init__(self, settings: FetchSettings) -> None:
+        """Compile the filters; the first unit connects to the Pumps."""
+        self._settings = settings
+        self._rules = Rules(
+            settings.filters,
+            lists=settings.lists,
+            protected=settings.protected,
+            source_id=settings.source_id,
+        )
+        self._tls: Tls | None = None
+        if settings.pem is not None:
+            ca, cert, key = map(Path, settings.pem)
+            self._tls = Tls(ca=ca, cert=cert, key=key)
+        self._channels: dict[str, Any] = {}
+        self._catalogs: OrderedDict[int, bytes] = OrderedDict()
+        self._selections: OrderedDict[int, Selection] = OrderedDict()
+
+    def keep(self, number: int, catalog: bytes) -> None:
+        """Remember a catalog, and forget the oldest; called from the thread that receives."""
+        self._catalogs.pop(number, None)
+        self._catalogs[number] = catalog
+        while len(self._catalogs) > CATALOGS_KEPT:
+            self._catalogs.popitem(last=False)
+
+    def answer(self, payload: bytes) -> bytes:
+        """Answer a unit of either kind; depends on nothing but the unit and what the Pumps hold."""
+        if not payload.startswith(MAGIC):
+            return answer(payload)
+        unit, until_s = FetchUnit.decode(payload), time.monotonic() + TRY_S
+        selection = self._selection(unit.catalog)
+        while True:
+            try:
+                return encode_made(*assembled(unit, self._transactions(unit), selection))
+            except Away as away:
+                if time.monotonic() > until_s:
+                    return encode_away(str(away))
+                time.sleep(_PAUSE_S)
+
+    def _selection(self, number: int) -> Selection:
+        known = self._selections.get(number)
+        if known is None:
+            try:
+                tracker, _ = unpack(self._catalogs[number], "the catalog that was sent")
+            except (KeyError, Corrupt) as error:
+                raise Malformed(
+                    f"this task lacks the catalog {number}: {error}",
+                    hint="Drainer and Spark tasks must run the same version of Penstock",
+                ) from error
+            # The Drainer checks at its start, and not what DDL brings later: nor does this.
+            channel_id = self._settings.channel_id
+            known = Selection(self._rules, tracker, channel_id=channel_id, checks=False)
+            self._selections[number] = known
+            while len(self._selections) > 2:
+                self._selections.popitem(last=False)
+        return known
+
+    def _transactions(self, unit: FetchUnit) -> Iterator[tuple[int, bytes]]:
+        """Yield every transaction of the unit in its order, from the Pump that has it."""
+        calls: list[Any] = []
+        try:
+            for owner, address in enumerate(unit.addresses):
+                wanted = unit.commit_ts[unit.owners == owner].tolist()
+                calls.append(self._call(unit, address, wanted))
+            pairs = zip(unit.addresses, calls, strict=True)
+            streams = [self._binlogs(address, call) for address, call in pairs]
+            for ts, owner in zip(unit.commit_ts.tolist(), unit.owners.tolist(), strict=True):
+                found, payload = next(streams[owner], (0, b""))
+                if found != ts:
+                    raise _disagrees(unit.addresses[owner], ts, found)
+                yield ts, payload
+            for address, stream in zip(unit.addresses, streams, strict=True):
+                for found, _ in stream:
+                    raise _disagrees(address, 0, found)
+        finally:
+            for call in calls:
+                call.cancel()
+
+    def _call(self, unit: FetchUnit, address: str, wanted: list[int]) -> Any:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address, self._tls, _OPTIONS)
+        fetch = channel.unary_stream(
+            "/penstock.Pump/Fetch",
+            request_serializer=penstock_pb2.FetchRequest.SerializeToString,
+            response_deserializer=penstock_pb2.PullBatch.FromString,
+        )
+        request = penstock_pb2.FetchRequest(
+            cluster_id=unit.cluster_id, commit_ts=wanted, drainer_id=unit.drainer_id
+        )
+        return fetch(request)
+
+    def _binlogs(self, address: str, call: Any) -> Iterator[tuple[int, bytes]]:
+        """Yield what a Pump sends; raise `Away`, or `NeedsOperator` when that cannot be cured."""
+        try:
+            while (batch := _next(call)) is not None:
+                yield from zip(batch.commit_ts, batch.payloads, strict=True)
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details()
+            problem = f"the Pump at {address} does not send what it has: {code.name}: {details}"
+            if code in HINTS:
+                raise NeedsOperator(problem, hint=HINTS[code]) from error
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                raise NeedsOperator(problem, hint="set spark.payloads to driver") from error
+            # The next try begins with a connection of its own: back-off must not delay it.
+            if (channel := self._channels.pop(address, None)) is not None:
+                channel.close()
+            raise Away(problem) from error
+
+
+def _next(call: Any) -> Any:
+    """Return the next message, None at the end of the stream; one that never comes is cancelled."""
+    silence = threading.Timer(SILENCE_S_MAX, call.cancel)
+    silence.daemon = True
+    silence.start()
+    try:
+        return next(call, None)
+    finally:
+        silence.cancel()
+
+
+def _disagrees(address: str, wanted_ts: int, found_ts: int) -> NeedsOperator:
+    return NeedsOperator(
+        f"the Pump at {address} sent commit_ts {found_ts} where {wanted_ts} was asked for",
+        hint="Pump and Drainer must run compatible versions",
+    )

@@ -1,0 +1,328 @@
+"""Gather the row changes of many transactions into one column of bytes per table.
+
+    Prewrite bytes ──> mutations ──> table 7:  kinds [0 0 1 4]   rows [b"…", b"…", b"…", b"…"]
+                                     table 9:  kinds [0]         rows [b"…"]
+
+Rows stay the bytes that the writer sent: nothing here looks into them, and no protobuf object
+outlives the call that read it. The order of the rows of a table is the order of their commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from drainer.differences.left_out import (
+    CONVERTED,
+    FILTER,
+    IGNORED,
+    LOOP_BACK,
+    OVERRIDE,
+    ROWS,
+    TRANSACTIONS,
+    VALUES,
+    Counts,
+    LeftOut,
+)
+from drainer.task.loopback import MarkTable
+from drainer.task.work_unit import TableRows
+from penstock.errors import Malformed, NeedsOperator
+from penstock.filters.rules import RowPolicy
+from penstock.pb import binlog_pb2 as pb
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import BinlogType, MutationType
+
+_HINT = "the writer and the Drainer must speak the same binlog.proto"
+_INT32_BYTES_MAX = 2**31 - 1
+_INSERT, _UPDATE, _DELETE = (bytes([kind]) for kind in MutationType)
+
+Target = tuple[str, TableInfo]
+Lookup = Callable[[int, int], Target]
+"""(table id, schema version) to the table as it then was; `Screened` if not all rows go there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What of a table's rows is left out, and because of what: `policy` None takes no row at all.
+
+    `name` is the table's name in the counts. Of rows that pass, the values of the `lacking`
+    columns do not, and those of the `converted` ones go into a column of another definition.
+    """
+
+    name: str
+    policy: RowPolicy | None = None
+    cause: str = FILTER
+    lacking: tuple[str, ...] = ()
+    converted: tuple[str, ...] = ()
+
+    @property
+    def takes_nothing(self) -> bool:
+        """True when no row passes, so that none needs to be looked at."""
+        return self.policy is None or self.policy.takes_nothing
+
+    def counts(self, rows: int, kept_kinds: bytes) -> Counts:
+        """Return the counts where `rows` are left out and changes of these kinds are not."""
+        found = Counts()
+        if rows:
+            found[LeftOut(ROWS, self.cause, self.name)] = rows
+        written = len(kept_kinds) - kept_kinds.count(_DELETE)
+        for kind, columns in ((VALUES, self.lacking), (CONVERTED, self.converted)):
+            for column in columns if written else ():
+                found[LeftOut(kind, OVERRIDE, self.name, column)] = written
+        return found
+
+
+class Screened(tuple[str, TableInfo]):
+    """A target that not all of its rows, or not all of their values, reach."""
+
+    loss: Loss
+    target: Target
+
+    def __new__(cls, target: Target, loss: Loss) -> Screened:
+        """Put what is left out before a target."""
+        made = super().__new__(cls, target)
+        made.loss, made.target = loss, target
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what is left out too."""
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transaction's changes in one table, in their order, and what of them is left out."""
+
+    table_id: int
+    target: Target
+    kinds: bytes
+    rows: list[bytes]
+    left_out: Counts | None = None
+
+
+class Targets:
+    """What a lookup answered, so that equal tables are one object; for as long as no DDL comes."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._known: dict[tuple[int, int], Target] = {}
+        self._latest: dict[int, Target] = {}
+
+    def clear(self) -> None:
+        """Ask anew from here on."""
+        self._known.clear()
+        self._latest.clear()
+
+    def of(self, table_id: int, version: int) -> Target:
+        """Return what the lookup does."""
+        key = (table_id, version)
+        if key not in self._known:
+            target = self._lookup(table_id, version)
+            # Most versions differ by some other table: one object for what is the same.
+            latest = self._latest.get(table_id)
+            self._latest[table_id] = self._known[key] = latest if latest == target else target
+        return self._known[key]
+
+
+@dataclass(slots=True)
+class _Column:
+    target: Target
+    kinds: bytearray = field(default_factory=bytearray)
+    rows: list[bytes] = field(default_factory=list)
+    transactions: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """How many rows each of `transactions` has here."""
+
+
+class Collector:
+    """The batch that is being filled."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.bytes = 0
+        self.left_out = Counts()
+        """What does not go downstream of all that was added."""
+        self._transactions = 0
+        self._columns: dict[int, _Column] = {}
+
+    def fits(self, changes: list[Change]) -> bool:
+        """Tell whether each change's table is the version that is collected already, if any is."""
+        for change in changes:
+            column = self._columns.get(change.table_id)
+            if not change.rows:
+                continue
+            if column is not None and column.target is not change.target:
+                return False
+        return True
+
+    def add(self, changes: list[Change], size: int) -> None:
+        """Append one transaction's changes, which weigh `size` bytes."""
+        for change in changes:
+            if change.left_out:
+                self.left_out.update(change.left_out)
+            if not change.rows:
+                continue
+            column = self._columns.get(change.table_id)
+            if column is None:
+                column = self._columns[change.table_id] = _Column(change.target)
+            column.kinds += change.kinds
+            column.rows += change.rows
+            column.transactions.append(self._transactions)
+            column.counts.append(len(change.rows))
+            self.rows += len(change.rows)
+        self.bytes += size
+        self._transactions += 1
+
+    def tables(self) -> list[TableRows]:
+        """Return everything collected as Arrow columns; the collector is spent afterwards."""
+        tables = []
+        while self._columns:
+            # One table after another, so that not all rows exist twice at once.
+            _, column = self._columns.popitem()
+            schema, table = column.target
+            rows = _array(column.rows)
+            numbers = np.repeat(np.array(column.transactions, np.int32), column.counts)
+            tables.append(TableRows(schema, table, bytes(column.kinds), rows, numbers))
+        return tables[::-1]
+
+
+def parse_merged(ts: int, payload: bytes) -> Any:
+    """Return the merged binlog, which must be one that a Pump may stream out, or `Malformed`."""
+    hint = "the Pumps and the Drainer must speak the same binlog.proto"
+    try:
+        binlog: Any = pb.Binlog.FromString(payload)
+    except DecodeError as error:
+        raise Malformed(f"undecodable binlog at commit_ts {ts}: {error}", hint=hint) from error
+    fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
+    if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):
+        raise Malformed(
+            f"a Pump sent a binlog of type {binlog.tp} with commit_ts {binlog.commit_ts} as {ts}",
+            hint=hint,
+        )
+    return binlog
+
+
+def _parsed(prewrite_value: bytes) -> Any:
+    try:
+        return pb.PrewriteValue.FromString(prewrite_value)
+    except DecodeError as error:
+        raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
+
+
+def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[Change]:
+    """Return a transaction's changes; some may only count what is left out.
+
+    One that carries this Drainer's mark has no changes but that count (`drainer.task.loopback`).
+
+    Raises `Malformed` when the bytes are no row changes or their lists and sequence disagree.
+    """
+    value = _parsed(prewrite_value)
+    version = value.schema_version
+    targets = [lookup(mutation.table_id, version) for mutation in value.mutations]
+    if MarkTable in map(type, targets) and _is_returning(value.mutations, targets):
+        return [Change(0, targets[0], b"", [], Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))]
+    changes = []
+    for mutation, target in zip(value.mutations, targets, strict=True):
+        if isinstance(target, MarkTable):
+            continue
+        if isinstance(target, Screened):
+            changes.append(_screened(mutation, target))
+        else:
+            # Tables that are one downstream have one id in their targets.
+            changes.append(Change(target[1].id, target, *_in_sequence(mutation)))
+    return changes
+
+
+def ignored_counts(prewrite_value: bytes, lookup: Lookup) -> Counts:
+    """Return the counts of a transaction that an operator leaves out whole."""
+    value = _parsed(prewrite_value)
+    found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
+    for mutation in value.mutations:
+        name = name_of(lookup, mutation.table_id, value.schema_version)
+        found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
+    return found
+
+
+def name_of(lookup: Lookup, table_id: int, version: int) -> str:
+    """Return the name of a table for the counts, or its id where that is all that is known."""
+    try:
+        target = lookup(table_id, version)
+    except NeedsOperator:
+        return f"id {table_id}"
+    return target.loss.name if isinstance(target, Screened) else f"{target[0]}.{target[1].name}"
+
+
+def is_own(mutation: Any, marks: MarkTable) -> bool:
+    """Tell whether changes of the table of marks say that their transaction came from here."""
+    return marks.stops(*_in_sequence(mutation))
+
+
+def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
+    """Tell whether a transaction came from here."""
+    return any(
+        isinstance(target, MarkTable) and is_own(mutation, target)
+        for mutation, target in zip(mutations, targets, strict=True)
+    )
+
+
+def _screened(mutation: Any, screen: Screened) -> Change:
+    """Return what of a mutation passes; the rows of one that does not are not even looked at."""
+    loss, target = screen.loss, screen.target
+    policy = loss.policy
+    if policy is None or policy.takes_nothing:
+        return Change(target[1].id, target, b"", [], loss.counts(len(mutation.sequence), b""))
+    kinds, rows = _in_sequence(mutation)
+    policy.check(kinds)
+    dropped, is_kept = policy.dropped, policy.is_kept
+    kept = [
+        i
+        for i, kind in enumerate(kinds)
+        if kind not in dropped and (is_kept is None or is_kept(kind, rows[i]))
+    ]
+    left_out = len(rows) - len(kept)
+    if left_out:
+        kinds, rows = bytes(kinds[i] for i in kept), [rows[i] for i in kept]
+    return Change(target[1].id, target, kinds, rows, loss.counts(left_out, kinds))
+
+
+def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
+    """Return the kinds and rows of one mutation in the order in which they were made."""
+    kinds = bytes(mutation.sequence)
+    inserted, updated = mutation.inserted_rows, mutation.updated_rows
+    deleted, count = mutation.deleted_rows, len(kinds)
+    told = (kinds.count(_INSERT), kinds.count(_UPDATE), kinds.count(_DELETE))
+    held = (len(inserted), len(updated), len(deleted))
+    if told != held or sum(told) != count or mutation.deleted_ids or mutation.deleted_pks:
+        raise Malformed(
+            f"table {mutation.table_id}: the sequence of {count} changes tells of {told}"
+            f" inserts, updates and deletes, the lists hold {held}",
+            hint=_HINT,
+        )
+    # Most transactions do one kind of thing to a table: a list is then taken over whole.
+    if told[0] == count:
+        return kinds, list(inserted)
+    if told[1] == count:
+        return kinds, list(updated)
+    if told[2] == count:
+        return kinds, list(deleted)
+    lists = zip(MutationType, (inserted, updated, deleted), strict=True)
+    rows: dict[int, Iterator[bytes]] = {int(kind): iter(rows) for kind, rows in lists}
+    return kinds, [next(rows[kind]) for kind in kinds]
+
+
+def _array(rows: list[bytes]) -> pa.Array:
+    """Return the rows as one Arrow array; joining them at once is faster than one by one."""
+    data = b"".join(rows)
+    large = len(data) > _INT32_BYTES_MAX
+    offsets = np.zeros(len(rows) + 1, np.int64 if large else np.int32)
+    np.cumsum(np.fromiter(map(len, rows), offsets.dtype, len(rows)), out=offsets[1:])
+    kind = pa.large_binary() if large else pa.binary()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(rows), buffers)

@@ -1,0 +1,159 @@
+"""The body of a resident Spark task: connect to the Drainer, turn units of work into SQL.
+
+One connection per task, frames in both directions (little-endian):
+
+    | kind u8 | number u64 | length u64 | payload ... |
+
+    HELLO   task -> Drainer   number: the partition        payload: the token, a space, the version
+    WORK    Drainer -> task   number: the unit             payload: an encoded WorkUnit
+    RESULT  task -> Drainer   number: the unit             payload: encoded Statements
+    FAILED  task -> Drainer   number: the unit             payload: JSON {"problem", "hint"}
+    CATALOG Drainer -> task   number: of the catalog       payload: a schema snapshot
+
+A `FetchUnit` is a unit too; the catalog that it names was sent on the same connection before.
+A unit's answer depends on nothing but the unit, so it does not matter which task works on it, how
+often, or whether an earlier answer got lost. The end of the connection ends the task. A Drainer
+of another version closes it at once.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from drainer.task.answer import answer
+from drainer.task.version import code_version
+from penstock.errors import NeedsOperator
+
+if TYPE_CHECKING:  # It brings the grammar of DDL with it, and most tasks fetch nothing.
+    from drainer.task.fetch.unit import FetchSettings
+
+HEADER = struct.Struct("<BQQ")
+HELLO, WORK, RESULT, FAILED, CATALOG = range(5)
+_CONNECT_TIMEOUT_S = 30
+
+Answer = Callable[[bytes], bytes]
+Keep = Callable[[int, bytes], None]
+
+
+def _keep_nothing(number: int, catalog: bytes) -> None:
+    """Let a catalog go: units with rows in them need none."""
+
+
+def serve_partition(
+    host: str,
+    port: int,
+    token: str,
+    partitions: Iterator[int],
+    settings: FetchSettings | None = None,
+) -> None:
+    """Run as one task of the resident Spark job until the Drainer closes the connection.
+
+    With `settings` it can fetch rows from the Pumps.
+    """
+    for partition in partitions:
+        if settings is None:
+            serve((host, port), token, partition, answer)
+            continue
+        # Only who fetches needs gRPC.
+        from drainer.task.fetch.fetching import Fetcher
+
+        fetcher = Fetcher(settings)
+        serve((host, port), token, partition, fetcher.answer, fetcher.keep)
+
+
+def serve(
+    address: tuple[str, int],
+    token: str,
+    partition: int,
+    answer: Answer,
+    keep: Keep = _keep_nothing,
+) -> None:
+    """Connect, say hello, answer units until the connection ends; raise OSError without one."""
+    with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        hello = f"{token} {code_version()}".encode()
+        connection.sendall(HEADER.pack(HELLO, partition, len(hello)) + hello)
+        # One unit is received while another is worked on, so the next one is there at once.
+        units: queue.Queue[tuple[int, bytes] | None] = queue.Queue(maxsize=1)
+        reader = threading.Thread(target=_receive, args=(connection, units, keep), daemon=True)
+        reader.start()
+        while (unit := units.get()) is not None:
+            number, payload = unit
+            try:
+                kind, reply = RESULT, answer(payload)
+            except Exception as error:
+                kind, reply = FAILED, _explain(error)
+            try:
+                connection.sendall(HEADER.pack(kind, number, len(reply)))
+                connection.sendall(reply)
+            except OSError:  # The Drainer has gone: whoever follows it asks for the unit again.
+                break
+        _hang_up(connection)
+        while reader.is_alive():
+            _drain(units)
+            reader.join(timeout=0.05)
+
+
+def _receive(
+    connection: socket.socket, units: queue.Queue[tuple[int, bytes] | None], keep: Keep
+) -> None:
+    """Pass on units as they come, and None once the connection has ended."""
+    try:
+        while (header := _read(connection, HEADER.size)) is not None:
+            kind, number, length = HEADER.unpack(header)
+            assert kind in (WORK, CATALOG), kind
+            payload = _read(connection, length)
+            if payload is None:
+                break
+            if kind == CATALOG:
+                keep(number, payload)
+                continue
+            units.put((number, payload))
+    finally:
+        units.put(None)
+
+
+def _read(connection: socket.socket, length: int) -> bytes | None:
+    """Return exactly `length` bytes, or None when the connection has ended before."""
+    buffer = bytearray(length)
+    view = memoryview(buffer)
+    while view:
+        try:
+            got = connection.recv_into(view)
+        except OSError:
+            return None
+        if got == 0:
+            return None
+        view = view[got:]
+    return bytes(buffer)
+
+
+def _explain(error: Exception) -> bytes:
+    """Return what the Drainer tells its operator about a unit that cannot be worked on."""
+    if isinstance(error, NeedsOperator):
+        told = {"problem": error.problem, "hint": error.hint}
+    else:
+        told = {"problem": f"{type(error).__name__}: {error}", "hint": ""}
+    return json.dumps(told).encode()
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # It was closed from the other side.
+
+
+def _drain(units: queue.Queue[tuple[int, bytes] | None]) -> None:
+    try:
+        units.get_nowait()
+    except queue.Empty:
+        return

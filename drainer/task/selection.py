@@ -1,0 +1,256 @@
+"""What of the stream goes downstream, and under which names.
+
+    lookup   (table id, version) -> target     the planner asks it for the rows of a transaction
+    route    change -> change to run, or not   the follower asks it for every DDL it has tracked
+
+Filters see the upstream's names and columns, the downstream only those of the routes, and of the
+columns those that it has (`drainer.differences.deviations`). What is left out moves the checkpoint
+like anything else, and is counted (`drainer.differences.left_out`). Several tables that are
+replicated into one:
+
+    rows   of one shape, which is the rule, are gathered as one table's, in the order of their
+           commits: the last change of a key counts, whichever source made it. While shapes
+           differ, a batch ends where the source changes. Rows that a route marks with their
+           source are kept apart: a statement touches only rows of its own source.
+    DDL    `penstock.filters.shard_merge`
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from drainer.differences.consequences import subject
+from drainer.differences.left_out import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, LeftOut
+from drainer.schema.tracker import Gone, SchemaTracker, Unknown
+from drainer.task.gathering import Loss, Screened, Target
+from drainer.task.loopback import MarkTable, is_mark_table
+from penstock.ddl import SchemaChange, route_change
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.filters.extraction import Constants
+from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
+from penstock.schema.model import DdlType, TableInfo
+
+log = logging.getLogger(__name__)
+
+Place = tuple[str, TableInfo]
+
+
+class Selection:
+    """Filters and routes over the schema as it is tracked."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        schemas: SchemaTracker,
+        *,
+        channel_id: int | None = None,
+        runs_ddl: bool = True,
+        checks: bool = True,
+    ) -> None:
+        """Check the rules against the tables there are; raise `NeedsOperator` if one is unfit.
+
+        Transactions with the mark of `channel_id` are left out whole. Without `runs_ddl`, DDL is
+        only tracked. Without `checks`, an unfit rule is met by the rows that it is for.
+        """
+        self._channel_id = channel_id
+        self._runs_ddl = runs_ddl
+        self._rules = rules
+        self._schemas = schemas
+        self._known: dict[int, Target] = {}
+        if checks:
+            rules.check(schemas.catalog.tables())
+
+    def lookup(self, table_id: int, version: int) -> Target:
+        """Return where rows go, `Screened` if not all of them, or of their values, do."""
+        found = self._schemas.table_at(table_id, version)
+        if isinstance(found, Unknown):
+            return _nowhere(table_id, "", f"id {table_id}", OVERRIDE)
+        if isinstance(found, Gone):
+            return _nowhere(table_id, found.schema_name, found.table_name, DROPPED)
+        if self._channel_id is not None and is_mark_table(found[0], found[1].name):
+            return MarkTable(found, self._channel_id)
+        name = f"{found[0]}.{found[1].name}"
+        policy = self._rules.of_rows(*found)
+        if policy.takes_nothing:
+            return Screened(found, Loss(name, policy))
+        deviation = self._schemas.deviation(table_id)
+        if deviation.absent_ts:
+            return Screened(found, Loss(name, cause=OVERRIDE))
+        target = self._target(found[0], deviation.masked(found[1]))
+        lacking, converted = deviation.lacking(found[1]), deviation.converted(found[1])
+        loss = Loss(name, policy, lacking=tuple(lacking), converted=tuple(converted))
+        takes_all = policy.takes_all and not lacking and not converted
+        return target if takes_all else Screened(target, loss)
+
+    def _target(self, schema: str, table: TableInfo) -> Target:
+        """Return one and the same object for all tables that are one table downstream."""
+        router = self._rules.router
+        target = (schema, table)
+        if not router.is_empty:
+            new_schema, name = router.target(schema, table.name)
+            constants = self._constants(schema, table)
+            target = (new_schema, routed_table(new_schema, name, table, constants))
+        known = self._known.get(target[1].id)
+        if known != target:
+            known = self._known[target[1].id] = target
+        return known
+
+    # --- DDL -----------------------------------------------------------------------------------
+
+    def route(self, change: SchemaChange) -> SchemaChange | LeftOut | None:
+        """Return a DDL as it is to run downstream, or what it counts as if it is not to.
+
+        None is for one that has been done there already, by another table that goes there.
+
+        Raises `NeedsOperator` where only an operator can say what is right.
+        """
+        job = change.job
+        if not self._runs_ddl:
+            log.info("DDL at %d is only tracked (sync-ddl): %s", job.finished_ts, job.query)
+            return LeftOut(DDLS, SYNC_DDL, subject(change))
+        if not self._rules.of_ddl(change):
+            log.info("DDL at %d is filtered: %s", job.finished_ts, job.query)
+            return LeftOut(DDLS, FILTER, subject(change))
+        if self._rules.router.is_empty:
+            return change
+        runs = self._verdicts(change)
+        if runs == {False}:
+            log.info("DDL at %d changes nothing downstream now: %s", job.finished_ts, job.query)
+            return None
+        if len(runs) > 1:
+            raise NeedsOperator(
+                f"only a part of {job.query!r} is to run on tables that become one",
+                hint="change the downstream by hand, then track this DDL",
+            )
+        return self._routed(change)
+
+    def _verdicts(self, change: SchemaChange) -> set[bool]:
+        """Tell whether each part of a change is to run; nothing to tell means that it is."""
+        runs: set[bool] = set()
+        for name in change.schemas_created:
+            runs.add(not self._other_schemas(name))
+        for name in change.schemas_dropped:
+            self._check_drop_schema(name, change)
+            runs.add(True)
+        for schema, table in () if change.schemas_dropped else change.dropped:
+            if self._others(schema, table) or self._constants(schema, table):
+                raise _shared(self._place(schema, table), change)
+            runs.add(True)
+        for schema, table in change.created:
+            others = self._others(schema, table)
+            if others:
+                check_newcomer(self._place(schema, table), table, others)
+            self._placed(schema, table)
+            # Whose rows get columns that tell their source goes into a table that is there.
+            runs.add(not others and not self._constants(schema, table))
+        for schema, before, after in change.altered:
+            others = self._others(schema, after)
+            place = self._place(schema, after)
+            runs.add(not others or runs_alter(place, before, after, others))
+        for old_schema, before, new_schema, after in change.renamed:
+            runs.add(self._is_moved(change, (old_schema, before), (new_schema, after)))
+        return runs
+
+    def _is_moved(self, change: SchemaChange, old: Place, new: Place) -> bool:
+        same = self._place(*old).lower() == self._place(*new).lower()
+        if self._constants(*old) != self._constants(*new) or (self._constants(*old) and not same):
+            raise _shared(self._place(*new), change)
+        if same and old[1].columns == new[1].columns and old[1].indexes == new[1].indexes:
+            return False
+        if same or self._others(*old) or self._others(*new):
+            raise _shared(self._place(*new), change)
+        return True
+
+    def _check_drop_schema(self, name: str, change: SchemaChange) -> None:
+        """Refuse to drop a schema downstream that others live in, or that leaves tables behind."""
+        target = self._rules.target(name, "")[0].lower()
+        homes = {self._rules.target(s, t.name)[0].lower() for s, t in change.dropped
+                 if self._rules.is_replicated(s, t.name)}  # fmt: skip
+        living = {
+            self._rules.target(s, t.name)[0].lower()
+            for s, t in self._schemas.catalog.tables()
+            if self._rules.is_replicated(s, t.name)
+        }
+        marked = any(self._constants(*each) for each in change.dropped)
+        if marked or self._other_schemas(name) or target in living or homes - {target}:
+            raise _shared(target, change)
+
+    def _other_schemas(self, name: str) -> list[str]:
+        target = self._rules.target(name, "")[0].lower()
+        return [
+            s.name
+            for s in self._schemas.catalog.schemas()
+            if s.name != name
+            and self._rules.is_replicated(s.name, "")
+            and self._rules.target(s.name, "")[0].lower() == target
+        ]
+
+    def _others(self, schema: str, table: TableInfo) -> list[TableInfo]:
+        """Return the other tables that become the same one downstream."""
+        wanted = self._place(schema, table).lower()
+        return [
+            other
+            for name, other in self._schemas.catalog.tables()
+            if other.id != table.id
+            and self._rules.is_replicated(name, other.name)
+            and self._place(name, other).lower() == wanted
+        ]
+
+    def _constants(self, schema: str, table: TableInfo) -> Constants:
+        is_table = table.kind == "TABLE"
+        return self._rules.router.extracted(schema, table.name) if is_table else ()
+
+    def _place(self, schema: str, table: TableInfo) -> str:
+        return ".".join(self._rules.target(schema, table.name))
+
+    def _routed(self, change: SchemaChange) -> SchemaChange:
+        """Return the change under the names of the routes, with ids that follow from them."""
+        routed = route_change(change, self._rules.target)
+        altered = []
+        for schema, before, after in change.altered:
+            others = self._others(schema, after)
+            if others:
+                before, after = united(before, others), united(after, others)
+            new_schema, new_after = self._placed(schema, after)
+            altered.append((new_schema, self._placed(schema, before)[1], new_after))
+        job = routed.job
+        if job.type == DdlType.CREATE_SCHEMA and " IF NOT EXISTS " not in job.query:
+            # A table of another schema may have been routed there before.
+            query = job.query.replace("CREATE DATABASE ", "CREATE DATABASE IF NOT EXISTS ", 1)
+            job = replace(job, query=query)
+        home = self._schemas.catalog.schema(change.job.schema_name)
+        if job.type == DdlType.CREATE_TABLE and home and job.schema_name != home.name:
+            # Nobody may ever create this schema upstream: the sink does before the table.
+            job = replace(job, schema=replace(home, name=job.schema_name))
+        return replace(
+            routed,
+            job=job,
+            created=tuple(self._placed(*each) for each in change.created),
+            dropped=tuple(self._placed(*each) for each in change.dropped),
+            altered=tuple(altered),
+            renamed=tuple(
+                (*self._placed(a, b), *self._placed(c, d)) for a, b, c, d in change.renamed
+            ),
+        )
+
+    def _placed(self, schema: str, table: TableInfo) -> Place:
+        new_schema, name = self._rules.target(schema, table.name)
+        if self._rules.router.is_routed(schema, table.name):
+            return new_schema, routed_table(new_schema, name, table, self._constants(schema, table))
+        return new_schema, table.renamed(name)
+
+
+def _nowhere(table_id: int, schema: str, name: str, cause: str) -> Screened:
+    """Return the target of rows that end here."""
+    target = (schema, TableInfo(id=table_id, name=name))
+    return Screened(target, Loss(f"{schema}.{name}" if schema else name, cause=cause))
+
+
+def _shared(place: str, change: SchemaChange) -> NeedsOperator:
+    return NeedsOperator(
+        f"{change.job.query!r} would touch {place} downstream, where other tables are routed too",
+        hint="do downstream by hand what is right for the others, then track this DDL; event rules"
+        " leave such DDL out for good",
+    )

@@ -1,0 +1,104 @@
+"""One work unit turned into SQL: column by column when it is large, row by row when it is small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.task.sql.images import Kinds, after_columns, before_columns
+from drainer.task.sql.rowwise import generate_rows
+from drainer.task.sql.table_sql import TableSql, table_sql
+from drainer.task.work_unit import Op, Statements, WorkUnit
+from penstock.errors import Malformed
+
+ROWWISE_MAX = 100
+
+
+def generate(unit: WorkUnit) -> Statements:
+    """Return the statements of `unit`; a pure function, so any task may run it any number of times.
+
+    Raises `Malformed` for row bytes that do not fit the table.
+    """
+    if unit.members:
+        return _generate_members(unit)
+    sql = table_sql(unit.dialect, unit.schema, unit.name, unit.table, displaces=unit.displaces)
+    ops = unit.rows.column("op").to_numpy()
+    kinds = unit.rows.column("kind").to_numpy()
+    if len(ops) < ROWWISE_MAX or ops[0] == Op.ORDERED:
+        return generate_rows(sql, ops.tolist(), kinds.tolist(), unit.rows.column("row"))
+    # Ops are sorted, so each op's rows are one run.
+    border = int(np.searchsorted(ops, Op.UPSERT))
+    rows: Any = unit.rows.column("row")
+    return Statements(
+        _deletes(sql, kinds[:border], rows.slice(0, border)),
+        _upserts(sql, kinds[border:], rows.slice(border)),
+    )
+
+
+def _generate_members(unit: WorkUnit) -> Statements:
+    """Write all rows as one table's, then give each table its texts."""
+    ops = unit.rows.column("op").to_numpy()
+    kinds = unit.rows.column("kind").to_numpy()
+    rows: Any = unit.rows.column("row")
+    border = int(np.searchsorted(ops, Op.UPSERT))
+    sql = _member_sql(unit, unit.schema, unit.name)
+    try:
+        keys: Any = _key_texts(sql, kinds[:border], rows.slice(0, border)) if border else []
+        texts: Any = (
+            _row_texts(sql, kinds[border:], rows.slice(border)) if border < len(ops) else []
+        )
+    except Malformed:
+        return _one_by_one(unit, border)  # This tells whose row it is.
+    made = Statements()
+    gone = kept = 0
+    for schema, name, deletes, upserts in unit.members:
+        sql = _member_sql(unit, schema, name)
+        if deletes:
+            made.deletes.extend(sql.deletes(keys.slice(gone, deletes)))
+        if upserts:
+            made.upserts.extend(sql.upserts(texts.slice(kept, upserts)))
+        gone, kept = gone + deletes, kept + upserts
+    return made
+
+
+def _member_sql(unit: WorkUnit, schema: str, name: str) -> TableSql:
+    return table_sql(unit.dialect, schema, name, unit.table, displaces=unit.displaces)
+
+
+def _one_by_one(unit: WorkUnit, border: int) -> Statements:
+    made = Statements()
+    gone, kept = 0, border
+    for schema, name, deletes, upserts in unit.members:
+        pieces = [unit.rows.slice(gone, deletes), unit.rows.slice(kept, upserts)]
+        rows = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+        gone, kept = gone + deletes, kept + upserts
+        table = unit.table.renamed(name)
+        for each in rows:
+            one = replace(unit, schema=schema, name=name, table=table, rows=each, members=())
+            left = generate(one)
+            made.deletes.extend(left.deletes)
+            made.upserts.extend(left.upserts)
+    return made
+
+
+def _deletes(sql: TableSql, kinds: Kinds, rows: Any) -> list[bytes]:
+    if not len(rows):
+        return []
+    return sql.deletes(_key_texts(sql, kinds, rows))
+
+
+def _upserts(sql: TableSql, kinds: Kinds, rows: Any) -> list[bytes]:
+    if not len(rows):
+        return []
+    return sql.upserts(_row_texts(sql, kinds, rows))
+
+
+def _key_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
+    return sql.keys_column(before_columns(sql.table, kinds, rows, sql.key))
+
+
+def _row_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
+    return sql.rows_column(after_columns(sql.table, kinds, rows, sql.written))

@@ -1,0 +1,276 @@
+"""The only place that builds SQL text for rows: one `TableSql` per table version and dialect.
+
+    statement   MySQL                                     SQLite
+    delete      DELETE .. WHERE k IN (1,2)                the same
+                DELETE .. WHERE (a,b) IN ((1,2),(3,4))    .. (a,b) IN (VALUES (1,2),(3,4))
+    upsert      INSERT .. VALUES (..),(..)                the same
+                ON DUPLICATE KEY UPDATE c=VALUES(c)       ON CONFLICT (k) DO UPDATE SET c=excluded.c
+                (with a guard where it is needed, see `guard`)
+    one row     DELETE/UPDATE .. WHERE every column LIMIT 1 (SQLite: by row id)
+                REPLACE .. VALUES (..)                    the same
+
+An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
+removes another row. A slice of a huge transaction needs just that, wherever another row can be in
+the way: there an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's
+tables do not have them. A table's constants (`penstock.filters.extraction`) are written into every
+row, and no delete or update touches a row that has others.
+"""
+
+# ruff: noqa: S608  -- values come from `literals` and names from `quote`, that is the whole job.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.task.sql import guard
+from drainer.task.sql.keys import apply_key, can_meet_others, is_written
+from drainer.task.sql.literals import MYSQL, SQLITE, Family, family, literal, literal_column
+from penstock.errors import NeedsOperator
+from penstock.schema.model import ColumnInfo, IndexInfo, MysqlType, TableInfo
+
+ROWS_MAX = 500
+STATEMENT_BYTES_MAX = 1 << 20
+
+_TEXT = pa.large_string()
+_CONSTANT = ColumnInfo(id=0, name="", offset=0, tp=MysqlType.VARCHAR, charset="utf8mb4")
+
+
+def quote(name: str) -> str:
+    """Return `name` as an identifier.
+
+    SQLite takes backticks too, and prefers nothing else for us: it silently reads a double-quoted
+    name that is no column as a string.
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def table_name(dialect: str, schema: str, name: str) -> str:
+    """Return the table's quoted name; a SQLite file keeps `schema.name` as one name."""
+    if dialect == MYSQL:
+        return f"{quote(schema)}.{quote(name)}"
+    return quote(f"{schema}.{name}")
+
+
+class TableSql:
+    """The statements of one table version in one dialect; pure, and cheap to keep."""
+
+    def __init__(
+        self, dialect: str, schema: str, name: str, table: TableInfo, *, displaces: bool = False
+    ) -> None:
+        """Build them; upserts that displace remove every other row that is in their way."""
+        assert dialect in (MYSQL, SQLITE), dialect
+        self.dialect = dialect
+        self.table = table
+        self._target = table_name(dialect, schema, name)
+        self.written = [i for i, c in enumerate(table.columns) if is_written(c)]
+        key = apply_key(table)
+        self.key = [part.offset for part in key.columns] if key else []
+        self._literals: list[Callable[[Any], str] | None] = [
+            literal(dialect, c) if is_written(c) else None for c in table.columns
+        ]
+        write = literal(dialect, _CONSTANT)
+        self._constants = [(quote(name), write(text)) for name, text in table.constants]
+        self._row_end = "".join(f",{text}" for _, text in self._constants) + ")"
+        self._only_ours = "".join(f" AND {name}={text}" for name, text in self._constants)
+        names = ",".join([*map(self._name, self.written), *(name for name, _ in self._constants)])
+        self._insert_head = f"INSERT INTO {self._target} ({names}) VALUES "
+        self._upsert_head, self._upsert_tail = self._insert_head, ""
+        if self.key:
+            self._build_keyed(key)
+            if displaces and can_meet_others(table):
+                self._upsert_head = "REPLACE" + self._insert_head.removeprefix("INSERT")
+                self._upsert_tail = ""
+
+    def _name(self, position: int) -> str:
+        return quote(self.table.columns[position].name)
+
+    def _names(self, positions: Sequence[int]) -> str:
+        return ",".join(map(self._name, positions))
+
+    def _build_keyed(self, key: IndexInfo | None) -> None:
+        assert key is not None
+        names = self._names(self.key)
+        if len(self.key) == 1:
+            self._delete_head = f"DELETE FROM {self._target} WHERE {names} IN ("
+        else:
+            values = "VALUES " if self.dialect == SQLITE else ""
+            self._delete_head = f"DELETE FROM {self._target} WHERE ({names}) IN ({values}"
+        self._delete_tail = f"){self._only_ours}"
+        others = [self._name(p) for p in self.written if p not in self.key]
+        others += [name for name, _ in self._constants]
+        if self.dialect == MYSQL:
+            new = {n: f"VALUES({n})" for n in others or map(self._name, self.key)}
+            if (carrier := guard.carrier(self.table, key)) is not None:
+                texts = [*map(self._name, guard.texts_of(self.table, key))]
+                named = [*map(self._name, self.key)]
+                new = guard.guarded(new, self._name(carrier), named, texts)
+            made = ",".join(f"{name}={value}" for name, value in new.items())
+            self._upsert_tail = f" ON DUPLICATE KEY UPDATE {made}"
+            return
+        # A prefix key is an index on an expression in SQLite, which no conflict target can name.
+        # Where rows of several sources meet, the key there may have more columns than ours.
+        whole = all(part.length == -1 for part in key.columns) and not self._constants
+        sets = ",".join(f"{n}=excluded.{n}" for n in others)
+        action = f"DO UPDATE SET {sets}" if others else "DO NOTHING"
+        self._upsert_tail = f" ON CONFLICT{f' ({names})' if whole else ''} {action}"
+
+    # --- rows as text ----------------------------------------------------------------------
+
+    def value(self, position: int, value: Any) -> str:
+        """Return one value of one written column as a literal."""
+        if value is None:
+            return "NULL"
+        write = self._literals[position]
+        assert write is not None, "generated columns are never written"
+        return write(value)
+
+    def row_text(self, row: Sequence[Any]) -> str:
+        """Return a row's written values in parentheses."""
+        return "(" + ",".join([self.value(p, row[p]) for p in self.written]) + self._row_end
+
+    def key_text(self, row: Sequence[Any]) -> str:
+        """Return a row's key as the delete statement lists it."""
+        values = ",".join([self.value(p, row[p]) for p in self.key])
+        return values if len(self.key) == 1 else f"({values})"
+
+    def rows_column(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return `(..),` for every row; `columns` are the written ones in storage form."""
+        return self._joined(self.written, columns, "(", self._row_end + ",")
+
+    def keys_column(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return every row's key with a comma behind it, as the delete statement lists it."""
+        bare = len(self.key) == 1
+        return self._joined(self.key, columns, "" if bare else "(", "," if bare else "),")
+
+    def _joined(
+        self, positions: Sequence[int], columns: Sequence[pa.Array], first: str, last: str
+    ) -> pa.Array:
+        # Constant text between two columns becomes one scalar, so that one pass over all columns
+        # writes the rows; only a column that holds NULLs needs a pass of its own.
+        parts: list[Any] = []
+        constant = first
+        for i, (position, array) in enumerate(zip(positions, columns, strict=True)):
+            made = literal_column(self.dialect, self.table.columns[position], array)
+            constant += "," if i else ""
+            if made.values.null_count:
+                sides = [_scalar(made.open), made.values, _scalar(made.close), _scalar("")]
+                quoted = pc.binary_join_element_wise(*sides)
+                parts += [_scalar(constant), pc.fill_null(quoted, _scalar("NULL"))]
+                constant = ""
+            else:
+                parts += [_scalar(constant + made.open), made.values]
+                constant = made.close
+        parts += [_scalar(constant + last), _scalar("")]
+        return pc.binary_join_element_wise(*parts)
+
+    # --- statements ------------------------------------------------------------------------
+
+    def deletes(self, keys: pa.Array) -> list[bytes]:
+        """Return multi-row deletes of `keys_column` texts."""
+        return list(_cut(keys, self._delete_head, self._delete_tail))
+
+    def upserts(self, rows: pa.Array) -> list[bytes]:
+        """Return multi-row upserts of `rows_column` texts."""
+        return list(_cut(rows, self._upsert_head, self._upsert_tail))
+
+    def insert_one(self, row: Sequence[Any]) -> bytes:
+        """Return a plain insert of one row."""
+        return (self._insert_head + self.row_text(row)).encode()
+
+    def replace_one(self, row: Sequence[Any]) -> bytes:
+        """Return the insert of one row that removes whatever is in its way."""
+        return ("REPLACE" + self._insert_head.removeprefix("INSERT") + self.row_text(row)).encode()
+
+    def label(self, row: Sequence[Any]) -> str:
+        """Return table and key of a row for an operator's eyes."""
+        if not self.key:
+            return f"{self._target}, a table without row key"
+        return f"{self._target} {self._names(self.key)} = {self.key_text(row)}"
+
+    def delete_one(self, row: Sequence[Any]) -> bytes:
+        """Return the delete of one row: the one with this key, or one that is equal altogether."""
+        return f"DELETE FROM {self._target} WHERE {self._only(row)}".encode()
+
+    def update_one(self, before: Sequence[Any], after: Sequence[Any]) -> bytes:
+        """Return the update of one row, found as `delete_one` finds it."""
+        sets = ",".join(f"{self._name(p)}={self.value(p, after[p])}" for p in self.written)
+        return f"UPDATE {self._target} SET {sets} WHERE {self._only(before)}".encode()
+
+    def _only(self, row: Sequence[Any]) -> str:
+        if self.key:
+            keys = [f"{self._name(p)}={self.value(p, row[p])}" for p in self.key]
+            return " AND ".join(keys) + self._only_ours
+        where = " AND ".join(self._equals(p, row[p]) for p in self.written) + self._only_ours
+        if self.dialect == MYSQL:
+            return f"{where} LIMIT 1"
+        taken = {c.name.lower() for c in self.table.columns}
+        rowid = next((n for n in ("_rowid_", "rowid", "oid") if n not in taken), None)
+        if rowid is None:
+            raise NeedsOperator(
+                f"table {self.table.name!r} has no key and names columns like every row id",
+                hint="give the table a primary key",
+            )
+        return f"{rowid} = (SELECT {rowid} FROM {self._target} WHERE {where} LIMIT 1)"
+
+    def _equals(self, position: int, value: Any) -> str:
+        column = self.table.columns[position]
+        name = self._name(position)
+        if value is None:
+            return f"{name} IS NULL"
+        text = self.value(position, value)
+        if self.dialect == SQLITE:
+            return f"{name}={text}"
+        if family(column) is Family.JSON:
+            # MySQL compares JSON with JSON only; MariaDB keeps JSON as text and skips comments
+            # for versions between 5.7 and its own.
+            return f"{name}=/*!50708 CAST(*/{text}/*!50708 AS JSON)*/"
+        if family(column) is Family.TEXT:
+            # The plain comparison may use an index; the second tells 'a' from 'A'. CHAR drops
+            # trailing spaces when it is read.
+            data = value.rstrip(" ") if column.tp is MysqlType.STRING else value
+            exact = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
+            return f"({name}={text} AND {exact}=x'{data.encode().hex()}')"
+        return f"{name}={text}"
+
+
+def _scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text, _TEXT)
+
+
+def _cut(rows: pa.Array, head: str, tail: str) -> Iterator[bytes]:
+    """Cut row texts into statements of at most ROWS_MAX rows and STATEMENT_BYTES_MAX bytes.
+
+    The texts lie behind one another in the array's buffer, each with a comma at its end, so a
+    statement's rows are one slice of it without the last comma.
+    """
+    count = len(rows)
+    if not count:
+        return
+    assert rows.null_count == 0
+    assert pa.types.is_large_string(rows.type)
+    _, offsets, data = rows.buffers()
+    ends = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + count + 1]
+    text = memoryview(data)
+    head_bytes, tail_bytes = head.encode(), tail.encode()
+    start = 0
+    while start < count:
+        limit = ends[start] + STATEMENT_BYTES_MAX
+        fit = int(np.searchsorted(ends, limit, "right")) - 1
+        # A row above the limit is a statement of its own: it cannot be made smaller.
+        stop = max(start + 1, min(start + ROWS_MAX, fit, count))
+        yield b"".join([head_bytes, text[int(ends[start]) : int(ends[stop]) - 1], tail_bytes])
+        start = stop
+
+
+@lru_cache(maxsize=1024)
+def table_sql(
+    dialect: str, schema: str, name: str, table: TableInfo, *, displaces: bool = False
+) -> TableSql:
+    """Return the (cached) statements of a table version."""
+    return TableSql(dialect, schema, name, table, displaces=displaces)

@@ -1,0 +1,230 @@
+"""What travels between the Drainer and its Spark tasks: work units one way, statements back.
+
+A work unit is one table's share of a batch for one task. Its bytes are an Arrow IPC stream with
+one record batch; the header is JSON in the metadata of the stream's schema, under `penstock`:
+
+    column  type    meaning
+    op      uint8   0 DELETE   the row's before image names a key that must go
+                    1 UPSERT   the row's after image is the key's last value in the batch
+                    2 ORDERED  a change of a table without row key, to be done in this order
+                3 EACH     a change that becomes a statement of its own, with causality keys
+                4 SAFE     the same, in the form that may be run again
+    kind    uint8   MutationType of `row`: which layout its bytes have
+    row     binary  the row bytes as the writer encoded them
+
+Small tables of one layout share a unit (`drainer.task.compaction.alike`), which says for each of
+them, in their order, how many of the deletes and of the upserts are its own.
+
+A row may stand in a unit twice: an update that moved a key is a DELETE of the old key and an
+UPSERT of the new one. Statements travel as three counts, all lengths, then all texts (u32 LE).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import Malformed
+from penstock.schema.model import TableInfo
+from penstock.schema.tableinfo import table_from_json, table_to_json
+
+_METADATA_KEY = b"penstock"
+_COUNTS = struct.Struct("<III")
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
+_HINT = "Drainer and Spark tasks must run the same version of Penstock"
+
+
+Link = tuple[int, tuple[int, ...]]
+"""A foreign key's number, and the offsets of its columns in this table, child's or parent's."""
+
+Member = tuple[str, str, int, int]
+"""One of a unit's tables: database, name, how many deletes are its own, and how many upserts."""
+
+
+class Op(IntEnum):
+    """What a task has to do with one row of a work unit."""
+
+    DELETE = 0
+    UPSERT = 1
+    ORDERED = 2
+    EACH = 3
+    SAFE = 4
+
+
+ROWS_SCHEMA = pa.schema([("op", pa.uint8()), ("kind", pa.uint8()), ("row", pa.large_binary())])
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """All changes of one table in a batch, in commit order; `kinds` holds `MutationType` bytes.
+
+    `schema` is the downstream database; `rows` is an Arrow array of (large) binary. `transactions`
+    numbers the transaction of each row within the batch, rising; None where nobody asks for it.
+    """
+
+    schema: str
+    table: TableInfo
+    kinds: Any
+    rows: pa.Array
+    transactions: Any = None
+
+    def kind_array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return the kinds as numpy bytes, one for each row."""
+        if isinstance(self.kinds, bytes | bytearray | memoryview):
+            kinds = np.frombuffer(self.kinds, np.uint8)
+        else:
+            kinds = np.asarray(self.kinds, np.uint8)
+        assert len(kinds) == len(self.rows), "every row has one kind"
+        return kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The changes between two checkpoints; each table occurs once for each of its versions.
+
+    A batch that `displaces` is a slice of a transaction: its upserts remove what is in their way.
+    """
+
+    batch_id: int
+    tables: list[TableRows]
+    displaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkUnit:
+    """One table's share of a batch for one task; the module docstring shows its rows.
+
+    With `members` it has the changes of them all; `schema` and `name` are the first's, and `table`
+    is what they have in common.
+    """
+
+    batch_id: int
+    part: int
+    dialect: str
+    schema: str
+    name: str
+    table: TableInfo
+    rows: pa.RecordBatch
+    displaces: bool = False
+    links: tuple[Link, ...] = ()
+    members: tuple[Member, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the unit as one Arrow IPC stream."""
+        header = json.dumps(
+            {
+                "batch": self.batch_id,
+                "part": self.part,
+                "dialect": self.dialect,
+                "schema": self.schema,
+                "name": self.name,
+                "table": _table_text(self.table),
+                "displaces": self.displaces,
+                "links": self.links,
+                "members": self.members,
+            }
+        )
+        schema = ROWS_SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, schema) as writer:
+            writer.write_batch(self.rows)
+        encoded: bytes = out.getvalue().to_pybytes()
+        return encoded
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> WorkUnit:
+        """Return the unit in `data`, its rows sharing memory with it; raise `Malformed`."""
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+                header = json.loads(reader.schema.metadata[_METADATA_KEY])
+                rows = reader.read_next_batch()
+            return cls(
+                batch_id=header["batch"],
+                part=header["part"],
+                dialect=header["dialect"],
+                schema=header["schema"],
+                name=header["name"],
+                table=_table(header["table"]),
+                rows=rows.replace_schema_metadata(None),
+                displaces=header["displaces"],
+                links=tuple((tag, tuple(offsets)) for tag, offsets in header["links"]),
+                members=tuple((s, n, d, u) for s, n, d, u in header["members"]),
+            )
+        except _UNREADABLE as error:
+            raise Malformed(f"undecodable work unit: {error}", hint=_HINT) from error
+
+
+@lru_cache(maxsize=1024)
+def _table_text(table: TableInfo) -> str:
+    return json.dumps(table_to_json(table), separators=(",", ":"))
+
+
+@lru_cache(maxsize=1024)
+def _table(text: str) -> TableInfo:
+    return table_from_json(json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The SQL of one work unit, UTF-8; `in_order` says how several units' statements follow."""
+
+    deletes: list[bytes] = field(default_factory=list)
+    upserts: list[bytes] = field(default_factory=list)
+    ordered: list[bytes] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of all statements together."""
+        return sum(map(len, (*self.deletes, *self.upserts, *self.ordered)))
+
+    def encode(self) -> bytes:
+        """Return counts, lengths and texts as one block of bytes."""
+        texts = [*self.deletes, *self.upserts, *self.ordered]
+        counts = _COUNTS.pack(len(self.deletes), len(self.upserts), len(self.ordered))
+        lengths = struct.pack(f"<{len(texts)}I", *map(len, texts))
+        return b"".join([counts, lengths, *texts])
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> Statements:
+        """Return the statements in `data`; raise `Malformed` when the lengths do not add up."""
+        view = memoryview(data)
+        try:
+            deletes, upserts, ordered = _COUNTS.unpack_from(view)
+            count = deletes + upserts + ordered
+            lengths = struct.unpack_from(f"<{count}I", view, _COUNTS.size)
+        except struct.error as error:
+            raise Malformed(f"undecodable statements: {error}", hint=_HINT) from error
+        at = _COUNTS.size + 4 * count
+        texts = []
+        for length in lengths:
+            texts.append(bytes(view[at : at + length]))
+            at += length
+        if at != len(view):
+            raise Malformed(f"statements end at {at} of {len(view)} bytes", hint=_HINT)
+        upserts_end = deletes + upserts
+        return cls(texts[:deletes], texts[deletes:upserts_end], texts[upserts_end:])
+
+
+def in_order(parts: Iterable[Statements]) -> Sequence[bytes]:
+    """Return the statements of all units of a batch in the order in which they are right.
+
+    Deletes of every table and partition come first, so that no upsert meets a unique value whose
+    owner is about to give it up; then upserts; then what had to keep its own order.
+    """
+    units = list(parts)
+    statements: list[bytes] = []
+    for unit in units:
+        statements += unit.deletes
+    for unit in units:
+        statements += unit.upserts
+    for unit in units:
+        statements += unit.ordered
+    return statements
