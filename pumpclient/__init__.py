@@ -6,7 +6,7 @@ This is the published interface; what is not named in `__all__` may change any d
 from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient.client import PumpClient
-from pumpclient.failures import NoPump, OutcomeUnknown
+from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options, Tls
 from pumpclient.transaction import Transaction
 

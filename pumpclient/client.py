@@ -25,14 +25,14 @@ from penstock.oracle.client import open_oracle
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.ddl import DdlExecutor
-from pumpclient.delivery import Deliveries
+from pumpclient.delivery.prewrite import Prewriter
+from pumpclient.delivery.pump_set import Pump, Pumps
+from pumpclient.delivery.retries import Deliveries
+from pumpclient.delivery.selector import selector_for
+from pumpclient.delivery.session import Session
 from pumpclient.options import Options, Tls
-from pumpclient.prewrite import Prewriter
-from pumpclient.pumps import Pump, Pumps
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas, split_name
-from pumpclient.selector import selector_for
-from pumpclient.session import Session
 from pumpclient.transaction import Transaction
 
 log = logging.getLogger(__name__)

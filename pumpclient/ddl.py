@@ -40,8 +40,8 @@ from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import PUBLIC, DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, Origin
-from pumpclient.failures import OutcomeUnknown
-from pumpclient.session import Session
+from pumpclient.delivery.session import Session
+from pumpclient.errors import OutcomeUnknown
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock import outbox
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced
-from pumpclient.failures import OutcomeUnknown
+from pumpclient.errors import OutcomeUnknown
 
 if TYPE_CHECKING:
     from pumpclient.client import PumpClient

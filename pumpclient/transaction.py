@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Self
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet, next_row_id
-from pumpclient.encoding import bring_up_to_date, prewrite_of
+from pumpclient.delivery.encoding import bring_up_to_date, prewrite_of
 from pumpclient.rows import Row, Table
 from pumpclient.schema import split_name
 
 if TYPE_CHECKING:
-    from pumpclient.session import Session
+    from pumpclient.delivery.session import Session
 
 
 class Transaction:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER,
@@ -19,7 +20,6 @@ from pumpclient.mysql.events.frame import (
     Header,
     checksum_holds,
 )
-from pumpclient.mysql.events.types import EventType
 
 FIRST_POSITION = len(FILE_MAGIC)
 BLOCK_BYTES = 1 << 17  # Larger ones leave the processor's cache: an event takes a tenth more.

@@ -21,11 +21,11 @@ from pymysqlreplication.packet import BinLogPacketWrapper
 
 from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events import body_of, decode_event
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import Checksum
-from pumpclient.mysql.events.types import ROWS_TYPES, EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import TableMaps
-from pumpclient.mysql.rows.events import LAYOUTS
+from pumpclient.mysql.rows.rows_event import LAYOUTS
 from tests.bench.figure import Figure
 from tests.kit.binlogs import current_file, read_file
 from tests.kit.fix_mariadb import MariadbServer

@@ -21,10 +21,10 @@ from deploy.local.cluster import Cluster
 from deploy.local.mariadb import MariadbServer
 from deploy.local.programs import program
 from pumpclient import PumpClient
+from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions
-from pumpclient.mysql.load.unit import Load, LoadOptions
 from pumpclient.mysql.protocol.address import address_in
-from pumpclient.mysql.translate.ddl import Translator
+from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from tests.bench.figure import Figure
 from tests.bench.lag import cpu_s, process_s, wait_until
 from tests.kit.binlog_server import BinlogServer

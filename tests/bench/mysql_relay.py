@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pumpclient.mysql.relay.origin import Start
-from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.resume import Start
 from tests.bench.figure import Figure
 from tests.kit.binlog_server import BinlogServer, binlog_server
 

@@ -25,7 +25,7 @@ from penstock.errors import Retryable
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName
-from pumpclient.mysql.source.tables import define_table
+from pumpclient.mysql.source.ddl.table_mapping import define_table
 from tests.bench.apply_replica import applied, fetch
 from tests.bench.lag import cpu_s, process_s, wait_until
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.pb import binlog_pb2
+from pumpclient.delivery.connection import PumpWriter, Target
+from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.options import Options
-from pumpclient.write_queue import PendingWrite
-from pumpclient.writer import PumpWriter, Target
 from tests.bench.figure import percentile
 
 _Binlog = binlog_pb2.Binlog

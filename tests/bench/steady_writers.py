@@ -3,10 +3,10 @@
     python -m tests.bench.steady_writers '{"etcd_url": …}'     a JSON object on stdout
 
 Every transaction has timestamps and a Prewrite and a Commit of its own, as `Transaction` makes
-them, but those that are due at one moment travel together (`pumpclient.pipelined`, as sources use
-it): a thread for each would take the machine that is to be measured. The process is one of its
-own so that neither side of the measurement waits for the other's interpreter lock. Moments are of
-`time.monotonic`, which all processes of a machine share.
+them, but those that are due at one moment travel together (`pumpclient.delivery.group_commit`, as
+sources use it): a thread for each would take the machine that is to be measured. The process is one
+of its own so that neither side of the measurement waits for the other's interpreter lock. Moments
+are of `time.monotonic`, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from penstock.wire.binlog import MutationType
 from pumpclient import PumpClient
 from pumpclient.changes import Changes, ChangeSet, next_row_id
-from pumpclient.groups import Pending
-from pumpclient.pipelined import GROUP_COUNT_MAX, GroupWriter
+from pumpclient.delivery.group_commit import GROUP_COUNT_MAX, GroupWriter
+from pumpclient.delivery.groups import Pending
 from pumpclient.rows import Table
 
 GATHER_S = 0.01

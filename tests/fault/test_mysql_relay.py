@@ -14,9 +14,9 @@ import pytest
 
 from deploy.local.process import python_module
 from penstock.errors import Malformed
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import HEADER
-from pumpclient.mysql.events.types import EventType
-from pumpclient.mysql.relay.origin import Start
+from pumpclient.mysql.relay.resume import Start
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.relaying import FIRST, LONG_S, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.slow_proxy import SlowProxy

@@ -16,8 +16,8 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, etcd_errors, read
 from penstock.errors import Retryable
 from penstock.pb.etcd import rpc_pb2
-from pumpclient.mysql.source.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
 from pumpclient.mysql.source.conditions import saved
+from pumpclient.mysql.source.state.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.source_rig import SourceRig, cleared
 from tests.kit.sourcing import LONG_S

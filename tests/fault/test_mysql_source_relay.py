@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Retryable
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER
-from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.journal.journal import Group, Journal
 from pumpclient.mysql.source import command
-from pumpclient.mysql.source.journal import Group, Journal
 from tests.kit.binlog_server import BinlogServer, binlog_server
 from tests.kit.source_rig import SourceRig, bulk, cleared
 from tests.kit.sourcing import LONG_S

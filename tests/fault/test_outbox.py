@@ -23,7 +23,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, OutcomeUnknown, PumpClient
-from pumpclient.session import Session
+from pumpclient.delivery.session import Session
 from tests.kit import dying_writer
 from tests.kit.fix_pump import PumpProcess
 from tests.kit.ledger import pull_until

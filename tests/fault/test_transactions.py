@@ -111,7 +111,7 @@ def test_row_27_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
     script = f"""
         import os, signal
         from pumpclient import PumpClient
-        from pumpclient.session import Session
+        from pumpclient.delivery.session import Session
         client = PumpClient.connect({etcd_server.url!r})
         client.execute_ddl("CREATE DATABASE row27")
         client.execute_ddl("CREATE TABLE row27.t (id INT PRIMARY KEY)")

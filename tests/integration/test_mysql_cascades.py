@@ -12,9 +12,9 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.__main__ import main
-from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.command import ask, load
-from pumpclient.mysql.source.unit import SourceUnit
+from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.service import SourceUnit
 from tests.integration.test_mysql_source import downstream
 from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.sourcing import SourceProcess, rows_of

@@ -14,8 +14,8 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
+from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.state import StateFile
-from pumpclient.mysql.load.unit import Load
 from tests.kit import mysql_load
 from tests.kit.binlog_server import MYSQL, AnyBinlogServer, on_servers
 from tests.kit.fix_drainer import DrainerFactory, DrainerProcess

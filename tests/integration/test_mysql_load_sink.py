@@ -13,8 +13,8 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
+from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.sink import SinkOptions, lock_name
-from pumpclient.mysql.load.unit import Load
 from pumpclient.mysql.protocol.address import address_in
 from tests.kit import mysql_load
 from tests.kit.binlog_server import (

@@ -19,7 +19,7 @@ from pymysqlreplication import row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
 
 from pumpclient.mysql.binlog_file import BinlogFile
-from pumpclient.mysql.events.types import ROWS_TYPES, EventType
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from tests.kit.binlogs import current_file, read_file, rows_of
 from tests.kit.fix_mariadb import MariadbServer
 

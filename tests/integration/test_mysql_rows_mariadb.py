@@ -13,12 +13,12 @@ import pytest
 
 from deploy.local.programs import program
 from pumpclient.mysql.binlog_file import BinlogFile
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, make_event
-from pumpclient.mysql.events.types import ROWS_TYPES, EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Decoder, RowsEvent, TableMap, decoder_for
 from pumpclient.mysql.rows.charsets import charset_of
-from pumpclient.mysql.rows.numbers import double_text
+from pumpclient.mysql.rows.values.numbers import double_text
 from tests.kit.binlogs import current_file, read_file, rows_of
 from tests.kit.fix_mariadb import MariadbServer
 

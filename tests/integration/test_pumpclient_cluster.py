@@ -23,8 +23,8 @@ from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import decode_binlog, decode_prewrite_value
 from pumpclient import NoPump, Options, PumpClient
-from pumpclient.delivery import Deliveries
-from pumpclient.session import Session
+from pumpclient.delivery.retries import Deliveries
+from pumpclient.delivery.session import Session
 from tests.kit.fix_pump import PumpProcess
 
 MakePump = Callable[..., PumpProcess]

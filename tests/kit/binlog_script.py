@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import EventFlag, EventType
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, make_event
 from pumpclient.mysql.events.gtids import PreviousGtids
 from pumpclient.mysql.events.mariadb import GtidFlag, GtidList, MariadbGtidEvent
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import Rotate, Xid
-from pumpclient.mysql.events.types import EventFlag, EventType
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
 
 SERVER_ID = 1

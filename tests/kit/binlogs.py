@@ -7,8 +7,8 @@ from io import BytesIO
 
 from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events import body_of
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import Checksum
-from pumpclient.mysql.events.types import ROWS_TYPES, EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Changes, Decoder, TableMap, TableMaps, decoder_for
 from tests.kit.fix_mariadb import MariadbServer

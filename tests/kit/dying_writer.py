@@ -14,7 +14,7 @@ from typing import Any
 from deploy.examples.outbox import open_database, order
 from penstock import outbox
 from pumpclient import PumpClient
-from pumpclient.session import Session
+from pumpclient.delivery.session import Session
 
 BEFORE_THE_ROW = "before-the-row"
 BEFORE_THE_LOCAL_COMMIT = "before-the-local-commit"

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.mariadb import GtidFlag
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import Xid
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.rows import Column, TableMap, WireType
-from pumpclient.mysql.rows.events import RowsEvent
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.images import make_image
-from pumpclient.mysql.rows.types import reading_of
+from pumpclient.mysql.rows.rows_event import RowsEvent
 from tests.kit.binlog_script import BinlogScript
 
 UUID = "0-1"

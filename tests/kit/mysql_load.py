@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pumpclient import PumpClient
-from pumpclient.mysql.load.unit import Load, LoadOptions
+from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.translate.ddl import Translator
+from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from tests.kit.binlog_server import AnyBinlogServer, numbers
 
 SOURCE = "db-1"

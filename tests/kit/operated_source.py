@@ -21,8 +21,8 @@ from penstock.wire.binlog import Binlog, MutationType
 from penstock.wire.codec import decode_prewrite_value
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source import command
-from pumpclient.mysql.source.left_out import NO_TABLE
-from pumpclient.mysql.source.unit import SourceUnit
+from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.state.left_out import NO_TABLE
 from pumpclient.mysql.translate.refused import place_text
 from tests.kit.memory_server import SCHEMA, Change, Row
 from tests.kit.source_twins import SOURCE, TURN_S, WITHIN_S, Life, Outside

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.relay.origin import Start
-from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit
+from pumpclient.mysql.relay.resume import Start
 
 
 def main() -> None:

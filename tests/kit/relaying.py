@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import read_header
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
-from pumpclient.mysql.relay.origin import Start
-from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit
+from pumpclient.mysql.relay.resume import Start
 from tests.kit.binlog_server import AnyBinlogServer, as_sent
 from tests.kit.wait import eventually
 

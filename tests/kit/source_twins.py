@@ -28,26 +28,28 @@ from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
 from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.failures import Failure, Reason
-from pumpclient.groups import Pending
+from pumpclient.delivery.group_commit import GroupWriter
+from pumpclient.delivery.groups import Pending
+from pumpclient.errors import Failure, Reason
 from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.journal.journal import Journal
+from pumpclient.mysql.journal.recovery import settle
 from pumpclient.mysql.load import state as load_state
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purge import Purger
 from pumpclient.mysql.relay.reader import RelayReader
-from pumpclient.mysql.source import command, reload, tables
-from pumpclient.mysql.source import unit as source_unit
-from pumpclient.mysql.source.cascades import Cascades
-from pumpclient.mysql.source.checkpoint import Checkpoint, SourceTaken
+from pumpclient.mysql.source import command
+from pumpclient.mysql.source import service as source_unit
 from pumpclient.mysql.source.config import RelayConfig, SourceConfig
-from pumpclient.mysql.source.journal import Journal
+from pumpclient.mysql.source.ddl import table_mapping
+from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
-from pumpclient.mysql.source.recovery import settle
-from pumpclient.mysql.source.unit import SourceUnit
+from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceTaken
+from pumpclient.mysql.source.sync import reload
 from pumpclient.options import Options
-from pumpclient.pipelined import GroupWriter
 from pumpclient.schema import Schemas
 from tests.kit.history import MemoryHistory
 from tests.kit.memory_server import SCHEMA, UUID, MemoryServer
@@ -116,7 +118,7 @@ class Outside:
 
 
 class _Pump:
-    """Takes what a source writes; a Pump as `pumpclient.pipelined` sees one."""
+    """Takes what a source writes; a Pump as `pumpclient.delivery.group_commit` sees one."""
 
     node_id = "pump-1"
 
@@ -419,8 +421,8 @@ def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(source_unit, "Cascades", SimpleNamespace(of=lambda config: cascades))
     patch.setattr(reload, "Load", _Load)
     patch.setattr(reload, "server_tables", names)
-    patch.setattr(tables, "define_table", define)
-    patch.setattr(tables, "database_collation", lambda *_: "utf8mb4_general_ci")
+    patch.setattr(table_mapping, "define_table", define)
+    patch.setattr(table_mapping, "database_collation", lambda *_: "utf8mb4_general_ci")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from penstock.errors import Malformed
 from pumpclient.mysql.events.compressed import TransactionPayload, decompress_block
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventFlag, EventType
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, Header, read_header
 from pumpclient.mysql.events.gtids import Gtid, PreviousGtids
 from pumpclient.mysql.events.mariadb import (
@@ -26,7 +27,6 @@ from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, Row
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.tagged import decode_tagged
 from pumpclient.mysql.events.transactions import Rotate, XaPrepare, Xid
-from pumpclient.mysql.events.types import ROWS_TYPES, EventFlag, EventType
 
 __all__ = ["Event", "Opaque", "Rows", "Stop", "body_of", "decode_event"]
 

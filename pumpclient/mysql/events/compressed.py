@@ -25,8 +25,8 @@ from typing import Self
 import zstandard
 
 from penstock.errors import Malformed
+from pumpclient.mysql.events.field_reader import BodyReader, pack_number
 from pumpclient.mysql.events.frame import HEADER_SIZE, read_header
-from pumpclient.mysql.events.reader import BodyReader, pack_number
 
 _BLOCK_MARK, _ALGORITHM_BITS, _LENGTH_BITS = 0x80, 0x70, 0x07
 _END_FIELD, _SIZE_FIELD, _COMPRESSION_FIELD, _PLAIN_SIZE_FIELD = range(4)

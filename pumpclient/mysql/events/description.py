@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.errors import Malformed
+from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum
-from pumpclient.mysql.events.reader import BodyReader, pack_uint
 from pumpclient.mysql.gtid import Flavor
 
 _VERSION_SIZE = 50

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.types import EventFlag, EventType
+from pumpclient.mysql.events.event_types import EventFlag, EventType
 
 HEADER = struct.Struct("<IBIIIH")
 HEADER_SIZE = HEADER.size

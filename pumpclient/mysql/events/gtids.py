@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from uuid import UUID
 
-from pumpclient.mysql.events.reader import BodyReader, pack_number, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader, pack_number, pack_uint
 from pumpclient.mysql.gtid import MysqlGtid, MysqlGtidSet
 from pumpclient.mysql.gtid.sids import decode_sids, encode_sids
 

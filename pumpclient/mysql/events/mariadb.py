@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import NamedTuple, Self
 
-from pumpclient.mysql.events.reader import BodyReader, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
 from pumpclient.mysql.events.transactions import XaId
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from pumpclient.mysql.events.reader import BodyReader, pack_number, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader, pack_number, pack_uint
 
 _NAME_FIELD, _POSITION_FIELD, _END_FIELD = 1, 2, 0
 

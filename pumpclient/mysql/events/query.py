@@ -5,7 +5,7 @@
 1    bytes of the default schema's name
 2    error code it ended with
 2    bytes of status variables
-n    status variables (`status.py`)
+n    status variables (`status_variables.py`)
 n+1  schema, then 0
 n    the statement, in the character set of the session
 """
@@ -16,8 +16,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Self
 
-from pumpclient.mysql.events.reader import BodyReader, pack_uint
-from pumpclient.mysql.events.status import StatusVariables, decode_status
+from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
+from pumpclient.mysql.events.status_variables import StatusVariables, decode_status
 
 _HEAD = struct.Struct("<IIBHH")
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.gtids import CommitInfo, Gtid
-from pumpclient.mysql.events.reader import BodyReader
 from pumpclient.mysql.gtid import MysqlGtid
 
 _VERSION = 1

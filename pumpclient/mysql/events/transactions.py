@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from pumpclient.mysql.events.reader import BodyReader, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
 
 _XID_SIZE = 8
 _XID_PART_MAX = 64

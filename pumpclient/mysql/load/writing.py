@@ -13,10 +13,10 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters.rules import RowPolicy
 from penstock.wire.binlog import MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.groups import GroupJournal, Pending
-from pumpclient.pipelined import GroupWriter
+from pumpclient.delivery.group_commit import GroupWriter
+from pumpclient.delivery.groups import GroupJournal, Pending
+from pumpclient.delivery.session import Session
 from pumpclient.rows import Table
-from pumpclient.session import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from pumpclient.mysql.protocol.packets import (
     register_replica,
 )
 from pumpclient.mysql.protocol.refusals import ServerIdTaken
+from pumpclient.mysql.protocol.replica_session import ReplicaSession, session_statements
 from pumpclient.mysql.protocol.server import identify, replica_ids
 from pumpclient.mysql.protocol.server_id import draw_server_id
-from pumpclient.mysql.protocol.session import ReplicaSession, session_statements
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from zlib import crc32
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE, checksum_holds
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import GtidSet
+from pumpclient.mysql.relay.boundaries import TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 from pumpclient.mysql.relay.meta import Meta, is_meta
-from pumpclient.mysql.relay.transactions import TransactionTracker
 from pumpclient.mysql.relay.transform import CRC_OF_WHOLE
 
 _SHORT_HINT = (

@@ -7,7 +7,7 @@ it.
 
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.decoder import Changes, Decoder, TableMaps, decoder_for
-from pumpclient.mysql.rows.events import Kind, RowsEvent
+from pumpclient.mysql.rows.rows_event import Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import TableMap
 
 __all__ = [

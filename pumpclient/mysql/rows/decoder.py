@@ -18,18 +18,13 @@ import struct
 from collections.abc import Callable, Sequence
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.events import (
-    LAYOUTS,
-    STMT_END,
-    Kind,
-    RowsEvent,
-)
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.generator import read_rows
 from pumpclient.mysql.rows.images import ImageReader, Row
+from pumpclient.mysql.rows.rows_event import LAYOUTS, STMT_END, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
-from pumpclient.mysql.rows.types import reading_of
 
 Changes = list[tuple[Row | None, Row | None]]
 """A row before and after; None before an insert and after a delete."""

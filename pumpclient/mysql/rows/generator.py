@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pumpclient.mysql.rows.events import bitmap_size
-from pumpclient.mysql.rows.reading import PREFIX_CODES, Reading, joined
+from pumpclient.mysql.rows.rows_event import bitmap_size
+from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, joined
 
 ReadRows = Callable[[bytes, int], list[Any]]
 """Takes bytes and where the images begin, which reach to the end; returns a row for each image.

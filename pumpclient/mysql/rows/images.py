@@ -7,12 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.reader import BodyReader, pack_number
+from pumpclient.mysql.events.field_reader import BodyReader, pack_number
 from pumpclient.mysql.rows.columns import Column, WireType
-from pumpclient.mysql.rows.events import RowsEvent, bitmap_size
-from pumpclient.mysql.rows.json_binary import read_json, text_of
-from pumpclient.mysql.rows.json_diff import Change, apply_changes, read_changes, write_changes
-from pumpclient.mysql.rows.reading import Reading
+from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
+from pumpclient.mysql.rows.values.json_binary import read_json, text_of
+from pumpclient.mysql.rows.values.json_diff import (
+    Change,
+    apply_changes,
+    read_changes,
+    write_changes,
+)
+from pumpclient.mysql.rows.values.reading import Reading
 
 _PARTIAL_JSON = 0x1
 Row = tuple[Any, ...]

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import IntEnum
 
-from pumpclient.mysql.events.reader import BodyReader, pack_number
+from pumpclient.mysql.events.field_reader import BodyReader, pack_number
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.columns import Column, WireType

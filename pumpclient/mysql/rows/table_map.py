@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pumpclient.mysql.events.reader import BodyReader, pack_number, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader, pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.columns import (
     Column,

@@ -36,10 +36,12 @@ from penstock.security.tls import Security
 from penstock.settings import config
 from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.prechecks import check_server
-from pumpclient.mysql.source.cascades import Cascades
-from pumpclient.mysql.source.checkpoint import SourceStore
 from pumpclient.mysql.source.config import SourceConfig
-from pumpclient.mysql.source.overrides import (
+from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.pages import Pages
+from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.state.checkpoint import SourceStore
+from pumpclient.mysql.source.state.overrides import (
     VERBS,
     Edit,
     decision,
@@ -48,9 +50,7 @@ from pumpclient.mysql.source.overrides import (
     table_skipped,
     tables_reloaded,
 )
-from pumpclient.mysql.source.pages import Pages
-from pumpclient.mysql.source.reload import reload_group
-from pumpclient.mysql.source.unit import SourceUnit
+from pumpclient.mysql.source.sync.reload import reload_group
 
 PROG, ENV_PREFIX = "mysql-source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60

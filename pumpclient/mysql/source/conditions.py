@@ -12,7 +12,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.protocol.server import identify
-from pumpclient.mysql.source.checkpoint import Checkpoint, SourceStore, SourceTaken
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceStore, SourceTaken
 
 log = logging.getLogger(__name__)
 

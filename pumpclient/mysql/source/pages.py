@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.source.left_out import LeftOutTable
-from pumpclient.mysql.source.overrides import VERBS, revoked, table_name
-from pumpclient.mysql.source.told import described
-from pumpclient.mysql.source.unit import SourceUnit
+from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.state.left_out import LeftOutTable
+from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
+from pumpclient.mysql.source.status import described
 
 _PREFIX = "penstock_source_"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

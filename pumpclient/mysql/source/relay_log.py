@@ -10,9 +10,9 @@ from penstock.errors import NeedsOperator, PenstockError
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.origin import Start
 from pumpclient.mysql.relay.purge import Needed, Purger
-from pumpclient.mysql.relay.unit import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.resume import Start
 from pumpclient.mysql.source.config import RelayConfig
 
 _OPENED_HINT = (

@@ -19,18 +19,18 @@ import pymysql
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
+from pumpclient.mysql.protocol.locate import file_at, file_behind
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     binlog_gtids,
     identify,
     master_status,
 )
-from pumpclient.mysql.protocol.start import file_at, file_behind
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
 from pumpclient.mysql.relay.reader import file_in
-from pumpclient.mysql.source.checkpoint import Checkpoint
-from pumpclient.mysql.source.tables import Tables
+from pumpclient.mysql.source.ddl.table_mapping import Tables
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
 

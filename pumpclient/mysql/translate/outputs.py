@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.translate.sql import Dialect
-from pumpclient.mysql.translate.transcode import Changes, Transcoder
+from pumpclient.mysql.translate.statements.sql import Dialect
+from pumpclient.mysql.translate.transcoding.transcode import Changes, Transcoder
 
 
 class TableChanges(NamedTuple):

@@ -18,9 +18,9 @@ from penstock import __version__
 from penstock.errors import Retryable
 from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
-from pumpclient.mysql.verify.names import names_of
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
-from pumpclient.mysql.verify.unit import Report, Verifier, VerifyOptions
+from pumpclient.mysql.verify.table_names import names_of
+from pumpclient.mysql.verify.verifier import Report, Verifier, VerifyOptions
 
 _STATEMENT_S = 3600.0
 

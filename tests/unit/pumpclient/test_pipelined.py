@@ -15,10 +15,10 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import BinlogType, MutationType, Origin
 from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.failures import Failure, Reason
-from pumpclient.groups import Pending
+from pumpclient.delivery.group_commit import GroupWriter
+from pumpclient.delivery.groups import Pending
+from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
-from pumpclient.pipelined import GroupWriter
 
 LOST = Failure(Reason.BROKEN, "cut", maybe_stored=True)
 ROLLED_BACK = Failure(Reason.INVALID, "was rolled back", maybe_stored=False)

@@ -11,14 +11,14 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pumpclient.delivery import Deliveries
-from pumpclient.failures import NoPump, OutcomeUnknown
-from pumpclient.large import LargePrewrite, RowsInMemory
+from pumpclient.delivery.large import LargePrewrite, RowsInMemory
+from pumpclient.delivery.prewrite import Prewriter
+from pumpclient.delivery.pump_set import Pumps
+from pumpclient.delivery.retries import Deliveries
+from pumpclient.delivery.selector import selector_for
+from pumpclient.delivery.session import Session
+from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options
-from pumpclient.prewrite import Prewriter
-from pumpclient.pumps import Pumps
-from pumpclient.selector import selector_for
-from pumpclient.session import Session
 from tests.kit.oracle import MemoryOracle
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
-from pumpclient.failures import Failure, Reason
+from pumpclient.delivery.backoff import Rest
+from pumpclient.delivery.pump_set import Pumps
+from pumpclient.delivery.selector import selector_for
+from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
-from pumpclient.pumps import Pumps
-from pumpclient.rest import Rest
-from pumpclient.selector import selector_for
 
 NO_SPACE = Failure(Reason.NO_SPACE, "no available space", maybe_stored=False)
 

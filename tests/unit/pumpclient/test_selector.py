@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
-from pumpclient.selector import Candidate, selector_for
+from pumpclient.delivery.selector import Candidate, selector_for
 
 THREE = [Candidate("a"), Candidate("b"), Candidate("c")]
 

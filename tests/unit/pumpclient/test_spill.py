@@ -16,7 +16,7 @@ from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue
 from penstock.wire.codec import decode_binlog, decode_prewrite_value, encode_binlog
 from pumpclient import changes as changes_module
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.large import LargePrewrite, RowsInMemory, payload_of
+from pumpclient.delivery.large import LargePrewrite, RowsInMemory, payload_of
 from pumpclient.rows import Table
 from pumpclient.spill import Spill
 from tests.unit.penstock.ddl_session import DdlSession

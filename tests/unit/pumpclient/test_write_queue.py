@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pumpclient.failures import Failure, Reason
-from pumpclient.write_queue import PendingWrite, Session, WriteQueue
+from pumpclient.delivery.write_queue import PendingWrite, Session, WriteQueue
+from pumpclient.errors import Failure, Reason
 
 MakeQueue = Callable[..., WriteQueue]
 LOST = Failure(Reason.BROKEN, "", maybe_stored=True)

@@ -9,10 +9,10 @@ import pytest
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from pumpclient.failures import Failure, Reason
+from pumpclient.delivery.connection import PumpWriter, Target
+from pumpclient.delivery.write_queue import PendingWrite
+from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
-from pumpclient.write_queue import PendingWrite
-from pumpclient.writer import PumpWriter, Target
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 Refusal = penstock_pb2.Refusal

@@ -18,6 +18,7 @@ from pumpclient.mysql.events.compressed import (
     decompress_block,
 )
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventFlag, EventType
 from pumpclient.mysql.events.frame import (
     HEADER,
     Checksum,
@@ -37,10 +38,9 @@ from pumpclient.mysql.events.mariadb import (
 )
 from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status import StatusVariables, decode_status, encode_status
+from pumpclient.mysql.events.status_variables import StatusVariables, decode_status, encode_status
 from pumpclient.mysql.events.tagged import encode_tagged
 from pumpclient.mysql.events.transactions import Rotate, XaId, XaPrepare, Xid
-from pumpclient.mysql.events.types import ROWS_TYPES, EventFlag, EventType
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 
 A = UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")

@@ -15,6 +15,8 @@ from pumpclient.mysql import binlog_file
 from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events import decode_event
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
@@ -23,13 +25,11 @@ from pumpclient.mysql.events.frame import (
     read_header,
 )
 from pumpclient.mysql.events.mariadb import GtidFlag, MariadbGtidEvent
-from pumpclient.mysql.events.reader import BodyReader
 from pumpclient.mysql.events.transactions import XaId
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder_for
-from pumpclient.mysql.rows.events import LAYOUTS, Kind
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.images import ImageReader, make_image
-from pumpclient.mysql.rows.types import reading_of
+from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
 
 COLUMNS = (
     Column(WireType.LONGLONG, is_nullable=False, is_unsigned=False),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.source.left_out import LeftOut, LeftOutTable, Verdict, judged
-from pumpclient.mysql.translate.ddl import Translator
-from pumpclient.mysql.translate.names import changed_tables
-from pumpclient.mysql.translate.online import OnlineDdl
+from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable, Verdict, judged
+from pumpclient.mysql.translate.statements.ddl_pieces import Translator
+from pumpclient.mysql.translate.statements.names import changed_tables
+from pumpclient.mysql.translate.statements.online import OnlineDdl
 
 T, U = ("shop", "t"), ("shop", "u")
 

@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from pumpclient.mysql.events.event_types import EventFlag, EventType
 from pumpclient.mysql.events.frame import Header, make_event
 from pumpclient.mysql.events.notes import Heartbeat
 from pumpclient.mysql.events.transactions import Rotate
-from pumpclient.mysql.events.types import EventFlag, EventType
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet
 from pumpclient.mysql.gtid.sids import decode_sids
+from pumpclient.mysql.protocol.locate import file_behind
 from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
 from pumpclient.mysql.protocol.prechecks import judge
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged, ServerIdTaken, refusal
+from pumpclient.mysql.protocol.replica_session import ReplicaSession, session_statements
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     identify,
@@ -27,8 +29,6 @@ from pumpclient.mysql.protocol.server import (
     replica_ids,
 )
 from pumpclient.mysql.protocol.server_id import FIRST_DRAWN, draw_server_id
-from pumpclient.mysql.protocol.session import ReplicaSession, session_statements
-from pumpclient.mysql.protocol.start import file_behind
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from tests.kit.scripted_mysql import UUID, ScriptedMysql, error, event_packet
 

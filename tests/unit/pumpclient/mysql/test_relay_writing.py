@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from pumpclient.mysql.events import decode_event
+from pumpclient.mysql.events.event_types import EventFlag, EventType
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, checksum_holds, read_header
 from pumpclient.mysql.events.gtids import Gtid
 from pumpclient.mysql.events.mariadb import GtidFlag
 from pumpclient.mysql.events.notes import Heartbeat, UserVar
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import XaId, XaPrepare, Xid
-from pumpclient.mysql.events.types import EventFlag, EventType
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 from pumpclient.mysql.protocol.refusals import PositionLost
-from pumpclient.mysql.relay.dummy import DUMMY_BYTES_MAX, dummies
+from pumpclient.mysql.relay.boundaries import TransactionTracker
+from pumpclient.mysql.relay.filler_events import DUMMY_BYTES_MAX, dummies
 from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.meta import Meta
 from pumpclient.mysql.relay.recover import recover
-from pumpclient.mysql.relay.transactions import TransactionTracker
 from pumpclient.mysql.relay.transform import Transformer
 from pumpclient.mysql.relay.writer import RelayWriter
 from tests.kit.binlog_script import BinlogScript

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.binlog_file import BinlogFile, ends_as_told, first_timestamp
 from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
@@ -20,14 +21,13 @@ from pumpclient.mysql.events.frame import (
     make_event,
     read_header,
 )
-from pumpclient.mysql.events.types import ROWS_TYPES, EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Column, RowsEvent, TableMap, TableMaps, WireType, decoder_for
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.columns import string_metadata
-from pumpclient.mysql.rows.events import LAYOUTS, Kind
 from pumpclient.mysql.rows.images import make_image, make_partial_image
-from pumpclient.mysql.rows.json_diff import Change, Operation
-from pumpclient.mysql.rows.types import reading_of
+from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
+from pumpclient.mysql.rows.values.json_diff import Change, Operation
 
 CHOICE = string_metadata(WireType.ENUM, 1)
 COLUMNS = (

@@ -15,10 +15,11 @@ from penstock.ddl.charsets.encodings import charset_named
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import Column, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.charsets import charset_name, charset_of
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.columns import string_metadata
 from pumpclient.mysql.rows.images import make_image, value_reader
-from pumpclient.mysql.rows.json_binary import Opaque, json_text, read_json, text_of
-from pumpclient.mysql.rows.json_diff import (
+from pumpclient.mysql.rows.values.json_binary import Opaque, json_text, read_json, text_of
+from pumpclient.mysql.rows.values.json_diff import (
     Change,
     Operation,
     apply_changes,
@@ -26,10 +27,9 @@ from pumpclient.mysql.rows.json_diff import (
     read_changes,
     write_changes,
 )
-from pumpclient.mysql.rows.json_encode import write_json
-from pumpclient.mysql.rows.numbers import double_text, shortest_float
-from pumpclient.mysql.rows.texts import compressed, decompressed, inet6_text
-from pumpclient.mysql.rows.types import reading_of
+from pumpclient.mysql.rows.values.json_encode import write_json
+from pumpclient.mysql.rows.values.numbers import double_text, shortest_float
+from pumpclient.mysql.rows.values.texts import compressed, decompressed, inet6_text
 
 UTF8, BINARY, LATIN1 = 45, 63, 8
 

@@ -10,16 +10,16 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.schema.model import TableInfo
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import Checksum, Header, make_event
 from pumpclient.mysql.events.mariadb import begin_mariadb
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
+from pumpclient.mysql.journal.journal import Group, Journal
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.source import merged
-from pumpclient.mysql.source.checkpoint import Checkpoint
-from pumpclient.mysql.source.journal import Group, Journal
-from pumpclient.mysql.source.known import KnownTransactions
+from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.start import moment_s
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.sync.known import KnownTransactions
 
 
 def test_a_journal_tells_the_next_life_what_is_open_and_how_far_it_got(tmp_path: Path) -> None:

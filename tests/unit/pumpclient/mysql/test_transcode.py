@@ -15,13 +15,13 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from pumpclient.mysql.events.types import EventType
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.rows import Column, TableMap, WireType
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.columns import string_metadata
-from pumpclient.mysql.rows.events import RowsEvent
 from pumpclient.mysql.rows.images import make_image
-from pumpclient.mysql.rows.types import reading_of
-from pumpclient.mysql.translate.transcode import Transcoder
+from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.translate.transcoding.transcode import Transcoder
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.pumpclient.mysql.test_rows_values import (
     decimals,

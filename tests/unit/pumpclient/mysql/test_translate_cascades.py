@@ -7,12 +7,12 @@ import logging
 import pytest
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.source.cascades import Cascades
 from pumpclient.mysql.source.config import ACCEPT, STOP, SourceConfig
-from pumpclient.mysql.translate.cascades import cascades_of_piece, cascades_of_table
-from pumpclient.mysql.translate.ddl import Piece, Ruling, Translator, Verb
-from pumpclient.mysql.translate.online import OnlineDdl
-from pumpclient.mysql.translate.sql import Dialect, dialect_of
+from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Ruling, Translator, Verb
+from pumpclient.mysql.translate.statements.foreign_keys import cascades_of_piece, cascades_of_table
+from pumpclient.mysql.translate.statements.online import OnlineDdl
+from pumpclient.mysql.translate.statements.sql import Dialect, dialect_of
 
 MYSQL, MARIADB = dialect_of("8.0.36"), dialect_of("10.11.6-MariaDB-log")
 OLD_MARIADB, NEW_MYSQL = dialect_of("10.4.34-MariaDB"), dialect_of("9.0.1")

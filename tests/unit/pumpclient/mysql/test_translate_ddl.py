@@ -10,10 +10,16 @@ from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status import StatusVariables, encode_status
-from pumpclient.mysql.translate.ddl import Ruling, Translator, Verb, is_routine, origins_of
-from pumpclient.mysql.translate.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.sql import (
+from pumpclient.mysql.events.status_variables import StatusVariables, encode_status
+from pumpclient.mysql.translate.statements.ddl_pieces import (
+    Ruling,
+    Translator,
+    Verb,
+    is_routine,
+    origins_of,
+)
+from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
+from pumpclient.mysql.translate.statements.sql import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     PIPES_AS_CONCAT,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status import (
+from pumpclient.mysql.events.status_variables import (
     ALTER_BEGINS,
     ALTER_COMMITS,
     ALTER_IS_UNDONE,
@@ -14,8 +14,8 @@ from pumpclient.mysql.events.status import (
     decode_status,
     encode_status,
 )
-from pumpclient.mysql.translate.sequences import Numbers, Sequences
-from pumpclient.mysql.translate.sql import dialect_of, phase_to_skip, plain_text
+from pumpclient.mysql.translate.statements.sql import dialect_of, phase_to_skip, plain_text
+from pumpclient.mysql.translate.transcoding.sequences import Numbers, Sequences
 
 S = ("d", "s")
 

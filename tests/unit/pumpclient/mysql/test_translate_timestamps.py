@@ -6,9 +6,13 @@ import pytest
 
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.events.status import StatusVariables
-from pumpclient.mysql.translate.sql import dialect_of
-from pumpclient.mysql.translate.timestamps import is_implicit, may_hold_timestamps, written_out
+from pumpclient.mysql.events.status_variables import StatusVariables
+from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.mysql.translate.statements.timestamps import (
+    is_implicit,
+    may_hold_timestamps,
+    written_out,
+)
 
 NOW = "DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP"
 ZEROS = "DEFAULT '0000-00-00 00:00:00'"

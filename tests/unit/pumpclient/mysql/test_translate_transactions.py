@@ -9,21 +9,21 @@ import pytest
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.compressed import Compression, TransactionPayload
+from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import Checksum, Header, make_event
 from pumpclient.mysql.events.gtids import Gtid
 from pumpclient.mysql.events.mariadb import GtidFlag, MariadbGtidEvent
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import XaId, XaPrepare, Xid
-from pumpclient.mysql.events.types import EventType
 from pumpclient.mysql.gtid import MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows import Column, TableMap, WireType
-from pumpclient.mysql.rows.events import RowsEvent
+from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.images import make_image
-from pumpclient.mysql.rows.types import reading_of
+from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
-from pumpclient.mysql.translate.transactions import Assembler
-from pumpclient.mysql.translate.transcode import Transcoder
+from pumpclient.mysql.translate.transcoding.transcode import Transcoder
 from tests.unit.pumpclient.mysql.test_transcode import made
 
 INT = Column(WireType.LONG, is_unsigned=False)

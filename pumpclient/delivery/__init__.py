@@ -1,0 +1,1 @@
+"""From a transaction's changes to acknowledged binlogs on a Pump."""

@@ -1,0 +1,272 @@
+"""Transactions of one source, in its order, many at a time: what `Transaction` does, in groups.
+
+    caller    pin the schema ── are the tables as they were? if not, carry the rows over
+              start_ts for all in one call ── journal: these, on this Pump ── Prewrites, at once
+    finisher  all acknowledged ── commit_ts for all in one call, in order ── unpin
+              journal: these commit_ts ── Commits to the same Pump ── all acknowledged: tell
+
+The caller makes the next group meanwhile. A group's Commits leave only after those of the group
+before it were acknowledged, and once the journal has their commit_ts, all of them or none are
+committed: after a kill the Commits are sent again. So what is committed of a source is always a
+beginning of what it has; whoever begins again at an earlier place loses nothing, and what is there
+twice is known by its origin.
+
+Without a word of commit_ts in the journal no Commit was sent, and a group is rolled back. Should
+the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock import failpoints
+from penstock.cluster.fence import Pin
+from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
+from pumpclient.delivery.encoding import bring_up_to_date, prewrite_of
+from pumpclient.delivery.groups import GroupJournal, Pending
+from pumpclient.delivery.large import LargePrewrite
+from pumpclient.delivery.pump_set import Pump
+from pumpclient.delivery.session import Session
+from pumpclient.delivery.write_queue import PendingWrite
+from pumpclient.errors import Failure, Reason
+
+log = logging.getLogger(__name__)
+
+GROUP_COUNT_MAX = 4096
+_SUBMIT_BYTES_PER_S = 20 << 20
+_before_prewrites = failpoints.point("source.before_prewrites")
+_after_prewrites = failpoints.point("source.after_prewrites")
+_before_commits = failpoints.point("source.before_commits")
+_within_commits = failpoints.point("source.within_commits")
+_after_commits = failpoints.point("source.after_commits")
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A group whose Prewrites were sent."""
+
+    pump: Pump
+    start_ts: range
+    start_s: float
+    pin: Pin
+    prewrites: list[PendingWrite]
+    timeout_s: float
+    is_large: bool
+    done: Callable[[], None]
+    is_committing: bool = False
+
+
+class GroupWriter:
+    """Commits one source's transactions in order; `submit` and `drain` are for one thread."""
+
+    def __init__(
+        self,
+        session: Session,
+        journal: GroupJournal,
+        *,
+        may_commit: Callable[[], bool] = lambda: True,
+        in_flight_max: int = 2,
+    ) -> None:
+        """Commit only while `may_commit` says that the source is still ours."""
+        self._session = session
+        self._journal = journal
+        self._may_commit = may_commit
+        self._flights: queue.Queue[_Flight | None] = queue.Queue(in_flight_max)
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="group commits", daemon=True)
+        self._thread.start()
+
+    def submit(self, group: Sequence[Pending], done: Callable[[], None]) -> None:
+        """Send a group on its way; `done` is called once all of it is committed.
+
+        Raises `Retryable`, `NeedsOperator` or `Malformed` when this or an earlier group failed:
+        nothing behind that was committed, and nothing more will be; begin again with a new writer.
+        """
+        assert 0 < len(group) <= GROUP_COUNT_MAX
+        self._check()
+        session = self._session
+        pin = session.fence.pin()
+        version = pin.__enter__()
+        try:
+            flight = self._sent(group, version, pin, done)
+        except BaseException as error:
+            _unpin(pin, error)
+            raise
+        finally:
+            for each in group:
+                each.changes.close()
+        self._flights.put(flight)
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether anything is under way."""
+        return self._flights.unfinished_tasks > 0
+
+    def drain(self) -> None:
+        """Wait until all that was submitted is committed; raise as `submit` does."""
+        self._flights.join()
+        self._check()
+
+    def close(self) -> None:
+        """End the thread; what is under way is committed first, if it can be."""
+        self._flights.put(None)
+        self._thread.join()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _sent(
+        self, group: Sequence[Pending], version: int, pin: Pin, done: Callable[[], None]
+    ) -> _Flight:
+        session = self._session
+        session.schemas.catch_up(version)
+        for each in group:
+            bring_up_to_date(each.changes, session.schemas)
+        start_s = time.monotonic()
+        start_ts = session.oracle.get_many(len(group))
+        payloads = [
+            _payload(each, start, version) for each, start in zip(group, start_ts, strict=True)
+        ]
+        pump = session.pumps.pick(start_ts[0], 0)
+        if pump is None:
+            raise Retryable(str(session.pumps.missing()))
+        self._journal.begin(pump.node_id, start_ts)
+        _before_prewrites()
+        size = sum(map(len, payloads))
+        timeout_s = session.options.attempt_timeout_s + size / _SUBMIT_BYTES_PER_S
+        is_large = isinstance(payloads[0], LargePrewrite)
+        flight = _Flight(pump, start_ts, start_s, pin, [], timeout_s, is_large, done)
+        try:
+            if is_large:
+                assert len(payloads) == 1, "a large transaction goes alone"
+                failure = pump.write_large(payloads[0])  # type: ignore[arg-type]
+                if failure is not None:
+                    raise self._refused(flight, failure)
+            else:
+                flight.prewrites += map(PendingWrite, payloads)  # type: ignore[arg-type]
+                pump.submit_all(flight.prewrites, timeout_s)
+        except BaseException:
+            self._roll_back(flight)
+            raise
+        return flight
+
+    def _run(self) -> None:
+        while (flight := self._flights.get()) is not None:
+            try:
+                if self._failure is None:
+                    self._finish(flight)
+                else:
+                    self._give_up(flight, self._failure)
+            except Exception as error:  # Whatever it is, the caller must hear of it.
+                self._failure = error
+            finally:
+                self._flights.task_done()
+        self._flights.task_done()
+
+    def _finish(self, flight: _Flight) -> None:
+        try:
+            self._await_prewrites(flight)
+            _after_prewrites()
+            commit_ts = self._session.oracle.get_many(len(flight.start_ts))
+            flight.pin.__exit__(None, None, None)
+        except PenstockError as error:
+            self._give_up(flight, error)
+            raise
+        if not self._may_commit():
+            self._roll_back(flight)
+            raise Retryable("another process has this source now")
+        self._journal.decide(flight.start_ts, commit_ts)
+        _before_commits()
+        self._commit(flight, commit_ts)
+        _after_commits()
+        self._journal.end(flight.start_ts)
+        flight.done()
+
+    def _give_up(self, flight: _Flight, error: Exception) -> None:
+        _unpin(flight.pin, error)
+        self._roll_back(flight)
+
+    def _await_prewrites(self, flight: _Flight) -> None:
+        deadline_s = time.monotonic() + flight.timeout_s
+        for pending in flight.prewrites:
+            failure = pending.settle(deadline_s - time.monotonic())
+            if failure is not None:
+                raise self._refused(flight, failure)
+        self._session.pumps.report_prewrite(flight.pump, None)
+
+    def _refused(self, flight: _Flight, failure: Failure) -> PenstockError:
+        pump = flight.pump
+        self._session.pumps.report_prewrite(pump, failure)
+        told = f"pump {pump.node_id}: {failure}"
+        if failure.reason is Reason.INVALID:
+            return Malformed(told, hint="a smaller bound of group or transaction may help")
+        if failure.reason is Reason.CERTIFICATE:
+            return NeedsOperator(told, hint="mend the certificates, then start again")
+        if failure.reason is Reason.CLUSTER_MISMATCH:
+            return NeedsOperator(
+                told, hint="it belongs to another cluster: check its --etcd-urls, and this writer's"
+            )
+        return Retryable(told)
+
+    def _commit(self, flight: _Flight, commit_ts: range) -> None:
+        """Deliver all Commits in order, again and again until each one is acknowledged."""
+        options = self._session.options
+        give_up_s = flight.start_s + options.commit_timeout_s
+        left = [
+            encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=start, commit_ts=commit))
+            for start, commit in zip(flight.start_ts, commit_ts, strict=True)
+        ]
+        while left:
+            pendings = [PendingWrite(payload) for payload in left]
+            for pending in pendings:
+                flight.pump.submit(pending, options.attempt_timeout_s)
+                _within_commits()
+            deadline_s = time.monotonic() + flight.timeout_s
+            failures = [pending.settle(deadline_s - time.monotonic()) for pending in pendings]
+            self._check_verdicts(flight, failures)
+            first = next((f for f in failures if f is not None), None)
+            self._session.pumps.report(flight.pump, first)
+            left = [each for each, f in zip(left, failures, strict=True) if f is not None]
+            if left and time.monotonic() > give_up_s:
+                raise Retryable(
+                    f"pump {flight.pump.node_id} did not acknowledge {len(left)} Commits in"
+                    f" {options.commit_timeout_s:g} s; it decides about them"
+                )
+            if left:
+                time.sleep(options.commit_retry_s)
+
+    def _check_verdicts(self, flight: _Flight, failures: Sequence[Failure | None]) -> None:
+        """Raise when the Pump has rolled transactions back that were to be committed."""
+        lost = [n for n, f in enumerate(failures) if f and f.reason is Reason.INVALID]
+        if not lost:
+            return
+        failure = failures[lost[0]]
+        told = f"pump {flight.pump.node_id}: {flight.start_ts[lost[0]]}: {failure}"
+        if any(failure is None for failure in failures[lost[0] :]):
+            raise NeedsOperator(
+                f"{told}, and a later transaction of the source is committed",
+                hint="compare the tables; is the Pumps' txn-timeout-s below 600?",
+            )
+        raise Retryable(told)
+
+    def _roll_back(self, flight: _Flight) -> None:
+        """Undo a group of which no Commit was sent; in the background."""
+        for start_ts in reversed(flight.start_ts):
+            self._session.roll_back(flight.pump, start_ts)
+
+
+def _unpin(pin: Pin, error: BaseException) -> None:
+    pin.__exit__(type(error), error, None)
+
+
+def _payload(each: Pending, start_ts: int, version: int) -> bytes | LargePrewrite:
+    prewrite = prewrite_of(each.changes, version, start_ts=start_ts, origin=each.origin)
+    return encode_binlog(prewrite) if isinstance(prewrite, Binlog) else prewrite

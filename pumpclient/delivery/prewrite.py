@@ -1,0 +1,159 @@
+"""Makes a Prewrite durable on some Pump, whatever happens to single ones.
+
+    pick a Pump ─> write ─> acknowledged: the transaction's home, its Commit goes there
+        ^            │
+        │            ├─ no answer, broken: it may be stored; remember, ask the next Pump
+        └────────────┴─ refused: ask the next Pump; out of space: never this one again
+
+When it is settled which Pump is the home (or that none is), all others that may have stored the
+Prewrite get a Rollback (see `retries.py`), because an orphan would hold back their streams.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from pumpclient.delivery.large import LargePrewrite
+from pumpclient.delivery.pump_set import Pump, Pumps
+from pumpclient.delivery.retries import Deliveries
+from pumpclient.errors import Failure, Reason
+from pumpclient.options import Options
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What happened so far to one Prewrite."""
+
+    deadline_s: float
+    count: int = 0
+    asked: set[Pump] = field(default_factory=set)
+    full: set[Pump] = field(default_factory=set)
+    too_old: set[Pump] = field(default_factory=set)
+    untrusted: set[Pump] = field(default_factory=set)
+    suspects: set[Pump] = field(default_factory=set)
+    last: Failure | None = None
+
+    @property
+    def useless(self) -> set[Pump]:
+        """Those that will not take it, however often they are asked."""
+        return self.full | self.too_old | self.untrusted
+
+
+class Prewriter:
+    """Writes Prewrites for all threads."""
+
+    def __init__(
+        self, pumps: Pumps, deliveries: Deliveries, write_timeout_s: float, options: Options
+    ) -> None:
+        self._pumps = pumps
+        self._deliveries = deliveries
+        self._write_timeout_s = write_timeout_s
+        self._options = options
+
+    def write(self, start_ts: int, payload: bytes | LargePrewrite) -> Pump:
+        """Make a serialized Prewrite durable and return the Pump that has it.
+
+        Tries until the write time-out has passed and every Pump had its turn, then raises
+        `Retryable`; `NoPump` when there is none to ask; `NeedsOperator` when all are out of
+        space. After any error no Pump will ever see a Commit of this `start_ts`.
+        """
+        tries = _Tries(time.monotonic() + self._write_timeout_s)
+        home: Pump | None = None
+        try:
+            while home is None:
+                pump = self._next_pump(tries, start_ts)
+                if pump is not None and self._try(tries, pump, payload):
+                    home = pump
+            return home
+        finally:
+            for pump in tries.suspects - {home}:
+                self._deliveries.roll_back(
+                    pump, start_ts, keep_trying_s=self._options.commit_timeout_s
+                )
+
+    def _next_pump(self, tries: _Tries, start_ts: int) -> Pump | None:
+        """Return the Pump to ask now, None after a pause; raise when it is time to give up."""
+        pump = self._pumps.pick(start_ts, tries.count, tries.useless)
+        overdue = time.monotonic() > tries.deadline_s
+        if pump is None:
+            if tries.untrusted:
+                raise _untrusted(tries.untrusted, tries.last)
+            if tries.too_old:
+                raise _too_old(tries.too_old, tries.last)
+            if tries.full:
+                raise _out_of_space(tries.full, tries.last)
+            if overdue:
+                raise self._pumps.missing()
+            time.sleep(self._options.prewrite_retry_s)
+        elif pump in tries.asked:
+            if overdue and tries.count > len(self._pumps.all):
+                raise Retryable(
+                    f"no Pump took the Prewrite in {self._write_timeout_s:g} s and"
+                    f" {tries.count} tries; the last error: {tries.last}"
+                )
+            time.sleep(self._options.prewrite_retry_s)
+        return pump
+
+    def _try(self, tries: _Tries, pump: Pump, payload: bytes | LargePrewrite) -> bool:
+        was_suspect = pump in tries.suspects
+        # Before and not after the write, so that an interrupt within it leaves a suspect, too.
+        tries.suspects.add(pump)
+        failure = _written(pump, payload)
+        self._pumps.report_prewrite(pump, failure)
+        if failure is None:
+            return True
+        if not failure.maybe_stored and not was_suspect:
+            tries.suspects.discard(pump)
+        tries.count += 1
+        tries.asked.add(pump)
+        tries.last = failure
+        if failure.reason is Reason.NO_SPACE:
+            tries.full.add(pump)
+        elif failure.reason is Reason.TOO_OLD:
+            tries.too_old.add(pump)
+        elif failure.reason is Reason.CERTIFICATE:
+            tries.untrusted.add(pump)
+        elif failure.reason is Reason.INVALID:
+            raise Malformed(
+                f"pump {pump.node_id} refuses a binlog of {len(payload)} bytes: {failure.message}",
+                hint="smaller transactions may help",
+            )
+        elif failure.reason is Reason.CLUSTER_MISMATCH:
+            raise NeedsOperator(
+                f"pump {pump.node_id}: {failure.message}",
+                hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
+            )
+        return False
+
+
+def _written(pump: Pump, payload: bytes | LargePrewrite) -> Failure | None:
+    if isinstance(payload, LargePrewrite):
+        return pump.write_large(payload)
+    return pump.write(payload)
+
+
+def _untrusted(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
+    names = ", ".join(sorted(pump.node_id for pump in pumps))
+    return NeedsOperator(
+        f"no Pump takes the Prewrite: {names}; the last one: {last}",
+        hint="mend the certificates; what is not committed was rolled back",
+    )
+
+
+def _too_old(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
+    names = ", ".join(sorted(pump.node_id for pump in pumps))
+    return NeedsOperator(
+        f"no Pump that is online takes a transaction of this size: {names}; the last one says:"
+        f" {last}",
+        hint="update the Pumps, or write smaller transactions",
+    )
+
+
+def _out_of_space(full: set[Pump], last: Failure | None) -> NeedsOperator:
+    names = ", ".join(sorted(pump.node_id for pump in full))
+    return NeedsOperator(
+        f"every Pump that is online is out of space: {names}; the last one says: {last}",
+        hint="free disk space there, shorten gc, or start another Pump",
+    )

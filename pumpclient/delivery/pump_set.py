@@ -1,0 +1,286 @@
+"""The Pumps of the cluster as a writer sees them: which exist, which are well, whose turn it is.
+
+etcd's list and our own writes decide together:
+
+    registered ── online in etcd ──> available <── a probe succeeds ──┐
+                                        │                             │
+                                        └── a connection breaks, ─────┴─> unavailable
+                                            no answer in time, or more
+                                            than 10 errors in a row
+
+A Pump without space is left alone for a while (`backoff.py`) but stays available.
+
+Only a Prewrite is offered to whatever Pump is available. Everything else of a transaction goes to
+the Pump of its Prewrite, whatever state that is in: it accepts Commits even while closing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
+from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
+from pumpclient.delivery.backoff import Rest
+from pumpclient.delivery.connection import PumpWriter, Target
+from pumpclient.delivery.large import LargePrewrite, write_large
+from pumpclient.delivery.selector import Candidate, Selector
+from pumpclient.delivery.write_queue import PendingWrite
+from pumpclient.errors import Failure, NoPump, Reason
+from pumpclient.options import Options, Tls
+
+log = logging.getLogger(__name__)
+
+_PROBE: Final = encode_binlog(Binlog(tp=BinlogType.PREWRITE))
+_BYTES_PER_S_MIN: Final = 20 << 20
+_LARGE_BYTES_PER_S_MIN: Final = 8 << 20
+# These are nobody's fault, or the fault of the binlog and not of the Pump.
+_BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE, Reason.TOO_OLD})
+_FATAL: Final = frozenset({Reason.BROKEN, Reason.CERTIFICATE, Reason.TIMED_OUT, Reason.NOT_ONLINE})
+
+
+class Pump:
+    """One Pump, known by its node id; its address may change when it is restarted."""
+
+    def __init__(self, status: NodeStatus, cluster_id: int, options: Options, tls: Tls | None):
+        self.node_id = status.node_id
+        self.host = status.host
+        self.score = status.score
+        self.labels = labels_in(status.label)
+        self.is_online = status.state is NodeState.ONLINE
+        self.is_well = True
+        self.errors_in_a_row = 0
+        self.rest = Rest(options.full_pause_s, options.full_pause_s_max)
+        self._cluster_id = cluster_id
+        self._options = options
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._writer: PumpWriter | None = None
+        self._closed = False
+        self._retirements: list[threading.Thread] = []
+
+    @property
+    def is_available(self) -> bool:
+        """True when Prewrites may be sent here."""
+        return self.is_online and self.is_well
+
+    def write(self, payload: bytes) -> Failure | None:
+        """Try once to make a serialized binlog durable here; None means that it is."""
+        timeout_s = self._options.attempt_timeout_s + len(payload) / _BYTES_PER_S_MIN
+        pending = PendingWrite(payload)
+        self.submit(pending, timeout_s)
+        return pending.settle(timeout_s)
+
+    def write_large(self, prewrite: LargePrewrite) -> Failure | None:
+        """Try once to make a large Prewrite durable here, on a connection of its own."""
+        if self._closed:
+            return Failure(Reason.BROKEN, "the client is closed", maybe_stored=False)
+        timeout_s = self._options.attempt_timeout_s + len(prewrite) / _LARGE_BYTES_PER_S_MIN
+        return write_large(self._target(), self._options, prewrite, timeout_s)
+
+    def submit(self, pending: PendingWrite, timeout_s: float) -> None:
+        """Queue a write, waiting for room no longer than that."""
+        self.submit_all((pending,), timeout_s)
+
+    def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
+        """Queue writes in their order, waiting for room no longer than that."""
+        with self._lock:
+            if self._writer is None and not self._closed:
+                self._writer = self._open_writer()
+            writer = self._writer
+        if writer is None:
+            for pending in pendings:
+                pending.finish(Failure(Reason.BROKEN, "the client is closed", maybe_stored=False))
+        else:
+            writer.submit_all(pendings, timeout_s)
+
+    def drop_connection(self) -> None:
+        """Break the connection: all that waits for answers goes on elsewhere at once."""
+        if self._writer is not None:
+            self._writer.drop_connection()
+
+    def moved(self, host: str) -> None:
+        """Follow the Pump to another address."""
+        with self._lock:
+            self.host = host
+            old, self._writer = self._writer, None
+        self._retirements = [t for t in self._retirements if t.is_alive()]
+        if old is not None:
+            # Its thread may be waiting for a dead host; nobody should wait for that here.
+            retirement = threading.Thread(target=old.close, args=(0,), daemon=True)
+            retirement.start()
+            self._retirements.append(retirement)
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is queued, no longer than that, and end."""
+        with self._lock:
+            self._closed = True
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close(timeout_s)
+        for retirement in self._retirements:
+            retirement.join()
+
+    def _open_writer(self) -> PumpWriter:
+        return PumpWriter(self._target(), self._options)
+
+    def _target(self) -> Target:
+        return Target(
+            node_id=self.node_id, address=self.host, cluster_id=self._cluster_id, tls=self._tls
+        )
+
+
+class Pumps:
+    """All Pumps, kept up to date by `follow` (etcd) and `report` (our writes)."""
+
+    def __init__(
+        self, cluster_id: int, selector: Selector, options: Options, tls: Tls | None = None
+    ) -> None:
+        self.cluster_id = cluster_id
+        self._selector = selector
+        self._options = options
+        self._tls = tls
+        self._wanted = parse_labels(options.labels)
+        self._preferred = parse_labels(options.prefer)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._pumps: dict[str, Pump] = {}
+        self._stop = threading.Event()
+        self._prober = threading.Thread(target=self._probe, name="pumpclient probes", daemon=True)
+        self._prober.start()
+
+    def follow(self, statuses: Sequence[NodeStatus]) -> None:
+        """Take over the full list of registered Pumps."""
+        with self._lock:
+            for status in statuses:
+                self._follow_one(status)
+            listed = {status.node_id for status in statuses}
+            for pump in self._pumps.values():
+                if pump.node_id not in listed:
+                    pump.is_online = False
+            self._changed.notify_all()
+
+    def wait_for_any(self, timeout_s: float) -> bool:
+        """Wait until a Pump with our labels is registered, in whatever state."""
+        with self._lock:
+            return self._changed.wait_for(
+                lambda: any(map(self._is_ours, self._pumps.values())), timeout_s
+            )
+
+    def pick(self, start_ts: int, retry: int, but: Collection[Pump] = ()) -> Pump | None:
+        """Return the Pump for a try of a Prewrite; None when there is none but those in `but`.
+
+        Only Pumps with our labels are chosen from, among them first those that we prefer.
+        With no Pump available, those that etcd calls online get their chance, well or not.
+        """
+        with self._lock:
+            ours = [p for p in self._pumps.values() if self._is_ours(p)]
+            online = [p for p in ours if p.is_online and p not in but]
+            well = [p for p in online if p.is_well]
+            able = [p for p in well if not p.rest.is_on] or well or online
+            able = [p for p in able if matches(self._preferred, p.labels)] or able
+            if not able:
+                return None
+            candidates = [Candidate(p.node_id, p.score) for p in able]
+            return able[self._selector.pick(candidates, start_ts, retry)]
+
+    def report_prewrite(self, pump: Pump, failure: Failure | None) -> None:
+        """Note how a Prewrite went; a Pump without space rests from them for a while, too."""
+        if pump.rest.note(failure):
+            log.warning("pump %s gets no new transactions for a while: %s", pump.node_id, failure)
+        self.report(pump, failure)
+
+    def report(self, pump: Pump, failure: Failure | None) -> None:
+        """Note how a write went; a Pump that is not well gets no more Prewrites for now."""
+        if failure is None:
+            if pump.errors_in_a_row or not pump.is_well:
+                self._set_well(pump)
+            return
+        if failure.reason in _BLAMELESS:
+            return
+        pump.errors_in_a_row += 1
+        too_many = pump.errors_in_a_row > self._options.errors_in_a_row_max
+        if pump.is_well and (too_many or failure.reason in _FATAL):
+            pump.is_well = False
+            log.warning("pump %s is unavailable: %s", pump.node_id, failure)
+            if failure.reason is Reason.TIMED_OUT:
+                pump.drop_connection()
+
+    def missing(self) -> NoPump:
+        """Return the error that says why there is no Pump to ask."""
+        known = self.all
+        if not known:
+            return NoPump("no Pump is registered in etcd", hint="start one: python -m pump")
+        if not any(map(self._is_ours, known)):
+            borne = "; ".join(f"{p.node_id}: {text_of(p.labels) or 'none'}" for p in known)
+            return NoPump(
+                f"no Pump bears the labels {text_of(self._wanted)}",
+                hint=f"correct the client's, or start such a Pump; there are: {borne}",
+            )
+        names = ", ".join(pump.node_id for pump in known if self._is_ours(pump))
+        such = f" with the labels {text_of(self._wanted)}" if self._wanted else ""
+        return NoPump(
+            f"no Pump{such} is online; registered are {names}",
+            hint="look at `binlogctl pumps`, start one",
+        )
+
+    @property
+    def all(self) -> Sequence[Pump]:
+        """Every Pump ever listed."""
+        with self._lock:
+            return list(self._pumps.values())
+
+    @property
+    def available(self) -> Sequence[Pump]:
+        """Pumps that Prewrites go to."""
+        return [p for p in self.all if p.is_available]
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is queued, no longer than that, and end all threads."""
+        self._stop.set()
+        self._prober.join()
+        for pump in self.all:
+            pump.close(timeout_s)
+
+    def _is_ours(self, pump: Pump) -> bool:
+        return matches(self._wanted, pump.labels)
+
+    def _follow_one(self, status: NodeStatus) -> None:
+        pump = self._pumps.get(status.node_id)
+        if pump is None:
+            self._pumps[status.node_id] = Pump(status, self.cluster_id, self._options, self._tls)
+            return
+        was_online, pump.is_online = pump.is_online, status.state is NodeState.ONLINE
+        pump.score = status.score
+        pump.labels = labels_in(status.label)
+        if pump.host != status.host:
+            pump.moved(status.host)
+        if pump.is_online and not was_online:
+            pump.is_well = True
+            pump.errors_in_a_row = 0
+
+    def _set_well(self, pump: Pump) -> None:
+        if not pump.is_well:
+            log.info("pump %s is available again", pump.node_id)
+        pump.errors_in_a_row = 0
+        pump.is_well = True
+
+    def _probe(self) -> None:
+        """Ask the Pumps that are online but not well, all at once, every few seconds."""
+        while not self._stop.wait(self._options.probe_interval_s):
+            asked = [(p, PendingWrite(_PROBE)) for p in self.all if p.is_online and not p.is_well]
+            for pump, pending in asked:
+                pump.submit(pending, 0)
+            deadline_s = time.monotonic() + self._options.connect_timeout_s
+            for pump, pending in asked:
+                failure = pending.settle(deadline_s - time.monotonic())
+                if failure is None:
+                    self._set_well(pump)
+                elif failure.reason is Reason.TIMED_OUT:
+                    # The other end may be gone without a word: only a new connection would tell.
+                    pump.drop_connection()

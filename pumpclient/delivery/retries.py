@@ -1,0 +1,173 @@
+"""Delivers Commits and Rollbacks that their Pump has not acknowledged, in the background.
+
+Both end a transaction on the Pump that holds its Prewrite, and until one arrives that Pump's
+stream stands still. So they are tried again each second, for as long as it can help: the Pump
+may be restarting.
+
+Why a Rollback never hides a commit. A Prewrite whose try ended without an answer may be stored
+on Pump A although the transaction went on with Pump B. A gets a Rollback, under these rules:
+
+  1. A Rollback is sent only when it is settled that no Commit of this start_ts will ever go to
+     that Pump: either the transaction failed before its Commit was sent anywhere, or its
+     Prewrite was acknowledged by another Pump, and a Commit goes to that one only. A Pump that
+     was tried twice and acknowledged in the end is not an orphan's Pump.
+  2. A start_ts is never used again, so no later transaction can be meant.
+  3. Pumps are told apart by node id and not by address, and a connection is used only after its
+     other end has told its node id (`connection.py`). A Pump that cannot tell (the original's) gets
+     no Rollback for an orphan; its resolver asks the database.
+  4. Pumps match Rollbacks with Prewrites by start_ts each in its own log: what A undoes, B keeps.
+
+A Rollback might overtake its Prewrite if that was still stuck on its way when the connection
+broke. So an orphan's Rollback is repeated once after a while; it is idempotent. If the client
+dies first, the Pump's resolver undoes the orphan after its `txn_timeout`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
+from pumpclient.delivery.write_queue import PendingWrite
+from pumpclient.errors import Failure, Reason
+
+log = logging.getLogger(__name__)
+
+
+class Destination(Protocol):
+    """A Pump as deliveries see it."""
+
+    node_id: str
+
+    def submit(self, pending: PendingWrite, timeout_s: float) -> None:
+        """Queue a write."""
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One Commit or Rollback under way; `done` is set once it is acknowledged."""
+
+    pump: Destination
+    payload: bytes
+    what: str
+    give_up_s: float  # On the monotonic clock, as is `next_try_s`.
+    next_try_s: float = 0.0
+    repeat_after_s: float | None = None
+    needs_known: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Deliveries:
+    """All deliveries of a client, and the thread that makes them; their number is bounded."""
+
+    def __init__(self, *, retry_s: float, attempt_timeout_s: float, count_max: int) -> None:
+        self._retry_s = retry_s
+        self._attempt_timeout_s = attempt_timeout_s
+        self._count_max = count_max
+        self._open: list[Delivery] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="pumpclient deliveries", daemon=True)
+        self._thread.start()
+
+    def add(self, delivery: Delivery) -> bool:
+        """Take a delivery over; False when there are too many already, or after `close`."""
+        with self._changed:
+            if self._closed or len(self._open) >= self._count_max:
+                log.warning(
+                    "%s to pump %s is not followed up", delivery.what, delivery.pump.node_id
+                )
+                return False
+            self._open.append(delivery)
+            self._changed.notify()
+        return True
+
+    def roll_back(self, pump: Destination, start_ts: int, *, keep_trying_s: float) -> None:
+        """Undo a Prewrite that `pump` may hold; the caller vouches for rule 1 above."""
+        binlog = Binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts)
+        self.add(
+            Delivery(
+                pump=pump,
+                payload=encode_binlog(binlog),
+                what=f"the Rollback of {start_ts}",
+                give_up_s=time.monotonic() + keep_trying_s,
+                repeat_after_s=2 * self._attempt_timeout_s,
+                needs_known=True,
+            )
+        )
+
+    def close(self, timeout_s: float) -> None:
+        """Go on delivering for at most that long, then give the rest up, loudly."""
+        with self._changed:
+            self._closed = True
+            for delivery in self._open:
+                delivery.give_up_s = min(delivery.give_up_s, time.monotonic() + timeout_s)
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (due := self._wait_for_due()) is not None:
+            settled = self._try(due)
+            with self._changed:
+                self._open = [d for d in self._open if d not in settled]
+
+    def _wait_for_due(self) -> list[Delivery] | None:
+        """Sleep until deliveries are due; None when closed and nothing is left."""
+        with self._changed:
+            while True:
+                if self._closed:
+                    # What only waits for its repetition has been acknowledged once: enough.
+                    self._open = [d for d in self._open if not d.done.is_set()]
+                    if not self._open:
+                        return None
+                now_s = time.monotonic()
+                due = [d for d in self._open if d.next_try_s <= now_s]
+                if due:
+                    return due
+                next_s = min((d.next_try_s for d in self._open), default=None)
+                self._changed.wait(None if next_s is None else next_s - now_s)
+
+    def _try(self, due: Sequence[Delivery]) -> set[Delivery]:
+        """Send all that is due at once, then look at the answers; return what is settled."""
+        sent = [(d, PendingWrite(d.payload, needs_known=d.needs_known)) for d in due]
+        for delivery, pending in sent:
+            delivery.pump.submit(pending, 0)
+        deadline_s = time.monotonic() + self._attempt_timeout_s
+        settled = set()
+        for delivery, pending in sent:
+            failure = pending.settle(deadline_s - time.monotonic())
+            if failure is None:
+                is_settled = self._acknowledged(delivery)
+            else:
+                is_settled = self._failed(delivery, failure)
+            if is_settled:
+                settled.add(delivery)
+        return settled
+
+    def _acknowledged(self, delivery: Delivery) -> bool:
+        was_done = delivery.done.is_set()
+        delivery.done.set()
+        if was_done or delivery.repeat_after_s is None:
+            return True
+        delivery.next_try_s = time.monotonic() + delivery.repeat_after_s
+        return False
+
+    def _failed(self, delivery: Delivery, failure: Failure) -> bool:
+        now_s = time.monotonic()
+        delivery.next_try_s = now_s + self._retry_s
+        if delivery.done.is_set():
+            return True
+        if now_s < delivery.give_up_s and failure.reason is not Reason.INVALID:
+            return False
+        log.warning(
+            "gave up %s to pump %s, its resolver decides: %s",
+            delivery.what,
+            delivery.pump.node_id,
+            failure,
+        )
+        return True

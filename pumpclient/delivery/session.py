@@ -1,0 +1,122 @@
+"""What all transactions of one client share, and the two phases they all go through."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.cluster.fence import WriterFence
+from penstock.errors import Retryable
+from penstock.oracle.client import Oracle
+from penstock.wire.binlog import Binlog
+from penstock.wire.codec import encode_binlog
+from pumpclient.delivery.large import LargePrewrite, payload_of
+from pumpclient.delivery.prewrite import Prewriter
+from pumpclient.delivery.pump_set import Pump, Pumps
+from pumpclient.delivery.retries import Deliveries, Delivery
+from pumpclient.errors import OutcomeUnknown, Reason
+from pumpclient.options import Options
+from pumpclient.schema import Schemas
+
+
+class _Refused(Exception):
+    """The Pump has another verdict about the transaction than our Commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The parts of a client; every one of them is safe to share between threads."""
+
+    oracle: Oracle
+    schemas: Schemas
+    fence: WriterFence
+    pumps: Pumps
+    deliveries: Deliveries
+    prewriter: Prewriter
+    write_timeout_s: float
+    options: Options
+
+    @contextmanager
+    def prewritten(self, prewrite: Binlog | LargePrewrite) -> Iterator[Pump]:
+        """Run the block with the Prewrite durable on a Pump; undo it when the block raises.
+
+        The block decides the transaction and must not send anything: after it raised, no Commit
+        may exist anywhere, or the Rollback sent from here would fight it. After `OutcomeUnknown`
+        nothing is sent: the Pump's resolver will find out.
+        """
+        home = self.write_prewrite(prewrite)
+        try:
+            yield home
+        except OutcomeUnknown:
+            raise
+        except BaseException:
+            self.roll_back(home, prewrite.start_ts)
+            raise
+
+    def write_prewrite(self, prewrite: Binlog | LargePrewrite) -> Pump:
+        """Make a Prewrite durable on a Pump, in pieces if it is large; raise as `Prewriter`."""
+        if isinstance(prewrite, LargePrewrite):
+            return self.prewriter.write(prewrite.start_ts, prewrite)
+        payload = payload_of(prewrite, self.options.spill_bytes)
+        return self.prewriter.write(prewrite.start_ts, payload)
+
+    def roll_back(self, home: Pump, start_ts: int) -> None:
+        """Undo a Prewrite in the background; its Commit must not have been sent, nor be later."""
+        keep_trying_s = self.options.commit_timeout_s
+        self.deliveries.roll_back(home, start_ts, keep_trying_s=keep_trying_s)
+
+    def commit(self, home: Pump, commit: Binlog, *, start_s: float, wait: bool) -> None:
+        """Deliver a Commit to the Pump of its Prewrite; raise `OutcomeUnknown` as it says.
+
+        Raises `Retryable` when that Pump has rolled the transaction back already.
+
+        `start_s` is when `start_ts` was fetched, on the monotonic clock: soon after
+        `commit_timeout_s` from then the Pump may give its own verdict, so no Commit goes out later.
+        """
+        payload = encode_binlog(commit)
+        delivery = Delivery(
+            pump=home,
+            payload=payload,
+            what=f"the Commit of {commit.start_ts}",
+            give_up_s=start_s + self.options.commit_timeout_s,
+        )
+        is_done = False
+        is_followed = False
+        try:
+            is_done = wait and self._commit_now(home, payload)
+        except _Refused as refused:
+            is_done = True
+            # The Pump's resolver was quicker, so this is no doubt but a verdict.
+            raise Retryable(
+                f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {refused}"
+            ) from refused
+        finally:
+            # Also after an interrupt: what was decided is delivered.
+            if not is_done:
+                is_followed = self.deliveries.add(delivery)
+        if not wait or is_done:
+            return
+        raise OutcomeUnknown(
+            f"pump {home.node_id} did not acknowledge the Commit of {commit.start_ts} in"
+            f" {self.write_timeout_s:g} s"
+            + ("; it is being delivered in the background" if is_followed else ""),
+            start_ts=commit.start_ts,
+            commit_ts=commit.commit_ts,
+            wait=delivery.done.wait,
+        )
+
+    def _commit_now(self, home: Pump, payload: bytes) -> bool:
+        """Try until the write time-out; True once acknowledged."""
+        deadline_s = time.monotonic() + self.write_timeout_s
+        while True:
+            failure = home.write(payload)
+            self.pumps.report(home, failure)
+            if failure is None:
+                return True
+            if failure.reason is Reason.INVALID:
+                raise _Refused(failure.message)
+            if time.monotonic() + self.options.commit_retry_s > deadline_s:
+                return False
+            time.sleep(self.options.commit_retry_s)

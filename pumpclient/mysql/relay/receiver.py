@@ -1,0 +1,291 @@
+"""Keeps a relay log up to date: stream, transform, write, sync, meta, acknowledge; again and again.
+
+Only this thread writes. A lost connection is made again and goes on behind the last complete
+transaction: what comes twice is compared with what is there and dropped. A sync puts the data on
+the disk before relay.meta speaks of it, and before the server hears of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from penstock.errors import Malformed, PenstockError, Retryable
+from pumpclient.mysql.gtid import GtidSet
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerIdentity
+from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
+from pumpclient.mysql.relay.boundaries import TransactionTracker
+from pumpclient.mysql.relay.growth import Growth
+from pumpclient.mysql.relay.layout import FIRST_POSITION, Location
+from pumpclient.mysql.relay.meta import Meta, RelayFolder
+from pumpclient.mysql.relay.recover import Recovered
+from pumpclient.mysql.relay.resume import Origin, Start
+from pumpclient.mysql.relay.transform import Transformer
+from pumpclient.mysql.relay.writer import RelayWriter
+
+logger = logging.getLogger(__name__)
+
+_POSITION_END = 1 << 32
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOptions:
+    """How to relay: when to sync (the first bound that is reached), how long to wait to retry."""
+
+    stream: StreamOptions = field(default_factory=StreamOptions)
+    start: Start = field(default_factory=Start)
+    sync_bytes_max: int = 64 << 20
+    sync_interval_s: float = 1.0
+    retry_s_min: float = 0.1
+    retry_s_max: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatus:
+    """How far the relay log is; `gtids` as of the last sync, 0 s behind when idle.
+
+    As long as the server is not heard, `behind_s` grows with the time.
+    """
+
+    server: ServerIdentity | None = None
+    connected: bool = False
+    heard: bool = False
+    """Whether anything came since it is connected."""
+    end: Location | None = None
+    gtids: str = ""
+    relayed_bytes: int = 0
+    bytes_per_s: float = 0.0
+    behind_s: float = 0.0
+    reconnects: int = 0
+    problem: str = ""
+
+
+class RelayUnit:
+    """One relay log. `run` until `stop`, which may come from any thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        address: ServerAddress,
+        options: RelayOptions,
+        growth: Growth | None = None,
+    ) -> None:
+        """Relay into `root`, telling `growth` what readers can see."""
+        self.growth = growth or Growth()
+        self._root = root
+        self._address = address
+        self._options = options
+        self._stopped = threading.Event()
+        self._folder: RelayFolder | None = None
+        self._stream: BinlogStream | None = None
+        self._transformer: Transformer | None = None
+        self._uuid = ""
+        self._saved: Meta | None = None
+        self._synced_s = time.monotonic()
+        self._measured = (time.monotonic(), 0)
+        self._damaged_at: tuple[str, int] | None = None
+        self._status = RelayStatus()
+        self._heard_s = time.monotonic()
+
+    def status(self) -> RelayStatus:
+        """Return how far it is; from any thread."""
+        status = self._status
+        if status.heard:
+            return status
+        return replace(status, behind_s=status.behind_s + time.monotonic() - self._heard_s)
+
+    def stop(self) -> None:
+        """Make `run` return soon, everything synced."""
+        self._stopped.set()
+        stream = self._stream
+        if stream is not None:
+            stream.close()
+
+    def run(self) -> None:
+        """Relay until `stop`; raise `NeedsOperator` or `Corrupt` when retrying cannot help."""
+        failures = 0
+        while not self._stopped.is_set():
+            relayed_bytes = self._status.relayed_bytes
+            try:
+                self._connect_and_relay()
+                continue
+            except Retryable as error:
+                problem: Exception = error
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                problem = error
+                self._abandon()
+            except Malformed as error:
+                self._once_only(error)
+                problem = error
+            except PenstockError as error:
+                self._fail(error)
+                raise
+            finally:
+                self._leave()
+            failures = 0 if self._status.relayed_bytes > relayed_bytes else failures + 1
+            self._retry_later(problem, failures)
+        self._finish()
+
+    def _retry_later(self, problem: Exception, failures: int) -> None:
+        if self._stopped.is_set():
+            return
+        bound_s = min(self._options.retry_s_max, self._options.retry_s_min * 2 ** min(failures, 20))
+        wait_s = bound_s * random.uniform(0.5, 1.0)
+        logger.warning("relay of %s: %s; again in %.1f s", self._address, problem, wait_s)
+        self._status = replace(self._status, problem=str(problem))
+        self._stopped.wait(wait_s)
+        self._status = replace(self._status, reconnects=self._status.reconnects + 1)
+
+    def _once_only(self, error: Malformed) -> None:
+        """Let a damaged event be sent again, once: the network may be to blame, or the server."""
+        writer = self._transformer.writer if self._transformer else None
+        at = (str(writer.file), writer.at) if writer else ("", 0)
+        if at == self._damaged_at:
+            self._fail(error)
+            raise error
+        self._damaged_at = at
+
+    def _fail(self, error: Exception) -> None:
+        self._status = replace(self._status, problem=str(error))
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Forget what is in memory; the next connection recovers the files."""
+        if self._transformer is not None:
+            self._transformer.writer.abandon()
+        self._transformer = None
+
+    def _leave(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+        self._status = replace(self._status, connected=False, heard=False)
+
+    def _finish(self) -> None:
+        if self._transformer is not None:
+            self._sync(self._transformer)
+            self._transformer.writer.close()
+            self._transformer = None
+
+    def _connect_and_relay(self) -> None:
+        stream = self._stream = BinlogStream(self._address, self._options.stream)
+        if self._stopped.is_set():
+            return
+        if self._folder is None:
+            self._folder = RelayFolder(self._root, stream.identity.flavor)
+            for purged in self._folder.trim():
+                logger.info("%s was purged and leaves the index", purged)
+        file, position = self._place(self._folder, stream)
+        stream.start_at(file, position if position < _POSITION_END else FIRST_POSITION)
+        transformer = self._transformer
+        assert transformer is not None
+        self._status = replace(self._status, server=stream.identity, connected=True, problem="")
+        for batch in stream.batches():
+            transformer.take(batch)
+            transformer.writer.flush()
+            transformer.is_idle = transformer.is_idle or not batch
+            self._tell(transformer, batch)
+            self._sync_when_due(transformer, stream)
+
+    def _place(self, folder: RelayFolder, stream: BinlogStream) -> tuple[str, int]:
+        """Return where the dump begins; the writer stands there."""
+        known = self._complete()
+        origin = Origin(folder, self._address, self._options.stream)
+        found = origin.find(stream.identity, self._options.start, known)
+        assert folder.current is not None
+        assert found.file is not None
+        writer = RelayWriter(folder.path(folder.current))
+        self._transformer = Transformer(writer, TransactionTracker(found.gtids.copy()))
+        self._saved = None
+        self.growth.tell(Location(folder.current.suffix, found.file, found.position))
+        return str(found.file), found.position
+
+    def _complete(self) -> Recovered | None:
+        """Close the writer; return where its last complete transaction ends, when it is known."""
+        transformer, self._transformer = self._transformer, None
+        if transformer is None or transformer.writer.file is None:
+            return None
+        self._sync(transformer)
+        file = transformer.writer.file
+        transformer.writer.close()
+        return Recovered(file, transformer.safe, transformer.tracker.gtids)
+
+    def _tell(self, transformer: Transformer, batch: list[bytes]) -> None:
+        assert self._folder is not None
+        assert self._folder.current is not None
+        writer = transformer.writer
+        now_s = time.monotonic()
+        relayed_bytes = self._status.relayed_bytes + sum(map(len, batch))
+        begun_s, begun_bytes = self._measured
+        rate = self._status.bytes_per_s
+        if now_s - begun_s >= 1:
+            rate = (relayed_bytes - begun_bytes) / (now_s - begun_s)
+            self._measured = (now_s, relayed_bytes)
+        behind_s = 0.0 if transformer.is_idle else max(0.0, time.time() - transformer.last_event_s)
+        end = self._status.end
+        if writer.file is not None:
+            end = Location(self._folder.current.suffix, writer.file, writer.offset)
+        self._heard_s = now_s
+        self._status = replace(
+            self._status,
+            heard=True,
+            end=end,
+            relayed_bytes=relayed_bytes,
+            bytes_per_s=rate,
+            behind_s=behind_s,
+        )
+        if end is not None:
+            self.growth.tell(end)
+
+    def _sync_when_due(self, transformer: Transformer, stream: BinlogStream) -> None:
+        writer = transformer.writer
+        if stream.ack_wanted and writer.is_open:
+            writer.sync()
+            stream.ack(str(writer.file), writer.at)
+        late = time.monotonic() - self._synced_s >= self._options.sync_interval_s
+        if late or writer.unsynced_bytes >= self._options.sync_bytes_max:
+            self._sync(transformer)
+
+    def _sync(self, transformer: Transformer) -> None:
+        """Data to the disk, then the meta that speaks of it."""
+        self._synced_s = time.monotonic()
+        writer = transformer.writer
+        if writer.file is None or self._folder is None:
+            return
+        writer.sync()
+        gtids: GtidSet = transformer.tracker.gtids
+        saved = self._saved
+        if (
+            saved is not None
+            and saved.file == str(writer.file)
+            and saved.position >= transformer.safe
+        ):
+            return
+        meta = Meta(str(writer.file), transformer.safe, gtids.copy())
+        self._folder.save(meta)
+        self._saved = meta
+        self._status = replace(self._status, gtids=str(gtids))
+
+
+def start_thread(unit: RelayUnit, failed: Callable[[Exception], None]) -> threading.Thread:
+    """Run the unit in a thread of its own; `failed` hears what `run` raised."""
+
+    def run() -> None:
+        try:
+            unit.run()
+        except (PenstockError, OSError) as error:
+            failed(error)
+
+    thread = threading.Thread(target=run, name="mysql relay", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,120 @@
+"""From a column of a TABLE_MAP to its `Reading`: the one place that knows all types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.ddl.charsets.encodings import Charset
+from penstock.errors import Malformed, NeedsOperator
+from pumpclient.mysql.rows.charsets import charset_of
+from pumpclient.mysql.rows.columns import Column, WireType
+from pumpclient.mysql.rows.values import numbers, texts, times
+from pumpclient.mysql.rows.values.json_binary import json_text
+from pumpclient.mysql.rows.values.json_encode import write_json
+from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, fixed, prefixed
+
+_INTEGERS = {
+    WireType.TINY: 1,
+    WireType.SHORT: 2,
+    WireType.INT24: 3,
+    WireType.LONG: 4,
+    WireType.LONGLONG: 8,
+}
+_FULL = "set the server's binlog_row_metadata to FULL, or complete the map from the table's schema"
+
+
+def reading_of(column: Column) -> Reading:
+    """Return how values of `column` are read.
+
+    Raises `NeedsOperator` when the server did not tell enough (a sign, a charset), and `Malformed`
+    for types that no server since MySQL 5.0 writes.
+    """
+    real = column.real_type
+    if real in _INTEGERS:
+        if column.is_unsigned is None:
+            raise NeedsOperator(f"the binlog does not tell the sign of {real.name}", hint=_FULL)
+        return numbers.integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
+    make = _MAKERS.get(real)
+    if make is None:
+        raise Malformed(
+            f"values of type {real.name} are not known",
+            hint="rebuild the table with the server's own version: ALTER TABLE … FORCE",
+        )
+    return make(column)
+
+
+def _charset(column: Column) -> Charset:
+    if column.collation is None:
+        raise NeedsOperator(f"the binlog does not tell the charset of {column.name}", hint=_FULL)
+    return charset_of(column.collation)
+
+
+def _string(column: Column) -> Reading:
+    if column.declared is not None:
+        return texts.declared(column.declared)
+    charset = _charset(column)
+    pad_to = column.length if charset.is_binary else 0
+    return texts.text(texts.length_size(column.length), charset, pad_to=pad_to)
+
+
+def _varchar(column: Column) -> Reading:
+    is_compressed = column.type is WireType.VARCHAR_COMPRESSED
+    prefix = texts.length_size(column.metadata)
+    return texts.text(prefix, _charset(column), is_compressed=is_compressed)
+
+
+def _prefix(column: Column) -> int:
+    if column.metadata not in PREFIX_CODES:
+        raise Malformed(
+            f"a {column.type.name} with lengths of {column.metadata} bytes",
+            hint="the TABLE_MAP is damaged",
+        )
+    return column.metadata
+
+
+def _blob(column: Column) -> Reading:
+    is_compressed = column.type is WireType.BLOB_COMPRESSED
+    return texts.text(_prefix(column), _charset(column), is_compressed=is_compressed)
+
+
+def _bit(column: Column) -> Reading:
+    # The metadata is a pair: bits past the last whole byte, whole bytes.
+    bits = (column.metadata & 0xFF) * 8 + (column.metadata >> 8)
+    if not 0 < bits <= 64:
+        raise Malformed(f"a BIT({bits})", hint="the TABLE_MAP is damaged")
+    return numbers.bit(bits)
+
+
+def _json(column: Column) -> Reading:
+    return prefixed(_prefix(column), "json_text({0})", write=write_json, json_text=json_text)
+
+
+_MAKERS: dict[WireType, Callable[[Column], Reading]] = {
+    WireType.FLOAT: lambda _: numbers.float_reading(),
+    WireType.DOUBLE: lambda _: fixed("d"),
+    WireType.NEWDECIMAL: lambda c: numbers.decimal_reading(c.metadata >> 8, c.metadata & 0xFF),
+    WireType.YEAR: lambda _: numbers.year(),
+    WireType.BIT: _bit,
+    WireType.DATE: lambda _: times.date(),
+    WireType.NEWDATE: lambda _: times.date(),
+    WireType.TIME2: lambda c: times.time2(c.metadata),
+    WireType.DATETIME2: lambda c: times.datetime2(c.metadata),
+    WireType.TIMESTAMP2: lambda c: times.timestamp2(c.metadata),
+    WireType.TIME: lambda _: times.old_time(),
+    WireType.DATETIME: lambda _: times.old_datetime(),
+    WireType.TIMESTAMP: lambda _: times.old_timestamp(),
+    WireType.STRING: _string,
+    WireType.VARCHAR: _varchar,
+    WireType.VAR_STRING: _varchar,
+    WireType.VARCHAR_COMPRESSED: _varchar,
+    WireType.BLOB: _blob,
+    WireType.TINY_BLOB: _blob,
+    WireType.MEDIUM_BLOB: _blob,
+    WireType.LONG_BLOB: _blob,
+    WireType.BLOB_COMPRESSED: _blob,
+    WireType.ENUM: lambda c: texts.choice(c.length),
+    WireType.SET: lambda c: texts.choice(c.length),
+    WireType.GEOMETRY: lambda c: texts.geometry(_prefix(c)),
+    WireType.VECTOR: lambda c: texts.vector(_prefix(c)),
+    WireType.JSON: _json,
+}

@@ -1,0 +1,1 @@
+"""How the values of each column type lie in a row image."""

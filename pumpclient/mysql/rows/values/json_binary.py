@@ -1,0 +1,200 @@
+"""MySQL's binary JSON, as columns store it and binlogs carry it.
+
+    type (1) | value; "small" has numbers of 2 bytes where "large" has 4
+
+    00 01 object  small, large    count, size, count × key entry, count × value entry, keys, values
+    02 03 array   small, large    count, size, count × value entry, values
+    04 literal    00 null, 01 true, 02 false
+    05 06 int16, uint16    07 08 int32, uint32    09 0a int64, uint64    0b double
+    0c string     length of 7 bits a byte, lowest first, the high bit says there are more; UTF-8
+    0f opaque     a column's type (1), length as in 0c, bytes
+
+    key entry     offset, length (2)
+    value entry   type (1), then the offset, or the value itself: literals, int16 and uint16, and in
+                  large ones int32 and uint32
+
+Offsets count from `count`. An object's keys are ordered by length, then as bytes, and print in
+this order. DECIMAL, DATE, TIME, DATETIME and TIMESTAMP are opaque: precision, scale and digits; or
+eight bytes of packed time, little-endian. (MariaDB's JSON is a text, and comes as one.)
+
+What values take is counted, so that parts which overlap cannot unfold into gigabytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from typing import NamedTuple
+
+from penstock.datum.decimals import read_decimal_text
+from penstock.errors import Malformed
+from pumpclient.mysql.rows.columns import WireType
+from pumpclient.mysql.rows.values.numbers import double_text
+
+SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
+DOUBLE, STRING, OPAQUE = 0x0B, 0x0C, 0x0F
+DEPTH_MAX = 100
+"""The server's own limit."""
+INTEGERS = {0x05: "<h", 0x06: "<H", 0x07: "<i", 0x08: "<I", 0x09: "<q", 0x0A: "<Q"}
+LITERALS: tuple[bool | None, ...] = (None, True, False)
+_SMALL_INLINE = {LITERAL, 0x05, 0x06}
+_LARGE_INLINE = _SMALL_INLINE | {0x07, 0x08}
+_HINT = "bytes of the event are lost, or its server writes a layout that is unknown here"
+_VARLEN_BYTES_MAX = 5
+_FRACTION_BITS = 24
+
+
+class Opaque(NamedTuple):
+    """A value of a column's type inside JSON."""
+
+    type: int
+    data: bytes
+
+
+def malformed(problem: str) -> Malformed:
+    """Return the error for bytes that are no JSON."""
+    return Malformed(f"JSON: {problem}", hint=_HINT)
+
+
+def inlined(is_large: bool) -> set[int]:
+    """Return the types whose values stand in their entries."""
+    return _LARGE_INLINE if is_large else _SMALL_INLINE
+
+
+def read_json(data: bytes) -> object:
+    """Return a value as dict, list, str, int, float, bool, None or `Opaque`.
+
+    Raises `Malformed` for bytes that are no JSON. No bytes at all are null, as in the server.
+    """
+    if not data:
+        return None
+    try:
+        return _Reader(data).value(data[0], 1, 1)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise malformed(str(error)) from error
+
+
+def json_text(data: bytes) -> str:
+    """Return the text that the server prints for a value."""
+    return text_of(read_json(data))
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = len(data)
+
+    def _spend(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise malformed("its parts overlap")
+
+    def value(self, type_: int, at: int, depth: int) -> object:
+        """Return the value of `type_` at index `at`."""
+        if depth > DEPTH_MAX + 1:
+            raise malformed(f"nested deeper than {DEPTH_MAX}")
+        if type_ <= LARGE_ARRAY:
+            is_large = bool(type_ & 1)
+            return self._container(at, depth, is_large=is_large, is_object=type_ <= LARGE_OBJECT)
+        if type_ == LITERAL:
+            return self._literal(self._data[at])
+        if type_ in INTEGERS:
+            return struct.unpack_from(INTEGERS[type_], self._data, at)[0]
+        if type_ == DOUBLE:
+            number = struct.unpack_from("<d", self._data, at)[0]
+            if not math.isfinite(number):
+                raise malformed("infinity, or no number")
+            return number
+        if type_ == STRING:
+            return self._bytes(at).decode("utf-8")
+        if type_ == OPAQUE:
+            return Opaque(self._data[at], self._bytes(at + 1))
+        raise malformed(f"type {type_:#04x} is unknown")
+
+    def _literal(self, code: int) -> object:
+        if code >= len(LITERALS):
+            raise malformed(f"literal {code:#04x} is unknown")
+        return LITERALS[code]
+
+    def _bytes(self, at: int) -> bytes:
+        length = shift = 0
+        for n in range(_VARLEN_BYTES_MAX):
+            byte = self._data[at + n]
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return self._slice(at + n + 1, length)
+        raise malformed("a length of more than five bytes")
+
+    def _slice(self, at: int, length: int) -> bytes:
+        if at + length > len(self._data):
+            raise malformed(f"{length} bytes wanted at {at} of {len(self._data)}")
+        self._spend(length)
+        return self._data[at : at + length]
+
+    def _container(self, base: int, depth: int, *, is_large: bool, is_object: bool) -> object:
+        number, width = ("<I", 4) if is_large else ("<H", 2)
+        (count,) = struct.unpack_from(number, self._data, base)
+        at = base + 2 * width
+        self._spend(2 * width + count * (1 + width + (width + 2) * is_object))
+        keys = []
+        for _ in range(count if is_object else 0):
+            offset, length = struct.unpack_from(number + "H", self._data, at)
+            keys.append(self._slice(base + offset, length).decode("utf-8"))
+            at += width + 2
+        values = []
+        for _ in range(count):
+            type_, (offset,) = self._data[at], struct.unpack_from(number, self._data, at + 1)
+            where = at + 1 if type_ in inlined(is_large) else base + offset
+            values.append(self.value(type_, where, depth + 1))
+            at += 1 + width
+        return dict(zip(keys, values, strict=True)) if is_object else values
+
+
+def text_of(value: object) -> str:
+    """Return a value as the server prints it: `{"k": v}`, `[a, b]`, whole doubles with `.0`."""
+    if isinstance(value, Opaque):
+        return _opaque_text(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{quoted(k)}: {text_of(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(text_of, value)) + "]"
+    if isinstance(value, float):
+        text = double_text(value)
+        return text if "." in text or "e" in text else text + ".0"
+    return quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+def quoted(text: str) -> str:
+    """Return a text between quotes, as the server escapes it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _opaque_text(value: Opaque) -> str:
+    type_, data = value
+    if type_ == WireType.NEWDECIMAL:
+        return read_decimal_text(data, 0)[0]
+    if type_ in (WireType.DATE, WireType.NEWDATE, WireType.DATETIME, WireType.TIMESTAMP):
+        whole, micros = divmod(_packed_time(data), 1 << _FRACTION_BITS)
+        months, day = whole >> 22, whole >> 17 & 31
+        date = f"{months // 13:04d}-{months % 13:02d}-{day:02d}"
+        if type_ in (WireType.DATE, WireType.NEWDATE):
+            return f'"{date}"'
+        return f'"{date} {_clock(whole & 0x1FFFF)}.{micros:06d}"'
+    if type_ == WireType.TIME:
+        packed = _packed_time(data)
+        whole, micros = divmod(abs(packed), 1 << _FRACTION_BITS)
+        return f'"{"-" if packed < 0 else ""}{_clock(whole)}.{micros:06d}"'
+    return f'"base64:type{type_}:{base64.b64encode(data).decode()}"'
+
+
+def _clock(packed: int) -> str:
+    return f"{packed >> 12 & 0x3FF:02d}:{packed >> 6 & 63:02d}:{packed & 63:02d}"
+
+
+def _packed_time(data: bytes) -> int:
+    if len(data) != 8:
+        raise malformed(f"a time of {len(data)} bytes")
+    return int.from_bytes(data, "little", signed=True)

@@ -1,0 +1,123 @@
+"""Numbers in row images: integers, FLOAT by its shortest digits, DOUBLE, DECIMAL, BIT, YEAR.
+
+TINY SHORT INT24 LONG LONGLONG   1 2 3 4 8 bytes, little-endian
+FLOAT DOUBLE                     4 8 bytes, IEEE 754, little-endian
+NEWDECIMAL(precision, scale)     words of nine digits, big-endian, see penstock.datum.decimals
+BIT(n)                           (n + 7) / 8 bytes, big-endian
+YEAR                             1 byte, years since 1900; 0 is the year 0000
+"""
+
+from __future__ import annotations
+
+import decimal
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+
+from penstock.datum.decimals import WORD_BYTES, encode_unscaled, unscaled, word_sizes
+from penstock.errors import Malformed
+from pumpclient.mysql.rows.values.reading import Reading, big_endian, fixed, joined, unsigned
+
+_FLOAT = struct.Struct("<f")
+_EXACT = decimal.Context(prec=100)
+_DIGITS_MAX, _SCALE_MAX = 65, 38
+_SIGNED_CODES = {1: ("b",), 2: ("h",), 3: ("H", "b"), 4: ("i",), 8: ("q",)}
+_YEAR_BIAS = 1900
+_FIXED_POINT_MAX = 15  # Doubles with their point farther away print with an exponent.
+
+
+def integer(size: int, *, is_unsigned: bool) -> Reading:
+    """Return the reading of an integer column of `size` bytes."""
+    if is_unsigned:
+        return unsigned(size)
+    codes = _SIGNED_CODES[size]
+    return fixed(
+        codes, joined(codes), write=lambda value: int(value).to_bytes(size, "little", signed=True)
+    )
+
+
+def shortest_float(value: float) -> float:
+    """Return the double with the fewest digits that is `value` when made a FLOAT again."""
+    for digits in ".6g", ".7g", ".8g":
+        short = float(format(value, digits))
+        try:
+            if _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
+                return short
+        except OverflowError:
+            continue
+    return float(format(value, ".9g"))
+
+
+def float_reading() -> Reading:
+    """Return the reading of FLOAT."""
+    return fixed("f", "shortest_float({0})", shortest_float=shortest_float)
+
+
+def year() -> Reading:
+    """Return the reading of YEAR, a number; 0 for 0000."""
+    return fixed(
+        "B", "({0} and {0} + 1900)", write=lambda value: bytes([value and value - _YEAR_BIAS])
+    )
+
+
+def bit(bits: int) -> Reading:
+    """Return the reading of BIT, a number."""
+    return big_endian((bits + 7) // 8)
+
+
+def decimal_reading(precision: int, scale: int) -> Reading:
+    """Return the reading of DECIMAL, a `Decimal` with exactly `scale` digits after its point."""
+    if not 0 < precision <= _DIGITS_MAX or scale > min(precision, _SCALE_MAX):
+        raise Malformed(
+            f"a DECIMAL({precision},{scale}) cannot exist", hint="the TABLE_MAP is damaged"
+        )
+    name = f"decimal_{precision}_{scale}"
+    read, size = _decimal_reader(precision, scale)
+    return fixed(
+        f"{size}s",
+        name + "({0})",
+        write=lambda value: encode_unscaled(unscaled(Decimal(value), scale), precision, scale)[2:],
+        **{name: read},
+    )
+
+
+def _decimal_reader(precision: int, scale: int) -> tuple[Callable[[bytes], Decimal], int]:
+    """Return a function made for one precision: its words are added up in one expression."""
+    integer_words, fraction_words = word_sizes(precision, scale)
+    terms, shift, factor = [], 0, 1
+    for digits in reversed(integer_words + fraction_words):
+        width = 8 * WORD_BYTES[digits]
+        terms.append(f"(bits >> {shift} & {(1 << width) - 1}) * {factor}")
+        shift += width
+        factor *= 10**digits
+    add_up: Callable[[int], int] = eval(f"lambda bits: {' + '.join(terms)}")
+    sign, ones, limit = 1 << shift - 1, (1 << shift) - 1, 10**precision
+    from_bytes, scaled = int.from_bytes, _EXACT.scaleb
+
+    def read(raw: bytes) -> Decimal:
+        bits = from_bytes(raw, "big") ^ sign
+        number = -add_up(bits ^ ones) if bits & sign else add_up(bits)
+        if not -limit < number < limit:
+            raise ValueError(f"{raw!r} is no DECIMAL({precision},{scale})")
+        return scaled(number, -scale) if scale else Decimal(number)
+
+    return read, shift // 8
+
+
+def double_text(value: float) -> str:
+    """Return a DOUBLE as MySQL and MariaDB print it: shortest digits, 1e15 past 15 of them."""
+    if value == 0:
+        return "-0" if str(value)[0] == "-" else "0"
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int), "a column holds neither infinity nor NaN"
+    text = "".join(map(str, digits)).rstrip("0")
+    point = len(digits) + exponent
+    minus = "-" if sign else ""
+    if point <= -_FIXED_POINT_MAX or (point > _FIXED_POINT_MAX and len(text) <= point):
+        rest = f".{text[1:]}" if len(text) > 1 else ""
+        return f"{minus}{text[0]}{rest}e{point - 1}"
+    if point <= 0:
+        return f"{minus}0.{'0' * -point}{text}"
+    if len(text) <= point:
+        return minus + text.ljust(point, "0")
+    return f"{minus}{text[:point]}.{text[point:]}"

@@ -1,0 +1,143 @@
+"""Looks for foreign keys that change rows below the binlog; does with them as the settings say.
+
+at a start         in SHOW CREATE TABLE of each table that is followed: a MariaDB's
+                   information_schema hides such keys from a user who has only SELECT
+in the stream      in each DDL that is followed, before it is executed
+logged             a server may do all that above its storage engine, and log it: nothing to judge
+"stop"             `NeedsOperator` names table and key
+"accept"           a warning names them, once in a process
+an operator's SQL  a warning too: it was decided about
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import pymysql
+
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from pumpclient.mysql.protocol.address import Connection, ServerAddress
+from pumpclient.mysql.protocol.prechecks import Check
+from pumpclient.mysql.protocol.server import logs_cascades
+from pumpclient.mysql.source.config import ACCEPT, SourceConfig
+from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
+from pumpclient.mysql.translate.statements.ddl_pieces import Piece
+from pumpclient.mysql.translate.statements.foreign_keys import (
+    Cascade,
+    cascades_of_piece,
+    cascades_of_table,
+)
+from pumpclient.mysql.translate.statements.online import Name, OnlineDdl
+from pumpclient.mysql.translate.statements.sql import Dialect
+
+log = logging.getLogger(__name__)
+
+_CHECK = "foreign keys"
+_NAMED_MAX = 10
+_NO_TABLE = 1146
+_WHAT = "by foreign keys the server changes rows that its binlog does not have"
+_HINT = (
+    "let them RESTRICT, and the application change the children's rows; or leave these tables out"
+    " (mysql-source skip-table);"
+    ' or set cascades = "accept", and compare with penstock verify --repair'
+)
+_HINT_OF_DDL = (
+    "alter the key on the server so that it does RESTRICT, and the application change the"
+    " children's rows, then run this statement as it is by mysql-source replace; or set"
+    ' cascades = "accept"; compare with penstock verify --repair in either case'
+)
+
+
+class Cascades:
+    """The keys of one source, and what becomes of them."""
+
+    def __init__(
+        self,
+        policy: str,
+        is_replicated: Callable[[str, str], bool],
+        online: OnlineDdl | None,
+        are_logged: Callable[[], bool],
+    ) -> None:
+        """Look at tables that are replicated and no copies of `online`.
+
+        `are_logged` asks the server whether its binlog has what its foreign keys change.
+        """
+        self._is_accepted = policy == ACCEPT
+        self._are_logged = are_logged
+        self._is_replicated = is_replicated
+        self._online = online
+        self._told: set[Cascade] = set()
+
+    @classmethod
+    def of(cls, config: SourceConfig) -> Cascades:
+        """Return those of a source with these settings."""
+        rules = Rules(config.filter)
+        address = config.source.address()
+
+        def are_logged() -> bool:
+            with address.session() as connection:
+                return logs_cascades(connection)
+
+        return cls(config.cascades, rules.is_replicated, config.online_ddl.rules(), are_logged)
+
+    def checks(self, address: ServerAddress) -> list[Check]:
+        """Return an answer for each key on the server, a good one where there is none."""
+        found = self._on_server(address)
+        if found and self._are_logged():
+            return [Check(_CHECK, True, "the binlog has the rows that they change")]
+        return [
+            Check(_CHECK, False, str(each), _HINT, required=not self._is_accepted) for each in found
+        ] or [Check(_CHECK, True, "none changes rows by itself")]
+
+    def look_at_server(self, address: ServerAddress, left_out: Collection[Name] = ()) -> None:
+        """Raise `NeedsOperator` or warn, naming what is there now, but of tables left out."""
+        found = [each for each in self._on_server(address) if each.table not in left_out]
+        self._judge(found, f"{address}: {_WHAT}", _HINT)
+
+    def look_at(self, pieces: Iterable[Piece], dialect: Dialect) -> None:
+        """Raise `NeedsOperator` or warn, naming what these DDL bring."""
+        for piece in pieces:
+            found = cascades_of_piece(piece, dialect)
+            self._judge(found, _WHAT, _HINT_OF_DDL, is_decided=piece.is_ruled)
+
+    def _judge(
+        self, found: Sequence[Cascade], what: str, hint: str, *, is_decided: bool = False
+    ) -> None:
+        if not found or self._are_logged():
+            return
+        if not (self._is_accepted or is_decided):
+            names = "; ".join(map(str, found[:_NAMED_MAX]))
+            more = len(found) - _NAMED_MAX
+            raise NeedsOperator(
+                f"{what}: {names}" + (f" and {more} more" if more > 0 else ""), hint=hint
+            )
+        new = [each for each in found if each not in self._told]
+        self._told.update(new)
+        if new:
+            log.warning("%s: %s: compare with penstock verify", what, "; ".join(map(str, new)))
+
+    def _on_server(self, address: ServerAddress) -> list[Cascade]:
+        with address.session() as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION sql_mode = '', sql_quote_show_create = 1")
+            tables = [name for name in server_tables(connection) if self._is_followed(name)]
+            return [each for name in tables for each in _of_table(connection, name)]
+
+    def _is_followed(self, name: Name) -> bool:
+        is_copy = self._online is not None and self._online.is_copy(name[1])
+        return self._is_replicated(*name) and not is_copy
+
+
+def _of_table(connection: Connection, name: Name) -> list[Cascade]:
+    try:
+        sql = show_create(connection, name)
+    except pymysql.err.ProgrammingError as error:
+        if error.args[0] == _NO_TABLE:
+            return []  # It has gone since it was listed: the binlog tells of it.
+        raise
+    try:
+        return cascades_of_table(name, sql)
+    except NeedsOperator as error:
+        raise NeedsOperator(f"{'.'.join(name)}: {error.problem}", hint=error.hint) from error

@@ -1,0 +1,294 @@
+"""A server's DDL becomes the cluster's: piece by piece, each with an origin, so each once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from penstock.ddl import plan_ddl
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.explicit import explicit
+from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.syntax.statements import (
+    CreateLike,
+    CreateSchema,
+    CreateTable,
+    CreateView,
+    DropSchema,
+    DropTables,
+)
+from penstock.ddl.syntax.statements import Statement as Parsed
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
+from pumpclient.client import PumpClient
+from pumpclient.mysql.source.ddl import merged
+from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
+from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
+from pumpclient.mysql.translate.outputs import Statement
+from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.translate.statements.collations import session_collations
+from pumpclient.mysql.translate.statements.ddl_pieces import (
+    Piece,
+    Ruling,
+    Translation,
+    Translator,
+    Verb,
+    is_routine,
+    origins_of,
+    skip_reason,
+)
+from pumpclient.mysql.translate.statements.names import Name, changed_tables
+from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
+from pumpclient.mysql.translate.statements.sql import phase_to_skip, plain_text, statement_text
+from pumpclient.mysql.translate.statements.timestamps import (
+    is_implicit,
+    may_hold_timestamps,
+    written_out,
+)
+
+log = logging.getLogger(__name__)
+
+_BROKEN_HINT = "a defect of Penstock: report it with the log; replace the statement meanwhile"
+
+
+class Statements:
+    """Executes the statements of one source."""
+
+    def __init__(
+        self,
+        client: PumpClient,
+        rules: Rules,
+        online: OnlineDdl | None,
+        cascades: Cascades,
+        *,
+        tables: Tables,
+        merges: bool = False,
+    ) -> None:
+        """Execute through `client` what `rules` let pass; `merges` as `merged` says.
+
+        `tables` asks the server what only it knows.
+        """
+        self._tables = tables
+        self._cascades = cascades
+        self._merges = merges
+        self._client = client
+        self._rules = rules
+        self._translator = Translator(
+            is_replicated=rules.is_replicated, target=rules.target, online=online
+        )
+
+    def translate(
+        self,
+        statement: Statement,
+        kept: Kept,
+        rulings: Mapping[str, Mapping[str, Any]],
+        left_out: LeftOut,
+    ) -> Translation:
+        """Return what a statement comes to; raise `Refused`, naming its place and tables.
+
+        What cannot be followed and is certainly of tables that are left out is left out.
+        """
+        ruling = _ruling(rulings.get(place_of(statement)))
+        schema = statement.query.schema.decode()
+        if ruling is None and (why := phase_to_skip(statement.query.variables())):
+            return Translation((), kept, why)
+        text = ""
+        try:
+            if ruling is None or ruling.verb is Verb.INJECT:
+                text = self._text(statement, schema)
+            collations = session_collations(statement.query.variables(), statement.dialect)
+
+            def database(table: TableRef) -> str | None:
+                return self._foreign_collation(table.schema or schema, table.name)
+
+            found = self._translator.translate(
+                text,
+                schema,
+                kept,
+                ruling,
+                written_out=lambda sql: explicit(sql, collations, database),
+            )
+        except NeedsOperator as error:
+            names = self.tables_of(statement)
+            if names and all(left_out.has(*name) for name in names):
+                return Translation((), kept, "its table is left out", names)
+            raise _refused(statement, error, names) from error
+        except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
+            log.exception("%s: a statement is read wrongly", place_of(statement))
+            broken = NeedsOperator(f"reading it failed: {error!r}", hint=_BROKEN_HINT)
+            raise _refused(statement, broken, self.tables_of(statement)) from error
+        if ruling is not None and ruling.verb is Verb.SKIP:
+            return replace(found, left_out=self.tables_of(statement))
+        return found
+
+    def judge(self, statement: Statement, translation: Translation, left_out: LeftOut) -> Verdict:
+        """Return what is to be executed where tables are left out; raise `Refused`."""
+        catalog = self._client.session.schemas.catalog()
+        try:
+            found = judged(
+                translation,
+                left_out,
+                lambda name: catalog.table(*name) is not None,
+                lambda name: self._rules.target(*name),
+            )
+            pieces = [piece for piece in found.pieces if piece is not None]
+            self._cascades.look_at(pieces, statement.dialect)
+        except NeedsOperator as error:
+            raise _refused(statement, error, self.tables_of(statement)) from error
+        return found
+
+    def tables_of(self, statement: Statement) -> tuple[Name, ...]:
+        """Return the replicated tables that a statement changes, as far as that is sure."""
+        schema = statement.query.schema.decode()
+        try:
+            mode = statement.query.variables().sql_mode or 0
+            text = plain_text(statement_text(statement.query), mode, statement.dialect)
+        except NeedsOperator:
+            return ()
+        names = changed_tables(text, schema)
+        return tuple(name for name in names if name[1] and self._rules.is_replicated(*name))
+
+    def _text(self, statement: Statement, schema: str) -> str:
+        """Return a statement's text, and in it all that its session did unasked."""
+        variables = statement.query.variables()
+        mode = variables.sql_mode or 0
+        written = statement_text(statement.query)
+        if is_routine(written):
+            return written  # Left out, whatever sql_mode its body was written for.
+        text = plain_text(written, mode, statement.dialect)
+        if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
+            return text
+        if skip_reason(text) is not None:
+            return text
+
+        def here(ref: TableRef) -> TableInfo | None:
+            target = self._rules.target(ref.schema or schema, ref.name)
+            return self._client.session.schemas.catalog().table(*target)
+
+        return written_out(text, here)
+
+    def _foreign_collation(self, schema: str, table: str) -> str | None:
+        """Return what a new table's database takes on the server, None where the cluster knows.
+
+        It does not where several databases are routed into one, nor of one that it never saw.
+        """
+        target, _ = self._rules.target(schema, table)
+        catalog = self._client.session.schemas.catalog()
+        if target == schema and catalog.schema(schema) is not None:
+            return None
+        return self._tables.database_collation(schema)
+
+    def execute(self, statement: Statement, pieces: Sequence[Piece | None], origin: Origin) -> int:
+        """Execute all pieces that were not executed before; return how many were.
+
+        None stands for a piece that is left out, so that the others keep their origins. Raises
+        `Refused`, naming place and statement, and `Retryable`.
+        """
+        done = 0
+        for piece, own in zip(pieces, origins_of(origin, len(pieces)), strict=True):
+            if piece is None:
+                continue
+            try:
+                done += self._executed(piece, own)
+            except NeedsOperator as error:
+                broken = NeedsOperator(f"{piece.sql}: {error.problem}", hint=error.hint)
+                names = tuple(name for name in piece.tables[:1] if name[1])
+                raise _refused(statement, broken, names) from error
+        return done
+
+    def _executed(self, piece: Piece, origin: Origin) -> bool:
+        last = self._client.last_ddl_origin(origin.source)
+        if last is not None and origin.place <= last.place:
+            return False
+        statements = parse(piece.sql)[1]
+        if not all(self._means_itself(piece, statement) for statement in statements):
+            return False
+        for statement in statements:
+            if isinstance(statement, (CreateTable, CreateLike, CreateView)):
+                self._ensure_schema(statement.ref.schema, piece)
+        if not self._are_wanted(piece, statements):
+            return False
+        if not self._passes(piece):
+            log.info("event rules leave out %s", piece.sql)
+            return False
+        try:
+            return bool(self._client.execute_ddl(piece.sql, origin=origin))
+        except NeedsOperator:
+            # The source of another merged table may have been faster by a moment.
+            if self._are_wanted(piece, statements):
+                raise
+            return False
+
+    def _means_itself(self, piece: Piece, statement: Parsed) -> bool:
+        """Tell whether a statement finds here what it is of, and not what is spelled otherwise.
+
+        Where it does not, there is nothing to drop; anything else raises `NeedsOperator`.
+        """
+        for ref in statement.refs:
+            name = (ref.schema or "", ref.name)
+            if name not in piece.tables or piece.is_ruled:
+                continue
+            if not (other := self._tables.namesake(*name)):
+                continue
+            label = ".".join(filter(None, name))
+            if not isinstance(statement, (DropTables, DropSchema)):
+                raise two_names(label, other)
+            log.warning("%s is not here, and so not dropped; %s is another one", label, other)
+            return False
+        return True
+
+    def _are_wanted(self, piece: Piece, statements: Sequence[Parsed]) -> bool:
+        return all(self._is_wanted(piece, statement) for statement in statements)
+
+    def _ensure_schema(self, schema: str | None, piece: Piece) -> None:
+        if schema and self._client.session.schemas.catalog().schema(schema) is None:
+            own = next((name for name, _ in piece.tables if name), schema)
+            ensure_schema(self._client, schema, self._tables.database_collation(own))
+
+    def _is_wanted(self, piece: Piece, statement: Parsed) -> bool:
+        """Tell whether another of several merged tables has not brought a statement already."""
+        if not self._merges or not any(self._rules.router.is_routed(*n) for n in piece.tables):
+            return True
+        catalog = self._client.session.schemas.catalog()
+        if isinstance(statement, CreateSchema):
+            wanted = catalog.schema(statement.name) is None
+            name = statement.name
+        else:
+            ref = statement.refs[0]
+            name = f"{ref.schema}.{ref.name}"
+            wanted = merged.runs(name, statement, catalog.table(ref.schema or "", ref.name))
+        if not wanted:
+            log.info("%s: nothing to do, several tables are merged here: %s", name, piece.sql)
+        return wanted
+
+    def _passes(self, piece: Piece) -> bool:
+        """Ask the rules by kind of statement, under the server's names."""
+        catalog = self._client.session.schemas.catalog().copy()
+        ids = itertools.count(1 << 62)
+        return all(
+            self._rules.of_ddl(catalog.apply(job), piece.tables)
+            for job in plan_ddl(piece.sql, None, catalog, lambda: next(ids))
+        )
+
+
+def place_of(statement: Statement) -> str:
+    """Return the text by which operators name a statement's place."""
+    return place_text(statement.end)
+
+
+def _refused(statement: Statement, error: NeedsOperator, names: Sequence[Name]) -> Refused:
+    place = statement.end
+    named = NeedsOperator(f"{place_text(place)}: {error.problem}", hint=error.hint)
+    return Refused(named, *names, place=place, is_statement=True)
+
+
+def _ruling(told: Mapping[str, Any] | None) -> Ruling | None:
+    if told is None:
+        return None
+    return Ruling(Verb(told["verb"]), tuple(told.get("statements", ())))

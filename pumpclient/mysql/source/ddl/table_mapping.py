@@ -1,0 +1,250 @@
+"""Which table of the cluster a table of the server is, and how its rows get there.
+
+A table that the cluster does not know is defined from the server's own CREATE TABLE. Where filters
+want nothing of a table, there is no transcoder, and none of its rows is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+from penstock.ddl.rewrite.explicit import explicit
+from penstock.ddl.rewrite.routing import rename_tables
+from penstock.ddl.syntax.lexer import quote_name, quote_path
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.filters.rules import RowPolicy
+from pumpclient.client import PumpClient
+from pumpclient.mysql.load.tables import TABLE_TYPES
+from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
+from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.translate.statements.collations import built_into
+from pumpclient.mysql.translate.statements.online import OnlineDdl
+from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.mysql.translate.transcoding.sequences import SequenceRows, Sequences
+from pumpclient.mysql.translate.transcoding.transcode import Transcoder, ignored
+from pumpclient.rows import Table
+from pumpclient.schema import Schemas
+
+log = logging.getLogger(__name__)
+
+_SEQUENCE = re.compile(r"\) ENGINE=\w+ SEQUENCE=1\b")
+
+
+class Routed(Transcoder):
+    """Reads the rows of one table of the server, and knows where they go, and which of them."""
+
+    def __init__(
+        self,
+        table_map: TableMap,
+        here: Table,
+        policy: RowPolicy,
+        *,
+        is_merged: bool,
+        on_history: Callable[[int], None],
+    ) -> None:
+        """Compile for the table `here`."""
+        super().__init__(table_map, here.info, may_lack=is_merged, on_history=on_history)
+        self.here = here
+        self.policy = policy
+
+
+class Tables:
+    """The tables of one source, by what rows events say of them."""
+
+    only: frozenset[tuple[str, str]] | None = None
+    """The tables of the server whose rows are wanted; without it all that are replicated."""
+
+    def __init__(
+        self,
+        client: PumpClient,
+        schemas: Schemas,
+        rules: Rules,
+        address: ServerAddress,
+        online: OnlineDdl | None,
+        *,
+        merges: bool = False,
+    ) -> None:
+        """Look tables up in `schemas`, and define them through `client`."""
+        self._client = client
+        self._schemas = schemas
+        self._rules = rules
+        self._address = address
+        self._online = online
+        self._merges = merges
+        self.sequences = Sequences()
+        self.on_history: Callable[[int], None] = ignored
+        """Gets numbers of rows that were left out, see `Transcoder`."""
+        self._said_versioned: set[tuple[str, str]] = set()
+
+    def reserve_numbers(self) -> None:
+        """Let the cluster's sequences go on behind the numbers that were given away."""
+        for (schema, name), sql in self.sequences.take():
+            found = self._schemas.catalog().table(schema, name)
+            if found is not None and found.is_sequence:
+                self._client.execute_ddl(sql)
+
+    def choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
+        """Return what reads the rows of a table as of now, None when nobody wants them."""
+        schema, name = table_map.schema, table_map.table
+        if self.only is not None and (schema, name) not in self.only:
+            return None
+        if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
+            return None
+        target = self._rules.target(schema, name)
+        if target == (schema, name) and (other := self.namesake(schema, name)):
+            raise two_names(f"{schema}.{name}", other)
+        if self._schemas.catalog().table(*target) is None:
+            self.define(schema, name)
+        known = self._schemas.catalog().table(*target)
+        if known is not None and known.is_sequence:
+            return SequenceRows(table_map, target, self.sequences)
+        table = self._schemas.table(*target)
+        policy = self._rules.of_rows(schema, replace(table.info, name=name))
+        if policy.takes_nothing:
+            return None
+        is_merged = self._merges and self._rules.router.is_routed(schema, name)
+        made = Routed(table_map, table, policy, is_merged=is_merged, on_history=self.on_history)
+        if made.is_versioned and (schema, name) not in self._said_versioned:
+            self._said_versioned.add((schema, name))
+            log.warning(
+                "%s.%s is system-versioned: its current rows are followed, its history is left out",
+                schema, name,
+            )  # fmt: skip
+        return made
+
+    def namesake(self, schema: str, name: str) -> str:
+        """Return what has a name here in other letters, and is another table on the server.
+
+        An empty `name` is the database; the answer is empty where there is nothing like that.
+        """
+        catalog = self._schemas.catalog()
+        found = catalog.schema(schema)
+        if found is None:
+            return ""
+        table = catalog.table(found.name, name) if name else None
+        here = (found.name, name if table is None else table.name)
+        return ".".join(filter(None, here)) if here != (schema, name) and self._minds_case else ""
+
+    @cached_property
+    def _minds_case(self) -> bool:
+        with self._address.session() as connection:
+            (row,) = rows(connection, "SELECT @@lower_case_table_names AS folds")
+        return not row["folds"]
+
+    def define(self, schema: str, name: str) -> None:
+        """Create a table here as the server has it now, under its target's name."""
+        with self._address.session() as connection:
+            define_table(self._client, connection, (schema, name), self._rules.target)
+        self._schemas.catch_up()
+
+    def database_collation(self, schema: str) -> str | None:
+        """Return the collation that a database has on the server now, None when it is gone."""
+        with self._address.session() as connection:
+            return database_collation(connection, schema)
+
+    def define_all(self, connection: Connection) -> int:
+        """Create all replicated tables that the cluster lacks; return how many were created."""
+        catalog = self._schemas.catalog()
+        count = 0
+        for schema, name in (*server_sequences(connection), *server_tables(connection)):
+            if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
+                continue
+            if catalog.table(*self._rules.target(schema, name)) is None:
+                try:
+                    define_table(self._client, connection, (schema, name), self._rules.target)
+                except NeedsOperator as error:
+                    # Its first rows ask again, and then an override can answer for this table.
+                    log.warning("%s.%s cannot be defined yet: %s", schema, name, error)
+                    continue
+                catalog = self._schemas.catalog()
+                count += 1
+        return count
+
+    def _is_online_ddl(self, name: str) -> bool:
+        return self._online is not None and self._online.is_copy(name)
+
+
+def two_names(name: str, other: str) -> NeedsOperator:
+    """Return the refusal of a name that differs from another one by letter case only."""
+    return NeedsOperator(
+        f"{name} and {other} are two on the server, but letter case makes no difference here",
+        hint=f"skip what is about {name}, or rename it on the server",
+    )
+
+
+def server_tables(connection: Connection) -> list[tuple[str, str]]:
+    """Return schema and name of every table of a server, views and sequences aside."""
+    return _server_names(connection, *TABLE_TYPES)
+
+
+def server_sequences(connection: Connection) -> list[tuple[str, str]]:
+    """Return schema and name of every sequence of a server, none of a MySQL."""
+    return _server_names(connection, "SEQUENCE")
+
+
+def _server_names(connection: Connection, *kinds: str) -> list[tuple[str, str]]:
+    marks = ", ".join(["%s"] * len(kinds))
+    found = rows(
+        connection,
+        "SELECT table_schema AS s, table_name AS t FROM information_schema.tables"  # noqa: S608
+        f" WHERE table_type IN ({marks}) ORDER BY 1, 2",
+        *kinds,
+    )
+    return [(str(row["s"]), str(row["t"])) for row in found]
+
+
+def show_create(connection: Connection, table: tuple[str, str]) -> str:
+    """Return what SHOW CREATE TABLE says, or SHOW CREATE SEQUENCE; empty for a view."""
+    (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*table)}")
+    sql = str(row.get("create table", ""))
+    if _SEQUENCE.search(sql):
+        (row,) = rows(connection, f"SHOW CREATE SEQUENCE {quote_path(*table)}")
+        sql = str(row["create table"])
+    return sql
+
+
+def define_table(
+    client: PumpClient,
+    connection: Connection,
+    source: tuple[str, str],
+    target: Callable[[str, str], tuple[str, str]],
+) -> None:
+    """Create a server's table in the cluster, from the server's own CREATE TABLE.
+
+    `target` names it here. Does nothing when it exists. Raises `NeedsOperator` when the server has
+    no such table, or when its statement cannot be read.
+    """
+    schema, name = source
+    sql = show_create(connection, source)
+    if not sql:
+        raise NeedsOperator(f"{schema}.{name} is no table", hint="leave it out with a filter")
+    here = target(schema, name)
+    ensure_schema(client, here[0], database_collation(connection, schema))
+    ((version,),) = (row.values() for row in rows(connection, "SELECT VERSION()"))
+    kind = "SEQUENCE" if sql.startswith("CREATE SEQUENCE") else "TABLE"
+    sql = f"CREATE {kind} IF NOT EXISTS" + sql.removeprefix(f"CREATE {kind}")
+    sql = explicit(sql, built_into(dialect_of(version)))
+    client.execute_ddl(rename_tables(sql, schema, target))
+    log.info("%s.%s is defined as the server has it", *here)
+
+
+def database_collation(connection: Connection, schema: str) -> str | None:
+    """Return the collation that tables of a database take; None when there is none such."""
+    found = rows(
+        connection,
+        "SELECT default_collation_name AS collation FROM information_schema.schemata"
+        " WHERE schema_name = %s",
+        schema,
+    )
+    return str(found[0]["collation"]) if found else None
+
+
+def ensure_schema(client: PumpClient, schema: str, collation: str | None) -> None:
+    """Create a schema in the cluster, with its collation on the server, unless it is there."""
+    clause = f" COLLATE {collation}" if collation else ""
+    client.execute_ddl(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}{clause}")

@@ -1,0 +1,462 @@
+"""A source: relay log and syncer under one roof, through failures, pauses and decisions.
+
+starting ── checks, ownership, what an earlier life left open, the first checkpoint
+syncing  ── a life of the syncer; what may pass is tried again, ever later
+failed   ── somebody must act: a ruling about the statement, or resume; the relay log may have ended
+paused   ── as asked; the relay log goes on
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.cluster import etcd
+from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
+from penstock.filters import Rules
+from penstock.security.tls import Security
+from pumpclient.client import PumpClient
+from pumpclient.mysql.journal.journal import Journal
+from pumpclient.mysql.journal.recovery import settle
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.reader import RelayReader
+from pumpclient.mysql.relay.receiver import RelayUnit
+from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_again, saved
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
+from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.ddl.statements import Statements
+from pumpclient.mysql.source.ddl.table_mapping import Tables
+from pumpclient.mysql.source.relay_log import RelayLog
+from pumpclient.mysql.source.start import first_checkpoint, without_relay
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceStore
+from pumpclient.mysql.source.state.counters import Progress
+from pumpclient.mysql.source.state.overrides import (
+    Edit,
+    choices,
+    decision,
+    table_skipped,
+    tables_reloaded,
+)
+from pumpclient.mysql.source.sync.context import Parts, SyncOptions
+from pumpclient.mysql.source.sync.loading import floors_of, load_tables
+from pumpclient.mysql.source.sync.reload import (
+    Reloads,
+    StatementsOfSome,
+    Surroundings,
+    reload_group,
+)
+from pumpclient.mysql.source.sync.syncer import Syncer
+from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.translate.statements.names import Name
+from pumpclient.options import Options
+
+log = logging.getLogger(__name__)
+
+_RETRY_S_MIN, _RETRY_S_MAX = 0.2, 30.0
+_WAIT_S = 0.5
+_EDIT_S_MAX = 50.0
+_DAMAGED_HINT = "stop the source, move its relay-dir away, start it: the log is fetched again"
+
+
+class SourceUnit:
+    """One source; `run` in a thread of its own until `stop`."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        """Compile the rules; raise `NeedsOperator` for settings that cannot be."""
+        self._config = config
+        self._address = config.source.address()
+        self._stream = config.source.stream()
+        self._rules = Rules(config.filter)
+        self._online = config.online_ddl.rules()
+        self.progress = Progress()
+        self._relay_log = RelayLog(
+            config.relay, self._address, self._stream, self._needed, self._interrupt
+        )
+        self._store: SourceStore | None = None
+        self._syncer: Syncer | None = None
+        self._stopped = threading.Event()
+        self._paused = False
+        self.reloads: Reloads | None = None
+        self._edits: list[tuple[Edit, Future[str]]] = []
+        self._news = threading.Condition()
+
+    @property
+    def relay(self) -> RelayUnit | None:
+        """What writes the relay log, None before it begins."""
+        return self._relay_log.unit
+
+    @property
+    def purger(self) -> Purger | None:
+        """What purges the relay log, None before it begins."""
+        return self._relay_log.purger if self.relay else None
+
+    # What others ask for, from any thread.
+
+    def stop(self) -> None:
+        """Make `run` return soon: at a transaction's end, with the checkpoint stored."""
+        self._stopped.set()
+        self._interrupt()
+
+    def pause(self) -> None:
+        """Stop syncing at a transaction's end; the relay log goes on."""
+        self._paused = True
+        self._interrupt()
+
+    def resume(self) -> None:
+        """Go on after a pause or a failure."""
+        self._paused = False
+        progress = self.progress
+        progress.problem = progress.hint = ""
+        progress.overrides = ()
+        progress.state = "starting" if progress.state == "failed" else progress.state
+        self._interrupt(syncer=False)
+
+    def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
+        """Note an override of one place, durably; return what was noted.
+
+        Without a place it is about what failed, which is then tried again.
+        """
+        progress = self.progress
+        place = place or (progress.statement_place if progress.state == "failed" else "")
+        if not place:
+            raise NeedsOperator("no statement has failed", hint="name its place, file:position")
+        return self.change(decision(verb, place, statements))
+
+    def skip_table(self, name: Name) -> str:
+        """Leave a table out from here on, durably; return what was noted."""
+        return self.change(table_skipped(name, self._rules.is_replicated))
+
+    def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
+        """Have a table loaded anew while the others go on; return what was noted.
+
+        With it come all that are routed to where it is, see `reload_group`.
+        """
+        group = reload_group(self._config, self._rules, name, accepts_gap=accepts_gap)
+        return self.change(tables_reloaded(group))
+
+    def asked(self, edit: Edit) -> Future[str]:
+        """Have the checkpoint changed between two runs of the syncer; comes to what the edit says.
+
+        A source that has failed tries again with it.
+        """
+        done: Future[str] = Future()
+        with self._news:
+            self._edits.append((edit, done))
+        self._interrupt()
+        return done
+
+    def change(self, edit: Edit) -> str:
+        """Do the same and wait for it; return what the edit says.
+
+        Raises what the edit raises, and `Retryable` when the source is not that far yet.
+        """
+        done = self.asked(edit)
+        try:
+            return done.result(_EDIT_S_MAX)
+        except TooLate:
+            done.cancel()
+            raise Retryable(
+                "the source does not get to it: it is starting, loading, or waits for etcd or Pumps"
+            ) from None
+
+    def _interrupt(self, *, syncer: bool = True) -> None:
+        running = self._syncer
+        if syncer and running is not None:
+            running.stop()
+        with self._news:
+            self._news.notify_all()
+
+    # The thread.
+
+    def run(self) -> None:
+        """Run until `stop`; raise what no resume could cure."""
+        with ExitStack() as opened:
+            opened.callback(self._refuse_changes)
+            parts, checkpoint = self._started(opened)
+            failures = 0
+            while not self._stopped.is_set():
+                transactions = self.progress.transactions
+                try:
+                    self._live(parts, checkpoint)
+                except Retryable as error:
+                    failures = 0 if self.progress.transactions > transactions else failures + 1
+                    self._retry_later(error, failures)
+                except PenstockError as error:
+                    self._failed(error)
+                checkpoint = self._wait_until_wanted(self._owned_store) or checkpoint
+        self.progress.state = "stopped"
+
+    def _refuse_changes(self) -> None:
+        with self._news:
+            edits, self._edits = self._edits, []
+        for _, done in edits:
+            if done.set_running_or_notify_cancel():
+                done.set_exception(Retryable("the source stops: ask again once it is stopped"))
+
+    def _started(self, opened: ExitStack) -> tuple[Parts, Checkpoint]:
+        config = self._config
+        flavor = checked(self._address)
+        cascades = Cascades.of(config)
+        security = Security(config.security)
+        if config.mode != "full":
+            self._look_for_cascades(cascades, security)
+        client = PumpClient.connect(
+            config.etcd_urls,
+            strategy=config.sync.strategy,
+            write_timeout_s=config.sync.write_timeout_s,
+            tls=security.tls,
+            options=Options(
+                pd_address=config.pd_address or None,
+                etcd_tls=security.etcd_tls,
+                pd_tls=security.pd_tls,
+            ),
+        )
+        opened.callback(client.close)
+        connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
+        opened.callback(connection.close)
+        store = self._store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
+        owned(store, self._stopped)
+        opened.callback(store.close)
+        journal = Journal(config.data_dir / f"{config.source_id}.journal")
+        opened.callback(journal.close)
+        merges = config.shard_mode == OPTIMISTIC
+        tables = Tables(
+            client, client.session.schemas, self._rules, self._address, self._online, merges=merges
+        )
+        tables.on_history = self.progress.history
+        checkpoint = self._checkpoint(store, tables, client, cascades)
+        parts = Parts(
+            client=client,
+            store=store,
+            journal=journal,
+            tables=tables,
+            statements=Statements(
+                client,
+                self._rules,
+                self._online,
+                cascades,
+                tables=tables,
+                merges=merges,
+            ),
+            progress=self.progress,
+            source_id=config.source_id,
+            flavor=flavor,
+            floors=floors_of(config),
+            cancel_reload=self._cancel_reload,
+        )
+        self.reloads = self._reloads_of(parts, cascades)
+        opened.callback(self.reloads.stop)
+        if config.mode == "full":
+            log.info("source %s has loaded its tables, and ends", config.source_id)
+            self._stopped.set()
+            return parts, checkpoint
+        opened.callback(self._relay_log.close)
+        return parts, checkpoint
+
+    @property
+    def _owned_store(self) -> SourceStore:
+        assert self._store is not None, "it is owned before anything begins"
+        return self._store
+
+    def _cancel_reload(self, names: Sequence[Name]) -> None:
+        if self.reloads is not None:
+            self.reloads.cancel(names)
+
+    def _reloads_of(self, parts: Parts, cascades: Cascades) -> Reloads:
+        def statements(names: frozenset[Name]) -> Statements:
+            made = StatementsOfSome(
+                parts.client, self._rules, None, cascades,
+                tables=parts.tables,
+                merges=self._config.shard_mode == OPTIMISTIC,
+            )  # fmt: skip
+            made.only = names
+            return made
+
+        return Reloads(
+            Surroundings(
+                config=self._config,
+                client=parts.client,
+                address=self._address,
+                rules=self._rules,
+                flavor=parts.flavor,
+                statements=statements,
+                progress=self.progress,
+                may_commit=self._owned_store.is_ours,
+                change=self.asked,
+                wake=self._interrupt,
+            )
+        )
+
+    def _look_for_cascades(self, cascades: Cascades, security: Security) -> None:
+        """Raise `NeedsOperator` for what the server has, but of tables that are left out."""
+        try:
+            cascades.look_at_server(self._address)
+        except NeedsOperator as refused:
+            config = self._config
+            try:
+                with closing(etcd.connect(config.etcd_urls, tls=security.etcd_tls)) as connection:
+                    found = SourceStore(connection, config.source_id).load()
+            except PenstockError:
+                raise refused from None
+            left_out = () if found is None else [t.name for t in found.left_out if t.is_whole]
+            cascades.look_at_server(self._address, left_out)
+
+    def _checkpoint(
+        self, store: SourceStore, tables: Tables, client: PumpClient, cascades: Cascades
+    ) -> Checkpoint:
+        root = self._config.relay.dir
+        found = store.load()
+        if found is None:
+            start, gtids = self._config.start, ""
+            if self._config.mode != "incremental":
+                self.progress.state = "loading"
+                start, gtids = self._loaded(store, client)
+            found = first_checkpoint(start, root, self._address, self._stream, tables)
+            found = replace(found, gtids=gtids or found.gtids)
+            if self._config.mode != "full":  # What came before this place is not in the stream.
+                cascades.look_at_server(self._address)
+            saved(store, self._stopped, found)
+        else:
+            moved = without_relay(found, root, self._address, self._stream)
+            if moved != found:
+                saved(store, self._stopped, moved)
+                found = moved
+        self._take(found)
+        log.info("source %s goes on behind %s", self._config.source_id, found.done)
+        return found
+
+    def _loaded(self, store: SourceStore, client: PumpClient) -> tuple[str, str]:
+        while True:
+            try:
+                return load_tables(
+                    self._config, client, self._address, self._rules, self._stopped, store.is_ours
+                )
+            except Retryable as error:
+                if self._stopped.is_set() or not store.is_lost():
+                    raise
+                log.warning("%s", error)
+                owned_again(store, self._stopped)
+
+    def _change(self, store: SourceStore) -> None:
+        """Make the changes that were asked for."""
+        with self._news:
+            edits, self._edits = self._edits, []
+        for edit, done in edits:
+            if not done.set_running_or_notify_cancel():
+                continue
+            try:
+                found = store.load()
+                assert found is not None, "a checkpoint comes before the first run"
+                changed, text = edit(found)
+                store.save(changed)
+            except PenstockError as error:
+                done.set_exception(error)
+                continue
+            self._take(changed)
+            log.warning("source %s: %s", self._config.source_id, text.strip())
+            done.set_result(text)
+            if self.progress.state == "failed":
+                self.resume()
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        """Let others see a checkpoint that is not the syncer's."""
+        progress = self.progress
+        progress.checkpoint = progress.stored = checkpoint
+        progress.rulings, progress.left_out = checkpoint.rulings, checkpoint.left_out
+
+    def _needed(self) -> Location | None:
+        """Return the earliest place that is still to be read, for whoever purges."""
+        checkpoint = self.progress.stored
+        if checkpoint is None:
+            return None
+        needed = None if self.reloads is None else self.reloads.needed
+        return _begin(checkpoint) if needed is None else min(needed, _begin(checkpoint))
+
+    def _live(self, parts: Parts, checkpoint: Checkpoint) -> None:
+        settle(parts.client.session, parts.journal)
+        place = _begin(checkpoint)
+        relay = self._relay_log.begin(place)
+        if self.reloads is not None:
+            self.reloads.see(checkpoint, relay.growth)
+        reader = RelayReader(self._config.relay.dir, place, relay.growth)
+        sync = self._config.sync
+        options = SyncOptions(
+            group_count_max=sync.group_count_max,
+            group_bytes_max=sync.group_bytes_max,
+            checkpoint_interval_s=sync.checkpoint_interval_s,
+        )
+        self._syncer = Syncer(parts, reader, checkpoint, options)
+        self.progress.state, self.progress.lives = "syncing", self.progress.lives + 1
+        self.progress.statement_place = ""
+        is_wanted = not (self._stopped.is_set() or self._paused or self._edits)
+        if not is_wanted or self._relay_log.failure is not None:
+            self._syncer.stop()
+        try:
+            self._syncer.run()
+        finally:
+            self._syncer = None
+        if self._relay_log.failure is not None and not self._paused:
+            raise self._relay_log.failure
+
+    def _retry_later(self, error: Retryable, failures: int) -> None:
+        bound_s = min(_RETRY_S_MAX, _RETRY_S_MIN * 2 ** min(failures, 10))
+        wait_s = bound_s * random.uniform(0.5, 1.0)
+        log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
+        self.progress.problem = str(error)
+        deadline_s = time.monotonic() + wait_s
+        with self._news:
+            self._news.wait_for(
+                lambda: self._stopped.is_set() or self._edits or time.monotonic() > deadline_s,
+                wait_s,
+            )
+        self.progress.problem = ""
+
+    def _failed(self, error: PenstockError) -> None:
+        progress = self.progress
+        progress.state, progress.problem = "failed", getattr(error, "problem", str(error))
+        progress.hint = getattr(error, "hint", "")
+        progress.overrides = ()
+        if isinstance(error, Refused):
+            progress.overrides = choices(error, progress.rulings)
+            progress.statement_place = place_text(error.place) if error.place else ""
+        if isinstance(error, Corrupt) and Path(error.path).is_relative_to(self._relay_log.dir):
+            progress.hint = _DAMAGED_HINT
+        log.error(
+            "source %s waits for an operator: %s%s",
+            self._config.source_id,
+            error,
+            "".join(f"; {each}" for each in progress.overrides),
+        )
+
+    def _wait_until_wanted(self, store: SourceStore) -> Checkpoint | None:
+        """Wait out a pause or a failure; return the checkpoint to go on from."""
+
+        def is_wanted() -> bool:
+            is_idle = self._paused or (self.progress.state == "failed" and self.progress.problem)
+            return self._stopped.is_set() or bool(self._edits) or not is_idle
+
+        while True:
+            self._change(store)
+            if self._paused and self.progress.state != "failed":
+                self.progress.state = "paused"
+            with self._news:
+                self._news.wait_for(is_wanted, _WAIT_S)
+            if store.is_lost():
+                owned_again(store, self._stopped)
+            if is_wanted() and not self._edits:
+                break
+        return None if self._stopped.is_set() else loaded(store, self._stopped)
+
+
+def _begin(checkpoint: Checkpoint) -> Location:
+    """Return where the relay log is to be read from."""
+    return Location.parse(checkpoint.restart) if checkpoint.restart else checkpoint.place

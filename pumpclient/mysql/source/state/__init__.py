@@ -1,0 +1,1 @@
+"""How far a source is, what it leaves out, what an operator decided."""

@@ -1,0 +1,210 @@
+"""Where a source is, in etcd, and who has it.
+
+    /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
+    /penstock/v1/sources/<id>/owner   who runs it, on that process' lease
+
+Only the owner writes the first, in an etcd transaction that demands the second. `done` is a place
+in the relay log: all up to it is committed. The relay log's sub-directories count histories, and so
+does `epoch`: both grow by one together, whatever the first one was called.
+
+A process that slept, or whose etcd did, loses its lease although no other process wanted it. It
+takes the source again when the owner's key is free and the checkpoint is the one that it stored
+itself: then no other process had the source in between.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+from penstock.cluster.etcd import EtcdClient, etcd_errors, read, read_prefix
+from penstock.cluster.lease import Lease
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.wire.binlog import Origin
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.source.state.left_out import LeftOutTable
+
+SOURCES = "/penstock/v1/sources/"
+_HINT = "restore the key, or delete it and start the source from a place that is known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """How far a source is; places are texts as `Location` writes them."""
+
+    epoch: int
+    server: str
+    done: str
+    restart: str = ""
+    """Where events must be read again from, when that is before `done` (XA)."""
+    gtids: str = ""
+    since_s: int = 0
+    """Transactions before this moment (seconds since 1970) are left out."""
+    skips_known: bool = False
+    """True where transactions may come that `gtids` has."""
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What online DDL keeps."""
+    rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Operators' overrides by "file:position"."""
+    left_out: tuple[LeftOutTable, ...] = ()
+    """Tables that are left out, and how much was left out of any, as of `done`."""
+    reloads: int = 0
+    """The number of the last reload that was asked for."""
+
+    @property
+    def place(self) -> Location:
+        """Up to where everything is committed."""
+        return _place(self.done)
+
+    def epoch_of(self, location: Location) -> int:
+        """Return the epoch of a place in the relay log."""
+        return self.epoch + location.suffix - self.place.suffix
+
+    def origin(self, source_id: str, end: Location, gtid: str) -> Origin:
+        """Return the origin of what ends at a place."""
+        epoch = self.epoch_of(end)
+        return Origin(
+            source=source_id,
+            epoch=epoch,
+            file=end.file.number,
+            position=end.position,
+            gtid=gtid,
+        )
+
+    @classmethod
+    def parse(cls, text: bytes, key: str) -> Checkpoint:
+        """Return what was stored; raise `Malformed`."""
+        try:
+            fields = json.loads(text)
+            left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
+            found = cls(**fields, left_out=left_out)
+            _ = found.place
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Malformed(f"{key} in etcd cannot be read: {error}", hint=_HINT) from error
+        return found
+
+
+@lru_cache(maxsize=64)
+def _place(text: str) -> Location:
+    """Parse a place; each transaction asks for the one of the checkpoint before it."""
+    return Location.parse(text)
+
+
+class SourceTaken(Retryable):
+    """Another process has the source, or had it since we lost it."""
+
+
+def sources(etcd: EtcdClient) -> list[str]:
+    """Return the ids of all sources that have a checkpoint; raises `Retryable`."""
+    found, _ = read_prefix(etcd, SOURCES)
+    names = [key.removeprefix(SOURCES) for key in found]
+    return [name for name in names if "/" not in name]
+
+
+class CheckpointStore(Protocol):
+    """Where a syncer's checkpoint is kept, as long as the source is this process's."""
+
+    def is_ours(self) -> bool:
+        """Tell whether no other process can have the source."""
+
+    def is_lost(self) -> bool:
+        """Tell whether another process may have it."""
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, durably; raise `Retryable` when the source is not ours."""
+
+
+class SourceStore:
+    """One source's checkpoint while this process owns it; `own` first."""
+
+    def __init__(self, etcd: EtcdClient, source_id: str, *, ttl_s: int = 10) -> None:
+        """Name the source; nothing is asked yet. A dead owner has it for `ttl_s` seconds more."""
+        if not source_id or "/" in source_id:
+            raise NeedsOperator(f"source-id is {source_id!r}", hint="a name without /")
+        self._etcd = etcd
+        self._ttl_s = ttl_s
+        self._key = SOURCES + source_id
+        self._owner_key = f"{self._key}/owner"
+        self._lease: Lease | None = None
+        self._created = 0
+        self._lock = threading.Lock()
+        self._holder = ""
+        # What the checkpoint's key holds if no one else wrote it; two while a save is in doubt.
+        self._stored: set[bytes | None] = set()
+
+    def own(self, holder: str) -> None:
+        """Take the source over; raise `SourceTaken` naming who has it."""
+        self._take(holder, [])
+
+    def own_again(self) -> None:
+        """Take the source again once its lease is lost; raise `SourceTaken` when another had it."""
+        found = read(self._etcd, self._key)
+        if found not in self._stored:
+            raise SourceTaken(f"another process has had this source since {self._holder} lost it")
+        do = self._etcd.transactions
+        is_same = do.create(self._key) == 0 if found is None else do.value(self._key) == found
+        self._take(self._holder, [is_same])
+
+    def _take(self, holder: str, more: list[Any]) -> None:
+        lease = Lease(self._etcd, self._ttl_s)
+        do = self._etcd.transactions
+        try:
+            with etcd_errors():
+                won, answers = self._etcd.transaction(
+                    compare=[do.create(self._owner_key) == 0, *more],
+                    success=[
+                        do.put(self._owner_key, holder, lease=lease.id),
+                        do.get(self._owner_key),
+                    ],
+                    failure=[do.get(self._owner_key)],
+                )
+            found = answers[-1]
+        except BaseException:
+            lease.close()
+            raise
+        if not won:
+            lease.close()
+            who = found[0][0].decode() if found else "another process"
+            raise SourceTaken(f"{who} runs this source; a dead one is forgotten in {self._ttl_s} s")
+        self._holder, self._lease, self._created = holder, lease, found[0][1].create_revision
+
+    def is_ours(self) -> bool:
+        """Tell whether no other process can have the source; answers from the local clock."""
+        return self._lease is not None and self._lease.is_held()
+
+    def is_lost(self) -> bool:
+        """Tell whether the source is another's, or nobody's, for good."""
+        return self._lease is None or self._lease.is_lost()
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint, None before the first; raises `Retryable`, `Malformed`."""
+        with self._lock:
+            found = read(self._etcd, self._key)
+            if self.is_ours():
+                self._stored = {found}
+        return None if found is None else Checkpoint.parse(found, self._key)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint; raise `Retryable` when the source is no longer ours."""
+        text = json.dumps(asdict(checkpoint), ensure_ascii=False).encode()
+        do = self._etcd.transactions
+        with self._lock, etcd_errors():
+            self._stored.add(text)
+            done, _ = self._etcd.transaction(
+                compare=[do.create(self._owner_key) == self._created],
+                success=[do.put(self._key, text)],
+                failure=[],
+            )
+            if done:
+                self._stored = {text}
+        if not done:
+            raise Retryable(f"{self._owner_key} is not ours: this process lost the source")
+
+    def close(self) -> None:
+        """Let others have it."""
+        if self._lease is not None:
+            self._lease.close()

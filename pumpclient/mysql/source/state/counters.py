@@ -1,0 +1,78 @@
+"""What a source tells of itself: counted by the syncer, read by its pages, without locks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.left_out import LeftOutTable
+
+
+@dataclass(slots=True)
+class Progress:
+    """Figures since the start of the process; places are the latest."""
+
+    state: str = "starting"
+    """starting, syncing, paused, failed, stopped."""
+    problem: str = ""
+    hint: str = ""
+    statement_place: str = ""
+    """The place of the statement that is being executed, or that failed."""
+    overrides: tuple[str, ...] = ()
+    """What an operator may do about the problem, with the consequences, the safe one first."""
+    rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: tuple[LeftOutTable, ...] = ()
+    """Tables that are left out, and how much of any, as far as the stream was read."""
+    read_location: Location | None = None
+    read_bytes: int = 0
+    seen_location: Location | None = None
+    seen_s: int = 0
+    idle: bool = False
+    checkpoint: Checkpoint | None = None
+    """All up to it is committed; the one that is stored may be older."""
+    stored: Checkpoint | None = None
+    """Where another process would go on: what is behind it in the relay log must stay."""
+    transactions: int = 0
+    groups: int = 0
+    ddl: int = 0
+    lives: int = 0
+    history_rows: int = 0
+    """Rows of system-versioned tables that are left out, being current no more."""
+    _rate_from: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
+    rate: float = 0.0
+    """Transactions per second, as of the last whole second."""
+
+    def read(self, location: Location, size: int) -> None:
+        """Note how far the relay log was read."""
+        self.read_location = location
+        self.read_bytes += size
+
+    def history(self, count: int) -> None:
+        """Note rows of history that were left out."""
+        self.history_rows += count
+
+    def seen(self, end: Location, timestamp_s: int) -> None:
+        """Note the end of a transaction that was read, and when the server made it."""
+        self.seen_location = end
+        self.seen_s = timestamp_s
+
+    def committed(self, checkpoint: Checkpoint, count: int) -> None:
+        """Note what is committed by now."""
+        self.checkpoint = checkpoint
+        self.transactions += count
+        self.groups += count > 0
+        now_s = time.monotonic()
+        begin_s, begin = self._rate_from
+        if now_s - begin_s >= 1:
+            self.rate = (self.transactions - begin) / (now_s - begin_s)
+            self._rate_from = now_s, self.transactions
+
+    def behind_s(self, relay_behind_s: float) -> float:
+        """Return the seconds behind the server: 0 when all that it has is committed."""
+        if self.idle:
+            return relay_behind_s
+        return max(0.0, time.time() - self.seen_s) if self.seen_s else relay_behind_s

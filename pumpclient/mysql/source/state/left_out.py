@@ -1,0 +1,294 @@
+"""Tables that a source leaves out, and how much was left out of each. Pure.
+
+    skip-table t     nothing of t is followed from the next transaction on: its rows and statements
+                     are counted. What is downstream of it stays as it is.
+    RENAME t TO u    u is left out from there on, t is free again; downstream t becomes u. Figures
+                     of single events that were skipped go along, too
+    a RENAME of a table that is followed to a name that is left out: the name is followed again
+    DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out
+    other statements on t are left out; CREATE TABLE u LIKE t is refused once there were any
+    reload t         takes it back, with all that are routed to where it is; a CREATE TABLE of
+                     another such table meanwhile is left out, and the reload begins again with it
+
+Figures are the stream's: they are stored with the place up to which they count, so that what comes
+again after a kill is counted once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax.lexer import quote_path
+from penstock.ddl.syntax.statements import (
+    AlterTable,
+    CreateLike,
+    CreateTable,
+    DropSchema,
+    DropTables,
+    RenameTables,
+)
+from penstock.ddl.syntax.statements import Statement as Parsed
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Translation
+from pumpclient.mysql.translate.statements.names import Name, changed_by, likened
+
+NO_TABLE: Name = ("", "")
+"""Under this name is counted what is no table's, or whose table no one knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutTable:
+    """One table of the server; figures since `since`, a place in the relay log."""
+
+    schema: str
+    table: str
+    since: str
+    is_whole: bool = False
+    """Left out from `since` on; False where only single events or statements were skipped."""
+    rows: int = 0
+    events: int = 0
+    """Row events, and others, whose rows could not be counted."""
+    statements: int = 0
+    reload: int = 0
+    """The number of the reload that takes it back, 0 while none was asked for.
+
+    Tables with one number go to one table downstream, and are loaded together.
+    """
+
+    @property
+    def name(self) -> Name:
+        """Schema and table."""
+        return self.schema, self.table
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether nothing has been left out of it yet."""
+        return not (self.rows or self.events or self.statements)
+
+    @property
+    def label(self) -> str:
+        """The name for people."""
+        return f"{self.schema}.{self.table}" if self.schema else "(no table)"
+
+
+class LeftOut:
+    """All of them, as of one place of the stream."""
+
+    def __init__(self, tables: Iterable[LeftOutTable]) -> None:
+        """Go on with what a checkpoint has."""
+        self._tables = {each.name: each for each in tables}
+        self._open_rows: Counter[Name] = Counter()
+        self._open_events: Counter[Name] = Counter()
+
+    @property
+    def tables(self) -> tuple[LeftOutTable, ...]:
+        """What a checkpoint keeps."""
+        return tuple(self._tables.values())
+
+    def has(self, schema: str, table: str) -> bool:
+        """Tell whether a table is left out."""
+        found = self._tables.get((schema, table))
+        return found is not None and found.is_whole
+
+    def of(self, name: Name) -> LeftOutTable | None:
+        """Return what is known of a table."""
+        return self._tables.get(name)
+
+    def add(self, name: Name | None, rows: int | None) -> None:
+        """Count an event of the open transaction; `rows` None where no one can count them."""
+        if rows is None:
+            self._open_events[name or NO_TABLE] += 1
+        else:
+            self._open_rows[name or NO_TABLE] += rows
+
+    def finish(self, place: str) -> bool:
+        """Count what the transaction that ends at `place` has; tell whether it has anything."""
+        names = self._open_rows.keys() | self._open_events.keys()
+        for name in names:
+            before = self._known(name, place)
+            self._tables[name] = replace(
+                before,
+                rows=before.rows + self._open_rows[name],
+                events=before.events + self._open_events[name],
+            )
+        self.drop_open()
+        return bool(names)
+
+    def drop_open(self) -> None:
+        """Forget the open transaction."""
+        self._open_rows.clear()
+        self._open_events.clear()
+
+    def add_statement(self, names: Sequence[Name], place: str) -> None:
+        """Count a statement that was left out."""
+        for name in names or (NO_TABLE,):
+            before = self._known(name, place)
+            self._tables[name] = replace(before, statements=before.statements + 1)
+
+    def begin(self, name: Name, place: str, reload: int) -> None:
+        """Leave a table out from `place` on, as one of a reload."""
+        self._tables[name] = replace(
+            self._known(name, place), is_whole=True, since=place, reload=reload
+        )
+
+    def rename(self, old: Name, new: Name) -> None:
+        """Follow a RENAME: what is left out under one name is so under the other."""
+        moved = self._tables.pop(old, None)
+        self._tables.pop(new, None)
+        if moved is not None:
+            self._tables[new] = replace(moved, schema=new[0], table=new[1])
+
+    def change(self, table: LeftOutTable) -> None:
+        """Replace what is known of a table."""
+        self._tables[table.name] = table
+
+    def remove(self, name: Name) -> None:
+        """Forget a table."""
+        self._tables.pop(name, None)
+
+    def _known(self, name: Name, place: str) -> LeftOutTable:
+        schema, table = name
+        return self._tables.get(name) or LeftOutTable(schema=schema, table=table, since=place)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a statement comes to where some tables are left out."""
+
+    pieces: tuple[Piece | None, ...]
+    """What is to be executed all the same; None for a piece that is left out."""
+    counted: tuple[Name, ...] = ()
+    """A table for each piece that is left out."""
+    renamed: tuple[tuple[Name, Name], ...] = ()
+    """In their order; also of tables that are followed, when anything is known of a name."""
+    moved: tuple[Name, ...] = ()
+    """Tables that this renames or drops: a reload of one of them must begin again."""
+    joined: tuple[tuple[Name, int], ...] = ()
+    """Tables that this creates where those of a reload go, with its number: they are its, too."""
+
+
+def judged(
+    translation: Translation,
+    left_out: LeftOut,
+    exists: Callable[[Name], bool],
+    target: Callable[[Name], Name] = lambda name: name,
+) -> Verdict:
+    """Return what is left of a translation; `exists` tells whether the cluster has a table.
+
+    `target` tells where a table of the server goes. Raises `NeedsOperator` for a statement that
+    copies the definition of a table that is left out.
+    """
+    marks, here = LeftOut(left_out.tables), _Here(exists)
+    pieces: list[Piece | None] = []
+    counted: list[Name] = []
+    renamed: list[tuple[Name, Name]] = []
+    moved: list[Name] = []
+    joined: list[tuple[Name, int]] = []
+    reloads = {target(each.name): each.reload for each in left_out.tables if each.reload}
+    for piece in translation.pieces:
+        if piece.is_ruled:
+            pieces.append(piece)
+            continue
+        statement = parse(piece.source_sql)[1][0]
+        names = _names(piece, statement)
+        if _is_swapped_in(piece, statement):
+            moved += names
+        if isinstance(statement, DropSchema):
+            moved += [each.name for each in marks.tables if each.schema == statement.name]
+        _check_likened(piece, statement, marks)
+        if isinstance(statement, (CreateTable, CreateLike)):
+            joined += _joined(names[0], reloads.get(target(names[0])), marks)
+        if not any(marks.has(*name) for name in names):
+            pieces.append(piece)
+            if len(names) == 2 and any(marks.of(name) is not None for name in names):
+                renamed.append((names[0], names[1]))  # What is missing of a table goes with it.
+                marks.rename(*names)
+        elif len(names) == 2 and isinstance(statement, (RenameTables, AlterTable)):
+            counted += [names[0]] * (isinstance(statement, AlterTable) and marks.has(*names[0]))
+            pieces.append(_renaming(piece, statement, marks.has(*names[0]), here))
+            moved += names
+            renamed.append((names[0], names[1]))
+            marks.rename(*names)
+        elif isinstance(statement, DropTables):
+            moved += names
+            pieces.append(piece if here.has(_target(piece, statement, 0)) else None)
+        else:
+            pieces.append(None)
+            counted.append(names[0])
+    return Verdict(tuple(pieces), tuple(counted), tuple(renamed), tuple(moved), tuple(joined))
+
+
+def _joined(name: Name, reload: int | None, marks: LeftOut) -> list[tuple[Name, int]]:
+    """Leave a table out with those of a reload, if there is one and it is not left out."""
+    if reload is None or marks.has(*name):
+        return []
+    marks.begin(name, "", reload)
+    return [(name, reload)]
+
+
+class _Here:
+    """Which tables the cluster has, in the course of a statement."""
+
+    def __init__(self, exists: Callable[[Name], bool]) -> None:
+        self._exists = exists
+        self._changed: dict[Name, bool] = {}
+
+    def has(self, name: Name) -> bool:
+        return self._changed[name] if name in self._changed else self._exists(name)
+
+    def rename(self, old: Name, new: Name) -> bool:
+        """Follow a RENAME; tell whether the table was there."""
+        is_here = self.has(old)
+        self._changed |= {new: is_here, old: False}
+        return is_here
+
+
+def _names(piece: Piece, statement: Parsed) -> tuple[Name, ...]:
+    """Return the server's names of the tables that a piece changes."""
+    refs = [(ref.schema or "", ref.name) for ref in statement.refs]
+    if len(refs) != len(piece.tables):  # A tool's ALTER of its copy, which is run on the table.
+        return piece.tables[:1]
+    wanted = changed_by(statement, "")
+    return tuple(piece.tables[refs.index(name)] for name in wanted if name in refs)
+
+
+def _is_swapped_in(piece: Piece, statement: Parsed) -> bool:
+    """Tell whether a piece is what a tool did to its copy, which now is the table."""
+    wanted = changed_by(statement, "")
+    return bool(wanted) and wanted[0][1] != piece.tables[0][1]
+
+
+def _target(piece: Piece, statement: Parsed, number: int) -> Name:
+    """Return the name here of the `number`-th table that a piece changes."""
+    made = parse(piece.sql)[1][0]
+    ref_names = changed_by(made, "")
+    assert type(made) is type(statement), "only names differ"
+    return ref_names[number]
+
+
+def _renaming(piece: Piece, statement: Parsed, is_left_out: bool, here: _Here) -> Piece | None:
+    """Return what a RENAME comes to here: of a table that is left out, its new name only."""
+    old, new = _target(piece, statement, 0), _target(piece, statement, 1)
+    is_here = here.rename(old, new)
+    if not is_left_out:
+        return piece
+    if not is_here:
+        return None
+    return replace(piece, sql=f"RENAME TABLE {quote_path(*old)} TO {quote_path(*new)}")
+
+
+def _check_likened(piece: Piece, statement: Parsed, left_out: LeftOut) -> None:
+    like = likened(statement, "")
+    if like is None:
+        return
+    refs = [(ref.schema or "", ref.name) for ref in statement.refs]
+    name = piece.tables[refs.index(like)]
+    found = left_out.of(name)
+    if found is not None and found.is_whole and (found.statements or found.reload):
+        raise NeedsOperator(
+            f"it copies the definition of {found.label}, which is left out and was altered since",
+            hint="replace it by a CREATE TABLE with all columns, or leave the new table out too",
+        )

@@ -1,0 +1,208 @@
+"""Overrides: what an operator decides about what a source refuses; changes of its checkpoint. Pure.
+
+    skip, replace SQL, inject SQL    about one place of the server's binlog
+    skip-table DB.TABLE              about all of a table from here on
+    reload DB.TABLE                  the same, until it is loaded anew with all that goes there
+    revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
+
+All of them are in the checkpoint, so they belong to the source and outlive its process. They are
+made between two of its runs, or with the process stopped: what is before the checkpoint's place is
+committed, so a table is left out from the beginning of a transaction on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from penstock.errors import Malformed, NeedsOperator
+from pumpclient.mysql.relay.layout import FileName
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.left_out import LeftOutTable
+from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.translate.statements.names import Name
+from pumpclient.schema import split_name
+
+Edit = Callable[[Checkpoint], tuple[Checkpoint, str]]
+"""Makes another checkpoint of one, and says what it did; raises `NeedsOperator`."""
+
+VERBS = ("skip", "replace", "inject")
+
+
+def decision(verb: str, place: str, statements: Sequence[str]) -> Edit:
+    """Return the edit that notes what to do at a place, instead of what was noted before."""
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        decided = {"verb": verb, "statements": tuple(statements)}
+        rulings = {**checkpoint.rulings, place: decided}
+        return replace(checkpoint, rulings=rulings), f"{verb} at {place}: noted\n"
+
+    return edit
+
+
+def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit:
+    """Return the edit that leaves a table out from the checkpoint's place on."""
+    label = ".".join(name)
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        if not is_replicated(*name):
+            raise NeedsOperator(
+                f"the filters leave {label} out already", hint="there is nothing to do"
+            )
+        before = _of(checkpoint, name)
+        if before.is_whole and not before.reload:
+            return checkpoint, f"{label} is left out since {before.since} already\n"
+        if before.reload:
+            ended = _without_reload(checkpoint, before.reload)
+            return ended, f"{label} stays left out: its reload ends\n"
+        made = replace(before, is_whole=True, since=checkpoint.done)
+        return _with(checkpoint, made), (
+            f"{label} is left out from {checkpoint.done} on: its rows and statements are counted,"
+            f" see status; mysql-source revoke {label} takes it back while nothing was counted\n"
+        )
+
+    return edit
+
+
+def tables_reloaded(names: Sequence[Name]) -> Edit:
+    """Return the edit that has tables loaded anew; until they are, nothing of them is followed.
+
+    Several are all those that are routed into one.
+    """
+    label = ", ".join(".".join(name) for name in names)
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        number = checkpoint.reloads + 1
+        changed = replace(checkpoint, reloads=number)
+        for name in names:
+            before = _of(changed, name)
+            since = before.since if before.is_whole else checkpoint.done
+            made = replace(before, is_whole=True, since=since, reload=number)
+            changed = _with(changed, made)
+        return changed, (
+            f"{label} loaded anew, reload {number}: downstream the table is dropped, created and"
+            " filled while all others go on; see status\n"
+        )
+
+    return edit
+
+
+def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
+    """Return the edit that takes an override back: of a place, or of a table.
+
+    With `accepts_gap` also of a table of which something was left out: that stays missing.
+    """
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        if what in checkpoint.rulings:
+            return _without_decision(checkpoint, what)
+        name = table_name(what)
+        found = _of(checkpoint, name)
+        if not found.is_whole:
+            raise NeedsOperator(
+                f"there is no override for {what}", hint="mysql-source status lists them"
+            )
+        if found.reload and not accepts_gap:
+            raise NeedsOperator(
+                f"{found.label} is being loaded anew: it is not whole downstream",
+                hint="wait for it, or ask for mysql-source reload again",
+            )
+        if not (found.is_complete or accepts_gap):
+            raise NeedsOperator(
+                f"{found.rows} rows, {found.events} events and {found.statements} statements of"
+                f" {found.label} were left out",
+                hint="with --accept-gap it is followed again and they stay missing downstream until"
+                " penstock verify --repair",
+            )
+        ended = _without_reload(checkpoint, found.reload)
+        return _with(ended, replace(found, is_whole=False, reload=0)), (
+            f"{found.label} is followed again from {checkpoint.done} on\n"
+        )
+
+    return edit
+
+
+def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, str]:
+    if is_passed(checkpoint, place):
+        raise NeedsOperator(
+            f"the source is past {place}, so what was decided about it is done",
+            hint="mysql-source status says how much was left out",
+        )
+    left = {at: each for at, each in checkpoint.rulings.items() if at != place}
+    return replace(checkpoint, rulings=left), f"{place} is not decided any more\n"
+
+
+def is_passed(checkpoint: Checkpoint, place: str) -> bool:
+    """Tell whether a source is past a place, written as operators write it."""
+    file, _, position = place.rpartition(":")
+    done = checkpoint.place
+    try:
+        return (FileName.parse(file), int(position)) <= (done.file, done.position)
+    except (Malformed, ValueError):
+        return False
+
+
+def table_name(text: str) -> Name:
+    """Return schema and table of `schema.table`, or of the same in backticks."""
+    return split_name(text, None)
+
+
+def choices(error: Refused, decided: Collection[str] = ()) -> tuple[str, ...]:
+    """Return what an operator may do about what is refused, the safe one first.
+
+    `decided` are the places with a decision: one that does not help can be taken back.
+    """
+    place = place_text(error.place) if error.place is not None else ""
+    label = ", ".join(".".join(name) for name in error.tables)
+    found = []
+    if place in decided:
+        found.append(f"mysql-source revoke {place}: take back what was decided about this place")
+    if error.is_statement:
+        found += [
+            f"mysql-source replace --at {place} 'SQL': run other statements instead, which make"
+            " the same of the table; rows behind it are followed only if they do",
+            f"mysql-source inject --at {place} 'SQL': run others first, then this one",
+        ]
+    found += [
+        f"mysql-source reload {'.'.join(name)}: load this table anew from the server, whole, while"
+        " all others go on; downstream it is dropped, created and filled meanwhile, and what cannot"
+        " be followed now is over by then"
+        for name in error.tables
+    ]
+    found += [
+        f"mysql-source skip-table {'.'.join(name)}: leave this table out from here on, counted in"
+        " status and metrics; all others go on, downstream it stays as it is now"
+        for name in error.tables
+    ]
+    if place and error.is_statement:
+        found.append(
+            f"mysql-source skip --at {place}: leave this one statement out; downstream the table"
+            " stays as it is, and rows that do not fit it stop the source again"
+        )
+    elif place:
+        found.append(
+            f"mysql-source skip --at {place}: leave out the rows of this one event"
+            f"{' of ' + label if label else ''}, counted; downstream they are missing until"
+            " penstock verify --repair"
+        )
+    return tuple(found)
+
+
+def _of(checkpoint: Checkpoint, name: Name) -> LeftOutTable:
+    known = {each.name: each for each in checkpoint.left_out}
+    schema, table = name
+    return known.get(name) or LeftOutTable(schema=schema, table=table, since=checkpoint.done)
+
+
+def _without_reload(checkpoint: Checkpoint, number: int) -> Checkpoint:
+    """Return the checkpoint without a reload; its tables stay left out."""
+    tables = (
+        replace(each, reload=0) if each.reload == number else each for each in checkpoint.left_out
+    )
+    return replace(checkpoint, left_out=tuple(tables))
+
+
+def _with(checkpoint: Checkpoint, table: LeftOutTable) -> Checkpoint:
+    others = [each for each in checkpoint.left_out if each.name != table.name]
+    is_kept = table.is_whole or not table.is_complete
+    return replace(checkpoint, left_out=(*others, *[table] * is_kept))

@@ -1,0 +1,1 @@
+"""The relay log into transactions, from the checkpoint on."""

@@ -1,0 +1,134 @@
+"""Gathers a source's rows into transactions, and those into groups of bounded count and size.
+
+Pure but for the file in which a transaction's rows wait when they are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.filters.rules import RowPolicy
+from penstock.wire.binlog import MutationType, Origin
+from pumpclient.changes import Changes, ChangeSet
+from pumpclient.delivery.groups import Pending
+from pumpclient.rows import Table
+
+
+class Gatherer:
+    """The group that is being made, and the transaction that is open behind it."""
+
+    def __init__(
+        self, *, count_max: int, bytes_max: int, spill_bytes: int, spill_dir: str | None
+    ) -> None:
+        """Groups have at most that many transactions, and few bytes more than `bytes_max`."""
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        # What stays in memory must fit into one message, whatever its rows' frames add to them.
+        self._spill_bytes = spill_bytes // 4
+        self._spill_dir = spill_dir
+        self._group: list[Pending] = []
+        self._group_bytes = 0
+        self._open: ChangeSet | None = None
+        self._open_bytes = 0
+        self._unspilled_bytes = 0
+        self.rows = 0
+        """How many rows were taken so far."""
+        self.left_out = 0
+        """How many rows filters left out."""
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether the group should go before anything is added."""
+        return len(self._group) >= self._count_max or self._group_bytes >= self._bytes_max
+
+    @property
+    def is_large(self) -> bool:
+        """Tell whether the open transaction must go in a group of its own."""
+        return self._open is not None and self._open.spill is not None
+
+    @property
+    def count(self) -> int:
+        """How many transactions the group has."""
+        return len(self._group)
+
+    def add(
+        self, table: Table, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
+    ) -> None:
+        """Add rows to the open transaction, those that filters let pass."""
+        if not policy.takes_all:
+            rows = self._passing(policy, kind, rows)
+        if not rows:
+            return
+        if self._open is None:
+            self._open = ChangeSet(self._spill_bytes, self._spill_dir)
+        changes = self._open.tables.get(table.info.id)
+        if changes is None:
+            changes = self._open.tables[table.info.id] = Changes(table)
+        if kind is MutationType.INSERT:
+            changes.inserted += rows
+        elif kind is MutationType.UPDATE:
+            changes.updated += rows
+        else:
+            changes.deleted += rows
+        count = len(rows)
+        if count == 1:  # Most events of a server that many sessions write to.
+            changes.sequence.append(kind)
+            size = len(rows[0])
+        else:
+            changes.sequence += [kind] * count
+            size = sum(map(len, rows))
+        self._open_bytes += size
+        self._unspilled_bytes += size
+        self.rows += count
+        if self._unspilled_bytes > self._spill_bytes:
+            self._open.spill_all()
+            self._unspilled_bytes = 0
+
+    def _passing(
+        self, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
+    ) -> Sequence[bytes]:
+        policy.check(bytes([kind]))
+        passing: Sequence[bytes] = rows
+        if kind in policy.dropped:
+            passing = ()
+        elif policy.is_kept is not None:
+            passing = [row for row in rows if policy.is_kept(kind, row)]
+        self.left_out += len(rows) - len(passing)
+        return passing
+
+    def finish(self, origin: Origin) -> None:
+        """End the open transaction; one without rows is none."""
+        changes, self._open = self._open, None
+        if changes is not None:
+            self._group.append(Pending(changes, origin))
+            self._group_bytes += self._open_bytes
+        self._open_bytes = self._unspilled_bytes = 0
+
+    def take(self) -> list[Pending]:
+        """Return the group and begin another."""
+        group, self._group, self._group_bytes = self._group, [], 0
+        return group
+
+    def undo(self) -> dict[tuple[str, str], int]:
+        """Forget the open transaction; return how many rows it had of each table."""
+        found = {} if self._open is None else self._open.tables
+        counts = {
+            (each.table.schema_name, each.table.info.name): len(each.sequence)
+            for each in found.values()
+        }
+        self.drop_open()
+        return counts
+
+    def drop_open(self) -> None:
+        """Forget the open transaction: its end will not come."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        self._open_bytes = self._unspilled_bytes = 0
+
+    def close(self) -> None:
+        """Forget everything."""
+        for each in self._group:
+            each.changes.close()
+        self._group = []
+        self.drop_open()

@@ -1,0 +1,131 @@
+"""The initial load before a source's first life, and what lives then leave out of the binlog.
+
+A load of several attempts has tables of several places (`pumpclient.mysql.load`): until the binlog
+has passed the last of them, rows and statements that a table's load has already are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from pumpclient.client import PumpClient
+from pumpclient.mysql.load.loader import Load, LoadOptions
+from pumpclient.mysql.load.state import Floor, Floors, Name, StateFile
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
+from pumpclient.mysql.translate.statements.online import OnlineDdl
+
+log = logging.getLogger(__name__)
+
+EPOCH = 1
+"""A load comes before all else of a source, so it is in its first epoch."""
+
+
+def state_path(config: SourceConfig) -> Path:
+    """Return where a source's load is kept."""
+    return config.data_dir / f"{config.source_id}.load.json"
+
+
+def load_tables(
+    config: SourceConfig,
+    client: PumpClient,
+    address: ServerAddress,
+    rules: Rules,
+    stopped: threading.Event,
+    may_commit: Callable[[], bool],
+) -> tuple[str, str]:
+    """Load all tables that the filters let pass; return from where to follow, and its GTIDs.
+
+    Raises `Retryable` when stopped before the end; another run goes on.
+    """
+    online = config.online_ddl.rules()
+
+    def is_replicated(schema: str, table: str) -> bool:
+        return rules.is_replicated(schema, table) and not _is_shadow(online, table)
+
+    settings = config.load
+    options = LoadOptions(
+        translator=Translator(is_replicated=is_replicated, target=rules.target, online=None),
+        policy=rules.of_rows,
+        readers=settings.readers,
+        rows_per_chunk=settings.rows_per_chunk,
+        transaction_bytes=settings.transaction_bytes,
+        rate_bytes_per_s=settings.rate_bytes_per_s or None,
+        sink=settings.sink_options(),
+        into_existing=settings.into_existing,
+        may_commit=may_commit,
+    )
+    load = Load(
+        address,
+        client,
+        state_path(config),
+        options,
+        is_stopped=stopped.is_set,
+    )
+    start = load.run(config.source_id, EPOCH).start
+    assert start is not None, "a load that is complete began somewhere"
+    return f"{start.file}:{start.position}", start.gtids
+
+
+def _is_shadow(online: OnlineDdl | None, table: str) -> bool:
+    return online is not None and online.is_copy(table)
+
+
+def floors_of(config: SourceConfig) -> Floors:
+    """Return what the load of an earlier run has; nothing when there was none."""
+    state = StateFile(state_path(config)).read()
+    return Floors() if state is None else state.floors
+
+
+class CatchUp:
+    """What of the binlog was loaded; `at` is the end of the event that is being read."""
+
+    def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
+        """Begin behind `checkpoint`."""
+        self._floors = floors
+        self.at = checkpoint.place
+        self._is_first_epoch = checkpoint.epoch == EPOCH
+        self.is_active = self._is_first_epoch and _floor(self.at) < floors.highest
+
+    def has(self, *tables: Name) -> bool:
+        """Tell whether what is being read, on these tables of the server, was loaded."""
+        return self.is_active and self._floors.has(tables, _floor(self.at))
+
+    def without_loaded(self, translation: Translation) -> Translation:
+        """Return a translation without the pieces that were loaded."""
+        if not self.is_active:
+            return translation
+        left = tuple(piece for piece in translation.pieces if not self.has(*piece.tables))
+        if len(left) == len(translation.pieces):
+            return translation
+        log.info("a statement up to %s is in the load already", self.at)
+        return replace(translation, pieces=left)
+
+    def passed(self) -> bool:
+        """Note that a transaction has ended; True while tables are to be looked up anew."""
+        was_active = self.is_active
+        if was_active and _floor(self.at) >= self._floors.highest:
+            self.is_active = False
+            log.info("the binlog has passed the load: the tables are of one moment from here on")
+        return was_active
+
+    def check_over(self) -> None:
+        """Raise `NeedsOperator` when another history begins before the load was passed."""
+        if self.is_active:
+            raise NeedsOperator(
+                "the server was changed or reset before its binlog had passed the load",
+                hint="begin anew: remove the load's file, the checkpoint and the targets",
+            )
+
+
+def _floor(place: Location) -> Floor:
+    return place.file.number, place.position

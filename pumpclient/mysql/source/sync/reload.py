@@ -1,0 +1,476 @@
+"""A table that is left out is taken back: loaded anew, while the source goes on with all others.
+
+    source     t is left out ───────────── P ───────────── Q ┌ stops for a moment
+    reload          snapshot at P ── waits until the source is at P
+                    drops and creates t, loads its rows as of P
+                    reads the relay log from P on, t only ── up to Q ┘ t is followed from Q on
+
+Exactly once. What a reload writes has origins of a source of its own, `<source-id>/reload`, with
+the reload's number as epoch: the load's as in `pumpclient.mysql.load`, then the binlog's. So the
+Drainer and the DDL history know what comes again after a kill. How far it is, is in two files
+beside the source's: `<source-id>.reload-<number>.load.json`, and `….json` for what follows it.
+
+What readers downstream see: t is dropped and created, fills, and then runs behind the other tables,
+until Q: from there on all tables are of one moment again. A transaction on t and others between P
+and Q comes in two parts.
+
+A statement that renames or drops t, and another server, make the reload begin again, under another
+number: the snapshot is then of what came of t. Nothing of the cluster is changed before the source
+is at P, so what is seen of such statements from then on is all there is.
+
+Of several tables that are routed into one, t is all of them: they are left out, loaded and followed
+again together. One that is created meanwhile joins them, and the reload begins again. What another
+source has in that table is dropped with it, so this must be asked for outright.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.cluster import etcd
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.filters import Rules
+from penstock.log.files import replace_file
+from penstock.security.tls import Security
+from pumpclient.client import PumpClient
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.journal.journal import Journal
+from pumpclient.mysql.journal.recovery import settle
+from pumpclient.mysql.load.loader import Load, LoadOptions
+from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
+from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.relay.growth import Growth
+from pumpclient.mysql.relay.layout import FileName, Location
+from pumpclient.mysql.relay.reader import RelayReader
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
+from pumpclient.mysql.source.ddl.statements import Statements
+from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, sources
+from pumpclient.mysql.source.state.counters import Progress
+from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
+from pumpclient.mysql.source.state.overrides import Edit
+from pumpclient.mysql.source.sync.context import Parts, SyncOptions
+from pumpclient.mysql.source.sync.syncer import Syncer
+from pumpclient.mysql.translate.outputs import Statement
+from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
+from pumpclient.mysql.translate.statements.names import Name
+from pumpclient.mysql.translate.statements.online import Kept
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+_RETRY_S = 3.0
+_NEAR_BYTES = 8 << 20
+"""As near to the source the reload asks it to stop for the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all reloads of one source work with."""
+
+    config: SourceConfig
+    client: PumpClient
+    address: ServerAddress
+    rules: Rules
+    flavor: Flavor
+    statements: Callable[[frozenset[Name]], Statements]
+    """Makes what executes the statements on some tables only."""
+    progress: Progress
+    """The source's own."""
+    may_commit: Callable[[], bool]
+    change: Callable[[Edit], Future[str]]
+    """Has the source's checkpoint changed, between two of its runs and in its thread."""
+    wake: Callable[[], None]
+    """Has the source look for reloads again."""
+
+
+def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
+    """Return all tables of the server that go where some of them go."""
+    targets, online = {rules.target(*name) for name in names}, config.online_ddl.rules()
+    with config.source.address().session() as connection:
+        return frozenset(
+            name
+            for name in server_tables(connection)
+            if rules.is_replicated(*name)
+            and rules.target(*name) in targets
+            and (online is None or not online.is_copy(name[1]))
+        )
+
+
+def reload_group(
+    config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False
+) -> tuple[Name, ...]:
+    """Return the tables that are loaded anew when one of them is: all that go where it goes.
+
+    Raises `NeedsOperator` for a table that the filters leave out, and, without `accepts_gap`, where
+    other sources may have brought rows into the same table, which a reload drops.
+    """
+    label = ".".join(name)
+    if not rules.is_replicated(*name):
+        raise NeedsOperator(f"the filters leave {label} out", hint="change them first")
+    group = siblings(config, rules, [name]) | {name}
+    is_merged = len(group) > 1 or (
+        config.shard_mode == OPTIMISTIC and rules.router.is_routed(*name)
+    )
+    if is_merged and not accepts_gap:
+        tls = Security(config.security).etcd_tls
+        with closing(etcd.connect(config.etcd_urls, tls=tls)) as connection:
+            others = [each for each in sources(connection) if each != config.source_id]
+        if others:
+            target = ".".join(rules.target(*name))
+            raise NeedsOperator(
+                f"{target} may have rows of other sources too ({', '.join(others)}), and a reload"
+                " drops it with all its rows",
+                hint="with --accept-gap it does so, and loads what this source has; penstock verify"
+                " --repair with --source-config of each of the others then brings back its rows",
+            )
+    return (name, *sorted(group - {name}))
+
+
+@dataclass(slots=True)
+class Told:
+    """What the status page says of a reload."""
+
+    state: str = "begins"
+    problem: str = ""
+    hint: str = ""
+
+
+class StatementsOfSome(Statements):
+    """Executes the statements that change some tables; no concern are those that change others."""
+
+    only: frozenset[Name] = frozenset()
+
+    def translate(
+        self,
+        statement: Statement,
+        kept: Kept,
+        rulings: Mapping[str, Mapping[str, Any]],
+        left_out: LeftOut,
+    ) -> Translation:
+        """Return what a statement comes to."""
+        if self.only.isdisjoint(self.tables_of(statement)):
+            return Translation((), kept)
+        return super().translate(statement, kept, rulings, left_out)
+
+
+class FollowFile:
+    """How far a reload has read the binlog, in a file: what a syncer stores its checkpoint in."""
+
+    def __init__(self, path: Path, may_commit: Callable[[], bool]) -> None:
+        self._path = path
+        self.is_ours = may_commit
+
+    def is_lost(self) -> bool:
+        """Tell whether another process may have the source."""
+        return not self.is_ours()
+
+    def load(self) -> Checkpoint | None:
+        """Return what was stored, None before the first time."""
+        try:
+            return Checkpoint.parse(self._path.read_bytes(), str(self._path))
+        except FileNotFoundError:
+            return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Store durably."""
+        try:
+            replace_file(self._path, json.dumps(asdict(checkpoint)).encode())
+        except OSError as error:
+            raise NeedsOperator(
+                f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"
+            ) from error
+
+
+class Reload:
+    """Of one table, or all that go to one; begins at once, in a thread of its own."""
+
+    def __init__(
+        self,
+        here: Surroundings,
+        tables: Sequence[LeftOutTable],
+        server: str,
+        suffix: int,
+        growth: Growth,
+    ) -> None:
+        """`server` and `suffix` name the sub-directory of the relay log that the source is in."""
+        self.names, self.number = frozenset(each.name for each in tables), tables[0].reload
+        self.told = Told()
+        self._here = here
+        self._label = tables[0].label
+        self._server, self._suffix, self._growth = server, suffix, growth
+        stem = f"{here.config.source_id}.reload-{self.number}"
+        self._files = here.config.data_dir, stem
+        self._load_file = here.config.data_dir / f"{stem}.load.json"
+        self._follow = FollowFile(here.config.data_dir / f"{stem}.json", here.may_commit)
+        self._source = f"{here.config.source_id}/reload"
+        self._stopped = threading.Event()
+        self._syncer: Syncer | None = None
+        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
+        self._thread.start()
+
+    @property
+    def needed(self) -> Location | None:
+        """The earliest place of the relay log that it still reads."""
+        found = self._follow.load()
+        if found is not None:
+            return found.place
+        state = StateFile(self._load_file).read()
+        if state is None or state.start is None:
+            return None
+        # While it is loaded, its snapshot is no older than the first attempt's.
+        return self._snapshot(state) if state.is_complete else self._location(state.start)
+
+    def stop(self) -> None:
+        """End it, in the middle of what it does; another process or another one goes on."""
+        self._stopped.set()
+        syncer = self._syncer
+        if syncer is not None:
+            syncer.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        log.info("reload %d of %s begins", self.number, self._label)
+        while not self._stopped.is_set():
+            try:
+                self._reload()
+                return
+            except Retryable as error:
+                if not self._stopped.is_set():
+                    self.told.problem = str(error)
+                    log.warning("reload of %s: %s; it is tried again", self._label, error)
+                    self._stopped.wait(_RETRY_S)
+            except PenstockError as error:
+                problem = getattr(error, "problem", str(error))
+                self.told = Told("failed", problem, getattr(error, "hint", ""))
+                log.error(
+                    "reload of %s waits for an operator: %s; it stays left out until"
+                    " mysql-source reload %s is asked for again",
+                    self._label, error, self._label,
+                )  # fmt: skip
+                self._here.wake()
+                return
+
+    def _reload(self) -> None:
+        begin = self._loaded()
+        if self._follow.load() is None:
+            self._follow.save(Checkpoint(epoch=self.number, server=self._server, done=str(begin)))
+        self.told = Told("follows")
+        while self._distance_bytes() > _NEAR_BYTES and not self._stopped.is_set():
+            self._read_up_to(self._source_place())
+        self._join()
+
+    def _loaded(self) -> Location:
+        """Load the table unless it is loaded; return the place of its snapshot."""
+        here, file = self._here, StateFile(self._load_file)
+        state = file.read()
+        if state is None:  # What is there of it downstream is old: it goes.
+            state = LoadState(source=self._source, epoch=self.number, begun=self.names)
+            file.write(state)
+        if not state.is_complete:
+            settings = here.config.load
+            options = LoadOptions(
+                translator=Translator(
+                    is_replicated=here.rules.is_replicated, target=here.rules.target, online=None
+                ),
+                policy=here.rules.of_rows,
+                only=self.names,
+                before_changes=self._wait_for_source,
+                readers=settings.readers,
+                rows_per_chunk=settings.rows_per_chunk,
+                transaction_bytes=settings.transaction_bytes,
+                rate_bytes_per_s=settings.rate_bytes_per_s or None,
+                may_commit=here.may_commit,
+            )
+            self.told = Told("loads")
+            load = Load(
+                here.address, here.client, self._load_file, options,
+                is_stopped=self._stopped.is_set,
+            )  # fmt: skip
+            state = load.run(self._source, self.number)
+        return self._snapshot(state)
+
+    def _snapshot(self, state: LoadState) -> Location:
+        """Return where the snapshot was from which all tables were loaded."""
+        return max(self._location(state.loaded[name]) for name in self.names)
+
+    def _location(self, place: BinlogPlace) -> Location:
+        return Location(self._suffix, FileName.parse(place.file), place.position)
+
+    def _wait_for_source(self, place: BinlogPlace) -> None:
+        """Return once the source has read all before a snapshot, and it is still this table's."""
+        progress, at = self._here.progress, self._location(place)
+        self.told.state = f"waits until the source is at {at}"
+        while True:
+            read = progress.read_location
+            if self._source_place() >= at or (progress.idle and read is not None and read >= at):
+                break
+            if self._stopped.wait(_POLL_S):
+                raise Retryable("stopped")
+        self._check_whole()
+        self.told.state = "loads"
+
+    def _check_whole(self) -> None:
+        """Raise `Retryable` while the server has another table that goes where these go.
+
+        It is a new one: once the source is at its CREATE TABLE, the reload begins again with it.
+        """
+        here = self._here
+        others = siblings(here.config, here.rules, self.names) - self.names
+        if others:
+            names = ", ".join(".".join(name) for name in sorted(others)[:5])
+            raise Retryable(
+                f"{names} goes where {self._label} goes, and the source is not that far yet; if"
+                " this stays, ask for the reload again"
+            )
+
+    def _source_place(self) -> Location:
+        checkpoint = self._here.progress.checkpoint
+        assert checkpoint is not None, "a source that runs has one"
+        return checkpoint.place
+
+    def _distance_bytes(self) -> int:
+        """Return how much binlog lies between this and the source; a file counts as much."""
+        found, end = self._follow.load(), self._source_place()
+        assert found is not None, "it was stored before"
+        begin = found.place
+        files = end.file.number - begin.file.number
+        return end.position - begin.position if not files else max(files, 0) * (_NEAR_BYTES + 1)
+
+    def _read_up_to(self, end: Location) -> None:
+        """Bring in what the binlog has of the table up to `end`."""
+        here, found = self._here, self._follow.load()
+        assert found is not None, "it was stored before"
+        if found.place >= end:
+            return
+        config = here.config
+        folder, stem = self._files
+        with closing(Journal(folder / f"{stem}.journal")) as journal:
+            settle(here.client.session, journal)
+            tables = Tables(
+                here.client, here.client.session.schemas, here.rules, here.address, None,
+                merges=here.config.shard_mode == OPTIMISTIC,
+            )  # fmt: skip
+            tables.only = self.names
+            parts = Parts(
+                client=here.client,
+                store=self._follow,
+                journal=journal,
+                tables=tables,
+                statements=here.statements(self.names),
+                progress=Progress(rulings=here.progress.rulings),
+                source_id=self._source,
+                flavor=here.flavor,
+            )
+            options = SyncOptions(
+                group_count_max=config.sync.group_count_max,
+                group_bytes_max=config.sync.group_bytes_max,
+                checkpoint_interval_s=config.sync.checkpoint_interval_s,
+            )
+            reader = RelayReader(config.relay.dir, found.place, self._growth)
+            self._syncer = Syncer(parts, reader, found, options, until=end)
+            if self._stopped.is_set():
+                self._syncer.stop()
+            try:
+                self._syncer.run()
+            finally:
+                self._syncer = None
+        if self._stopped.is_set():
+            raise Retryable("stopped")
+
+    def _join(self) -> None:
+        """Let the source follow the table, from a place on up to which this has brought it in."""
+        done = self._here.change(self._joined)
+        while True:
+            try:
+                log.warning("%s", done.result(_POLL_S).strip())
+                break
+            except NotYet:
+                if self._stopped.is_set() and done.cancel():
+                    return
+        self._remove_files()
+
+    def _joined(self, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        """Bring in the rest, with the source stopped at `checkpoint`; the table is followed."""
+        left_out = LeftOut(checkpoint.left_out)
+        tables = [each for each in left_out.tables if each.reload == self.number]
+        if {each.name for each in tables} != self.names or checkpoint.server != self._server:
+            raise Retryable(f"{self._label} is reloaded by another number by now")
+        self._read_up_to(checkpoint.place)
+        for each in tables:
+            left_out.remove(each.name)
+        label = ", ".join(each.label for each in tables)
+        rows, statements = sum(t.rows for t in tables), sum(t.statements for t in tables)
+        return replace(checkpoint, left_out=left_out.tables), (
+            f"{label} loaded anew and followed from {checkpoint.done} on: {rows} rows and"
+            f" {statements} statements that had been left out are in it\n"
+        )
+
+    def _remove_files(self) -> None:
+        folder, stem = self._files
+        for path in folder.glob(f"{stem}.*"):
+            with suppress(OSError):
+                path.unlink()
+
+
+@dataclass(slots=True)
+class Reloads:
+    """The reloads of one source, one after the other."""
+
+    here: Surroundings
+    _running: Reload | None = None
+    _ended: dict[int, tuple[frozenset[Name], Told]] = field(default_factory=dict)
+
+    @property
+    def told(self) -> Mapping[Name, Told]:
+        """What the status page says, by table."""
+        found = {name: told for names, told in self._ended.values() for name in names}
+        running = self._running
+        return found if running is None else found | dict.fromkeys(running.names, running.told)
+
+    @property
+    def needed(self) -> Location | None:
+        """The earliest place of the relay log that one still reads, None for none."""
+        running = self._running
+        return None if running is None else running.needed
+
+    def see(self, checkpoint: Checkpoint, growth: Growth) -> None:
+        """Begin what a checkpoint asks for; end what it does not ask for any more."""
+        wanted: dict[int, list[LeftOutTable]] = {}
+        for table in sorted(checkpoint.left_out, key=lambda each: each.reload):
+            if table.reload:
+                wanted.setdefault(table.reload, []).append(table)
+        self._ended = {number: each for number, each in self._ended.items() if number in wanted}
+        running = self._running
+        if running is not None:
+            if running.number in wanted and running.told.state != "failed":
+                return
+            if running.number in wanted:
+                self._ended[running.number] = running.names, running.told
+            self.stop()
+        for number, tables in wanted.items():
+            if number not in self._ended:
+                suffix = checkpoint.place.suffix
+                self._running = Reload(self.here, tables, checkpoint.server, suffix, growth)
+                return
+
+    def cancel(self, names: Sequence[Name]) -> None:
+        """End the one of these tables, if it runs: it is to begin again."""
+        running = self._running
+        if running is not None and not running.names.isdisjoint(names):
+            self.stop()
+
+    def stop(self) -> None:
+        """End what runs."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()

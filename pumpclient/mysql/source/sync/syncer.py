@@ -1,0 +1,434 @@
+"""One life of a source, from its checkpoint on: reads, assembles, groups, commits, notes.
+
+All of it is in the caller's thread but the ends of groups. Whatever fails ends the life; the next
+one begins at the checkpoint, and what comes again is known downstream by its origin.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from zlib import crc32
+
+from penstock import failpoints
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from pumpclient.delivery.group_commit import GroupWriter
+from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, checksum_holds
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.relay.reader import Chunk, RelayReader
+from pumpclient.mysql.relay.transform import CRC_OF_WHOLE
+from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.source.ddl.statements import place_of
+from pumpclient.mysql.source.ddl.table_mapping import Routed
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
+from pumpclient.mysql.source.sync.context import Parts, SyncOptions
+from pumpclient.mysql.source.sync.executed_gtids import LISTS, SeenGtids
+from pumpclient.mysql.source.sync.grouping import Gatherer
+from pumpclient.mysql.source.sync.known import KnownTransactions
+from pumpclient.mysql.source.sync.loading import CatchUp
+from pumpclient.mysql.translate.assembler import Assembler
+from pumpclient.mysql.translate.outputs import (
+    Finished,
+    Output,
+    RowsLeftOut,
+    Statement,
+    TableChanges,
+    Undone,
+)
+from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Verb
+from pumpclient.mysql.translate.statements.names import Name
+from pumpclient.mysql.translate.transcoding.sequences import SequenceRows
+
+log = logging.getLogger(__name__)
+
+_TYPE_AT = 4
+_LOGGED_BYTES = 500
+_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
+_OF_FILES = (_DESCRIPTION, *LISTS)
+_before_ddl = failpoints.point("source.before_ddl")
+_after_ddl = failpoints.point("source.after_ddl")
+_before_checkpoint = failpoints.point("source.before_checkpoint")
+
+
+class Syncer:
+    """One life; `run` until `stop`, which may come from any thread."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        reader: RelayReader,
+        checkpoint: Checkpoint,
+        options: SyncOptions,
+        *,
+        until: Location | None = None,
+    ) -> None:
+        """Go on from `checkpoint`, up to the end `until`; `reader` stands where it says."""
+        self._until = until
+        self._parts = parts
+        self._reader = reader
+        self._options = options
+        self._checkpoint = checkpoint
+        self._committed = checkpoint  # Guarded by the lock, as is `_saved_s`.
+        self._lock = threading.Lock()
+        self._saved = checkpoint
+        self._saved_s = time.monotonic()
+        self._stopped = threading.Event()
+        self._gtids = SeenGtids(checkpoint.gtids, parts.flavor)
+        self._end = checkpoint.place
+        self._restart: Location | None = None  # As of `_end`, once that is beyond the checkpoint.
+        self._suffix = self._end.suffix
+        self._checksum = Checksum.NONE
+        self._known = self._known_from(checkpoint)
+        self._catch_up = CatchUp(parts.floors, checkpoint)
+        self._left_out = LeftOut(checkpoint.left_out)
+        self._assembler = self._assembler_from(checkpoint.place)
+        client_options = parts.client.session.options
+        self._gatherer = Gatherer(
+            count_max=options.group_count_max,
+            bytes_max=options.group_bytes_max,
+            spill_bytes=client_options.spill_bytes,
+            spill_dir=client_options.spill_dir,
+        )
+        self._writer = GroupWriter(
+            parts.client.session, parts.journal, may_commit=parts.store.is_ours
+        )
+
+    def stop(self) -> None:
+        """Make `run` return at the end of a transaction, all before it committed."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        """Sync until `stop` or the end that was asked for; raise what ends this run of it.
+
+        `Retryable` says that the next one may do better.
+        """
+        try:
+            for chunk in self._reader.chunks():
+                if chunk.events:
+                    self._take(chunk)
+                elif self._until is None:
+                    self._idle()
+                else:
+                    break  # What is asked for was read by another syncer: there is no more of it.
+                if self._stopped.is_set() or self._parts.store.is_lost():
+                    break
+            self._barrier()
+        except NeedsOperator:
+            self._keep_what_is_done()
+            raise
+        finally:
+            self._writer.close()
+            self._gatherer.close()
+        if self._parts.store.is_lost():
+            raise Retryable("the lease on this source ran out")
+
+    def _keep_what_is_done(self) -> None:
+        """Commit all before what cannot be followed, so that an override begins right there."""
+        try:
+            self._barrier()
+        except PenstockError as error:
+            log.info("what is before the failure comes again: %s", error)
+
+    def _take(self, chunk: Chunk) -> None:
+        begin = chunk.begin
+        if begin.suffix != self._suffix:
+            self._switched(begin)
+        size = sum(map(len, chunk.events))
+        if self._is_plain(chunk.events) and (
+            self._until is None or begin.at(begin.position + size) < self._until
+        ):
+            for output in self._assembler.take_run(begin, chunk.events):
+                self._output(output)
+        else:
+            end = begin
+            for event in chunk.events:
+                here, end = end, end.at(end.position + len(event))
+                self._event(here, end, event)
+                if self._until is not None and self._end >= self._until:
+                    self._stopped.set()
+                    break
+        self._parts.progress.read(self._reader.location, size)
+        self._save_when_due()
+
+    def _is_plain(self, events: Sequence[bytes]) -> bool:
+        """Tell whether events are whole, and nobody but the assembler has to look at each."""
+        if self._known.is_needed or self._catch_up.is_active:
+            return False
+        types = bytes([event[_TYPE_AT] for event in events])
+        if any(type_ in types for type_ in _OF_FILES):
+            return False
+        return not self._checksum or all(crc32(event) == CRC_OF_WHOLE for event in events)
+
+    def _event(self, begin: Location, end: Location, event: bytes) -> None:
+        type_ = event[_TYPE_AT]
+        if type_ == _DESCRIPTION:
+            self._checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
+            if self._checksum and not checksum_holds(event):
+                raise self._reader.damaged(begin)
+            # No transaction spans files: what is open was torn by a crash of the server.
+            self._drop_open()
+        elif self._checksum and crc32(event) != CRC_OF_WHOLE:
+            raise self._reader.damaged(begin)
+        elif type_ in LISTS:
+            self._gtids.add_list(type_, event, self._checksum)
+        if self._known.is_needed and self._known.is_left_out(event, self._checksum):
+            return
+        self._catch_up.at = end
+        for output in self._assembler.take(begin, end, event):
+            self._output(output)
+
+    def _drop_open(self) -> None:
+        self._gatherer.drop_open()
+        self._left_out.drop_open()
+
+    def _is_left_out(self, schema: str, table: str) -> bool:
+        """Tell whether rows are to be counted: not those that the load has."""
+        return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
+
+    def _is_skipped(self, end: Location) -> bool:
+        """Tell whether an operator has decided to leave out what ends there."""
+        found = self._parts.progress.rulings.get(place_text(end))
+        return found is not None and found["verb"] == Verb.SKIP.value
+
+    def _choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
+        if self._catch_up.has((table_map.schema, table_map.table)):
+            return None
+        return self._parts.tables.choose(table_map)
+
+    def _output(self, output: Output) -> None:
+        if isinstance(output, TableChanges):
+            transcoder = output.transcoder
+            assert isinstance(transcoder, Routed), "all transcoders are made by `Tables`"
+            kind, rows = output.changes
+            try:
+                self._gatherer.add(transcoder.here, transcoder.policy, kind, rows)
+            except NeedsOperator as error:
+                found = transcoder.table_map
+                raise Refused(error, (found.schema, found.table)) from error
+        elif isinstance(output, Finished):
+            self._finished(output)
+        elif isinstance(output, Statement):
+            self._statement(output)
+        elif isinstance(output, RowsLeftOut):
+            self._rows_left_out(output)
+        else:
+            assert isinstance(output, Undone), "there are no others"
+            self._undone()
+
+    def _rows_left_out(self, output: RowsLeftOut) -> None:
+        name, rows = output
+        self._left_out.add(name, rows)
+        if name is None or not self._left_out.has(*name):
+            label = ".".join(name) if name else "no table"
+            count = "unknown number of" if rows is None else str(rows)
+            log.warning("behind %s: an event of %s is left out, %s rows", self._end, label, count)
+
+    def _undone(self) -> None:
+        for name, rows in self._gatherer.undo().items():
+            self._left_out.add(name, rows)
+            log.warning("behind %s: %d rows of %s are left out", self._end, rows, ".".join(name))
+
+    def _finished(self, finished: Finished) -> None:
+        if self._parts.tables.sequences.is_due:
+            # Before the checkpoint passes the rows that say so, or nobody would see them again.
+            self._submit()
+            self._writer.drain()
+            self._parts.tables.reserve_numbers()
+            self._assembler.forget_tables()
+        if self._gatherer.is_large:
+            self._submit()  # What is before a large transaction goes first, for it goes alone.
+        origin = self._checkpoint.origin(self._parts.source_id, finished.end, finished.gtid)
+        is_large = self._gatherer.is_large
+        self._gatherer.finish(origin)
+        if self._catch_up.is_active and self._catch_up.passed():
+            self._assembler.forget_tables()
+        if self._left_out.finish(str(finished.end)):
+            self._parts.progress.left_out = self._left_out.tables
+        self._advance(finished.end, finished.gtid)
+        self._parts.progress.seen(finished.end, finished.timestamp_s)
+        if is_large or self._gatherer.is_full:
+            self._submit()
+
+    def _statement(self, statement: Statement) -> None:
+        """All before it is committed; then the DDL; then its place is noted, whatever it was."""
+        progress = self._parts.progress
+        progress.statement_place = place_of(statement)
+        translation, verdict = self._decided(statement)
+        pieces = [piece for piece in verdict.pieces if piece is not None]
+        for name, number in verdict.joined:
+            self._left_out.begin(name, str(statement.end), number)
+        self._reload_again((*verdict.moved, *(name for name, _ in verdict.joined)))
+        if pieces:
+            self._barrier()
+            origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
+            _before_ddl()
+            self._parts.statements.execute(statement, verdict.pieces, origin)
+            _after_ddl()
+        elif translation.skipped:
+            log.info("%s: left out, %s", place_of(statement), translation.skipped)
+        if pieces or verdict.renamed:
+            self._assembler.forget_tables()
+        self._note_left_out(statement, translation, verdict)
+        self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
+        self._advance(statement.end, statement.gtid)
+        progress.seen(statement.end, statement.timestamp_s)
+        progress.statement_place = ""
+        if pieces:
+            progress.ddl += 1
+            self._barrier()
+
+    def _reload_again(self, names: Sequence[Name]) -> None:
+        """Let the reloads of tables that come, are renamed or dropped begin again: end them now."""
+        found = [self._left_out.of(name) for name in names]
+        ended = dict.fromkeys(each.reload for each in found if each is not None and each.reload)
+        if not ended:
+            return
+        reloads = self._checkpoint.reloads
+        numbers = {old: reloads + n for n, old in enumerate(ended, 1)}
+        tables = [each for each in self._left_out.tables if each.reload in numbers]
+        self._parts.cancel_reload([each.name for each in tables])
+        for each in tables:
+            log.warning("the reload of %s begins again: a statement moves it", each.label)
+            self._left_out.change(replace(each, reload=numbers[each.reload]))
+        reloads += len(numbers)
+        self._checkpoint = replace(self._checkpoint, reloads=reloads)
+        self._stopped.set()  # The next run begins them.
+
+    def _decided(self, statement: Statement) -> tuple[Translation, Verdict]:
+        """Return what a statement comes to, and what of it is to be executed."""
+        statements, progress = self._parts.statements, self._parts.progress
+        translation = statements.translate(
+            statement, self._checkpoint.kept, progress.rulings, self._left_out
+        )
+        translation = self._catch_up.without_loaded(translation)
+        return translation, statements.judge(statement, translation, self._left_out)
+
+    def _note_left_out(
+        self, statement: Statement, translation: Translation, verdict: Verdict
+    ) -> None:
+        """Count what of a statement is left out, and follow the names of tables that are."""
+        place = str(statement.end)
+        counted: list[tuple[Name, ...]] = [(name,) for name in verdict.counted]
+        if translation.left_out is not None:
+            counted.append(translation.left_out)
+        for names in counted:
+            text = statement.query.statement[:_LOGGED_BYTES].decode(errors="replace")
+            log.warning("%s: a statement is left out: %r", place_of(statement), text)
+            self._left_out.add_statement(names, place)
+        for old, new in verdict.renamed:
+            says = "is left out as" if self._left_out.has(*old) else "is followed as"
+            log.warning("%s: %s %s %s", place_of(statement), ".".join(old), says, ".".join(new))
+            self._left_out.rename(old, new)
+        self._parts.progress.left_out = self._left_out.tables
+
+    def _advance(self, end: Location, gtid: str) -> None:
+        """Note, for the group that is being made, where it ends."""
+        if gtid:
+            self._gtids.add(gtid)
+        self._end, self._restart = end, self._assembler.restart
+
+    def _idle(self) -> None:
+        """Send what there is, then wait for more."""
+        self._submit()
+        self._parts.progress.idle = True
+        self._save_when_due()
+        self._reader.wait()
+        self._parts.progress.idle = False
+
+    def _submit(self) -> None:
+        """Send the group on its way; its end counts once it is committed."""
+        checkpoint = self._noted()
+        group = self._gatherer.take()
+        if group:
+            self._writer.submit(group, partial(self._is_committed, checkpoint, len(group)))
+        elif checkpoint is not self._committed and not self._writer.is_busy:
+            self._is_committed(checkpoint, 0)
+
+    def _noted(self) -> Checkpoint:
+        """Return the checkpoint as it is to be stored, once all before it is committed."""
+        end, restart = self._end, self._restart
+        if str(end) != self._checkpoint.done:
+            self._checkpoint = replace(
+                self._checkpoint,
+                epoch=self._checkpoint.epoch_of(end),
+                done=str(end),
+                since_s=0,
+                restart="" if restart is None or restart >= end else str(restart),
+                left_out=self._left_out.tables,
+            )
+        if self._checkpoint.done == self._committed.done:
+            return self._checkpoint
+        gtids = str(self._gtids)
+        if gtids != self._checkpoint.gtids:
+            self._checkpoint = replace(self._checkpoint, gtids=gtids)
+        return self._checkpoint
+
+    def _is_committed(self, checkpoint: Checkpoint, count: int) -> None:
+        with self._lock:
+            self._committed = checkpoint
+        self._parts.progress.committed(checkpoint, count)
+
+    def _barrier(self) -> None:
+        """Commit all that is gathered, and store the checkpoint."""
+        self._submit()
+        self._writer.drain()
+        self._is_committed(self._noted(), 0)
+        self._save()
+
+    def _save_when_due(self) -> None:
+        if time.monotonic() - self._saved_s >= self._options.checkpoint_interval_s:
+            self._save()
+
+    def _save(self) -> None:
+        self._saved_s = time.monotonic()
+        with self._lock:
+            checkpoint = self._committed
+        if checkpoint != self._saved:
+            _before_checkpoint()
+            rulings = self._parts.progress.rulings
+            self._parts.store.save(replace(checkpoint, rulings=rulings))
+            self._saved = self._parts.progress.stored = checkpoint
+
+    def _switched(self, begin: Location) -> None:
+        """Go on with another sub-directory: another server, or the same one after RESET MASTER."""
+        self._catch_up.check_over()
+        self._reload_again([each.name for each in self._left_out.tables])
+        self._barrier()
+        server = self._reader.server()
+        is_reset = server == self._checkpoint.server
+        if is_reset:
+            self._gtids.clear()
+        epoch = self._checkpoint.epoch_of(begin)
+        log.info("on in %s of %s, epoch %d", begin, server, epoch)
+        self._suffix, self._end, self._restart = begin.suffix, begin, None
+        self._checkpoint = replace(
+            self._checkpoint,
+            epoch=epoch,
+            done=str(begin),
+            restart="",
+            server=server,
+            gtids=str(self._gtids),
+            since_s=0,
+            skips_known=not is_reset,
+        )
+        self._known = self._known_from(self._checkpoint)
+        self._assembler = self._assembler_from(begin)
+        self._drop_open()
+
+    def _assembler_from(self, done: Location) -> Assembler:
+        return Assembler(
+            self._choose, done=done, is_left_out=self._is_left_out, is_skipped=self._is_skipped
+        )
+
+    def _known_from(self, checkpoint: Checkpoint) -> KnownTransactions:
+        return KnownTransactions(
+            self._gtids.copy() if checkpoint.skips_known else None, checkpoint.since_s
+        )

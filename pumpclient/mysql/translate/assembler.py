@@ -1,0 +1,354 @@
+"""From a relay log's events to what a writer does: rows, ends of transactions, statements. Pure.
+
+    MySQL      GTID  BEGIN  map rows map rows …  XID | COMMIT              GTID  DDL
+    MariaDB    GTID  map rows …  XID | COMMIT                  GTID (standalone)  DDL
+    both       BEGIN …, a DDL without GTID (servers without GTIDs)
+    payload    GTID  one event that holds BEGIN … XID, compressed
+    XA         GTID  XA START  rows  XA END  XA_PREPARE   …later…   GTID  XA COMMIT | XA ROLLBACK
+    made from a SELECT    GTID  CREATE TABLE  rows  XID: the statement comes out first, then rows
+
+Rows come out as they come in, so that no transaction is held here, but for those that XA prepared:
+they wait for their XA COMMIT, and `restart` says from where events must come again for them.
+Transactions that ended at or before `done` then come again too; none of their rows is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.errors import Malformed, NeedsOperator
+from pumpclient.mysql.events import Event, decode_event
+from pumpclient.mysql.events.compressed import TransactionPayload
+from pumpclient.mysql.events.description import FormatDescription
+from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, read_header
+from pumpclient.mysql.events.gtids import Gtid
+from pumpclient.mysql.events.mariadb import GTID_EVENT_SIZE_MIN, GtidFlag, read_begin
+from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.transactions import XaPrepare
+from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.rows.rows_event import LAYOUTS
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
+from pumpclient.mysql.translate.losses import refuse_losses
+from pumpclient.mysql.translate.outputs import (
+    Finished,
+    Output,
+    RowsLeftOut,
+    Statement,
+    TableChanges,
+    Undone,
+)
+from pumpclient.mysql.translate.refused import Refused
+from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.mysql.translate.table_maps import Choose, IsLeftOut, MappedTables, nothing_left_out
+from pumpclient.mysql.translate.xa import Prepared, PreparedRows, read_statement
+
+_WORD_BYTES = 64
+_PREPARED_XA = int(GtidFlag.PREPARED_XA)  # A plain number: this is asked for each transaction.
+_STANDALONE = int(GtidFlag.STANDALONE)
+_TYPE_AT = 4
+_TABLE_MAP, _XID = int(EventType.TABLE_MAP), int(EventType.XID)
+_MARIADB_GTID, _ANNOTATE_ROWS = int(EventType.MARIADB_GTID), int(EventType.ANNOTATE_ROWS)
+_XID_SIZE = 8
+
+
+def _nothing_skipped(place: Location) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The transaction that is open."""
+
+    begin: Location
+    gtid: str = ""
+    has_begun: bool = False
+    prepared: Prepared | None = None
+    """Where rows wait, from XA START on."""
+    has_rows: bool = False
+    has_followed_rows: bool = False
+    """Others than rows that are left out."""
+
+
+class Assembler:
+    """Follows one source's events; give it each event once, in order, from a transaction's start.
+
+    After a `Statement` that changed tables, and whenever they change here, call `forget_tables`
+    before the next event.
+    """
+
+    def __init__(
+        self,
+        choose: Choose,
+        *,
+        done: Location | None = None,
+        prepared_bytes_max: int = 64 << 20,
+        id_size: int = TABLE_ID_SIZE,
+        is_left_out: IsLeftOut = nothing_left_out,
+        is_skipped: Callable[[Location], bool] = _nothing_skipped,
+    ) -> None:
+        """Begin outside of a transaction; what ended at or before `done` is not done again.
+
+        Rows of tables that are left out are counted. `is_skipped` says of the end of an event that
+        cannot be followed whether an operator has decided to leave that event out.
+        """
+        self._tables = MappedTables(choose, id_size, is_left_out)
+        self._is_skipped = is_skipped
+        self._done = done
+        self._read_with(Checksum.NONE)
+        self._dialect = dialect_of("")
+        self._open: _Open | None = None
+        self._prepared = PreparedRows(prepared_bytes_max)
+
+    @property
+    def restart(self) -> Location | None:
+        """From where events must come again after a restart now; None: from the last end."""
+        if self._open is None and not self._prepared:
+            return None
+        begins = self._prepared.begins
+        if self._open is not None:
+            begins.append(self._open.begin)
+        return min(begins, default=None)
+
+    def forget_tables(self) -> None:
+        """Ask for all transcoders anew."""
+        self._tables.forget()
+
+    def take(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
+        """Yield what an event between two places leads to.
+
+        Raises `Malformed` for a damaged one, and `Refused` for what cannot be followed.
+        """
+        return self._taken(begin, end, (event,))
+
+    def take_run(self, begin: Location, events: Sequence[bytes]) -> Iterator[Output]:
+        """Yield what events lead to that stand behind each other in a file, the first at `begin`.
+
+        Raises as `take` does. `forget_tables` may be called between two that are yielded.
+        """
+        return self._taken(begin, None, events)
+
+    def _taken(
+        self, begin: Location, end: Location | None, events: Sequence[bytes]
+    ) -> Iterator[Output]:
+        """Take events that end at `end`, or each behind the one before.
+
+        What most events are is looked at here, without decoding them whole or making places that
+        nobody asks for: a transaction of four rows has fourteen events.
+        """
+        at = begin.position
+        for event in events:
+            here, at = at, at + len(event)
+            type_ = event[_TYPE_AT] if len(event) >= HEADER_SIZE else 0
+            if type_ == _ANNOTATE_ROWS:
+                continue  # A statement's text, for people.
+            if type_ == _TABLE_MAP:
+                self._table_map(event, begin, here, end)
+            elif type_ in LAYOUTS:
+                made = self._rows(type_, event, begin, here, end)
+                if made is not None:
+                    yield from made
+            elif type_ == _XID and len(event) == self._xid_size:
+                timestamp_s = int.from_bytes(event[:_TYPE_AT], "little")
+                yield from self._ended(begin.at(here), end or begin.at(at), timestamp_s)
+            elif type_ == _MARIADB_GTID and len(event) >= GTID_EVENT_SIZE_MIN:
+                self._mariadb_gtid(event, begin.at(here))
+            else:
+                yield from self._decoded(begin.at(here), end or begin.at(at), event)
+
+    def _mariadb_gtid(self, event: bytes, begin: Location) -> None:
+        gtid, flags = read_begin(event)
+        prepared = Prepared(begin) if flags & _PREPARED_XA else None
+        is_standalone = bool(flags & _STANDALONE)
+        self._open = _Open(begin, gtid, not is_standalone, prepared)
+
+    def _decoded(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
+        """Take an event of a type that is not looked at elsewhere."""
+        header = read_header(event)
+        decoded = decode_event(event, self._checksum, header)
+        if isinstance(decoded, Query):
+            yield from self._query(decoded, begin, end, header.timestamp_s)
+        elif isinstance(decoded, Gtid):
+            self._open = _Open(begin, str(decoded.gtid or ""))
+        elif isinstance(decoded, TransactionPayload):
+            yield from self._payload(decoded, begin, end)
+        elif isinstance(decoded, XaPrepare):
+            yield from self._xa_prepare(decoded, begin, end, header.timestamp_s)
+        elif isinstance(decoded, FormatDescription):
+            self._read_with(decoded.checksum)
+            self._dialect = dialect_of(decoded.server_version)
+            self._tables.statement_is_over()
+        else:
+            yield from self._loss(decoded, begin, end)
+
+    def _loss(self, event: Event, begin: Location, end: Location) -> Iterator[Output]:
+        """Refuse an event that says that changes are not in rows, unless it is skipped."""
+        try:
+            refuse_losses(event, begin)
+        except NeedsOperator as error:
+            if not self._is_skipped(end):
+                raise Refused(error, place=end) from error
+            yield RowsLeftOut(None, None)
+
+    def _read_with(self, checksum: Checksum) -> None:
+        """Note whether events have a checksum behind them from here on."""
+        self._checksum = checksum
+        self._tables.read_with(checksum)
+        self._xid_size = HEADER_SIZE + _XID_SIZE + (CHECKSUM_SIZE if checksum else 0)
+
+    def _payload(
+        self, payload: TransactionPayload, begin: Location, end: Location
+    ) -> Iterator[Output]:
+        """Take the events within one; they have no checksums and no places of their own."""
+        checksum = self._checksum
+        self._read_with(Checksum.NONE)
+        try:
+            for inner in payload.events():
+                yield from self.take(begin, end, inner)
+        finally:
+            self._read_with(checksum)
+
+    def _table_map(self, event: bytes, begin: Location, at: int, end: Location | None) -> None:
+        if self._open is None:
+            self._open = _Open(begin.at(at), has_begun=True)
+        is_wanted = self._done is None or not self._is_done()
+        try:
+            self._tables.take_map(event, self._dialect.flavor, is_wanted=is_wanted)
+        except NeedsOperator as error:
+            name, end = self._tables.name_of(event), end or begin.at(at + len(event))
+            if name is None:
+                raise Refused(error, place=end) from error
+            if not self._is_skipped(end):
+                raise Refused(error, name, place=end) from error
+            self._tables.leave_out(event, self._dialect.flavor)
+
+    def _rows(
+        self, type_: int, event: bytes, begin: Location, at: int, end: Location | None
+    ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
+        """Return an event's rows, None when no one wants them, or none before XA COMMIT."""
+        if self._open is None:
+            self._open = _Open(begin.at(at), has_begun=True)
+        try:
+            made = self._tables.rows(
+                type_, event, lambda: self._is_skipped(end or begin.at(at + len(event)))
+            )
+        except Refused as error:
+            error.place = end or begin.at(at + len(event))
+            raise
+        except KeyError:
+            raise Malformed(
+                f"rows at {begin.at(at)} of a table that no TABLE_MAP told",
+                hint="begin at the start of a transaction",
+            ) from None
+        if made is None:
+            return None
+        self._open.has_rows = True
+        for each in made:
+            self._open.has_followed_rows |= isinstance(each, TableChanges)
+            if self._open.prepared is not None:
+                self._prepared.add(self._open.prepared, each)
+        return made if self._open.prepared is None else None
+
+    def _is_done(self) -> bool:
+        """Tell whether the open transaction was brought in before; XA's wait all the same."""
+        is_open = self._open is not None and self._open.prepared is None
+        return bool(is_open and self._done and self._open and self._open.begin < self._done)
+
+    def _ended(self, begin: Location, end: Location, timestamp_s: int) -> Iterator[Output]:
+        ended = self._open or _Open(begin)
+        self._open = None
+        self._tables.statement_is_over()
+        if self._done is None or end > self._done:
+            self._done = None  # Nothing behind this was done.
+            yield Finished(ended.begin, end, ended.gtid, timestamp_s)
+
+    def _query(
+        self, query: Query, begin: Location, end: Location, timestamp_s: int
+    ) -> Iterator[Output]:
+        if self._open is None:
+            self._open = _Open(begin)
+        words = query.statement[:_WORD_BYTES].upper().split()
+        first = words[0] if words else b""
+        if first == b"XA":
+            yield from self._xa(query, begin, end, timestamp_s)
+        elif words in ([b"BEGIN"], [b"START", b"TRANSACTION"]):
+            self._open.has_begun = True
+        elif first == b"COMMIT":
+            yield from self._ended(begin, end, timestamp_s)
+        elif first == b"ROLLBACK":
+            if self._open.has_followed_rows:
+                self._refuse(end, NeedsOperator(
+                    f"a ROLLBACK at {begin} follows rows that were logged, as servers do it"
+                    " when tables without transactions are among them: some stayed, some did not",
+                    hint="compare these tables, and use InnoDB for all of them",
+                ))  # fmt: skip
+                yield Undone()
+            if b"TO" not in words[1:3]:
+                yield from self._ended(begin, end, timestamp_s)
+        elif first != b"SAVEPOINT":
+            yield from self._statement(query, begin, end, timestamp_s)
+
+    def _statement(
+        self, query: Query, begin: Location, end: Location, timestamp_s: int
+    ) -> Iterator[Output]:
+        """Pass a statement on: the whole transaction, unless BEGIN or a GTID said otherwise."""
+        assert self._open is not None, "the caller opened one"
+        ends_open = query.statement.rstrip()[-_WORD_BYTES:].upper().split()[-2:]
+        if ends_open == [b"START", b"TRANSACTION"]:
+            self._open.has_begun = True
+        told = self._open
+        if self._done is None or end > self._done:
+            yield Statement(query, self._dialect, told.begin, end, told.gtid, timestamp_s)
+        if not told.has_begun:
+            self._open = None
+            self._tables.statement_is_over()
+
+    def _xa(
+        self, query: Query, begin: Location, end: Location, timestamp_s: int
+    ) -> Iterator[Output]:
+        assert self._open is not None, "the caller opened one"
+        verb, name = read_statement(query.statement)
+        if verb in (b"START", b"BEGIN"):
+            self._open.has_begun = True
+            self._open.prepared = self._open.prepared or Prepared(self._open.begin)
+        elif verb in (b"COMMIT", b"ROLLBACK") and name is not None:
+            prepared = self._prepared.end(name)
+            own = self._open.prepared if prepared is None and self._open.has_rows else prepared
+            if verb == b"COMMIT" and own is None and not self._was_done(end):
+                self._refuse(end, NeedsOperator(
+                    f"XA COMMIT {name.decode()} at {begin}: its rows are before the place where"
+                    " this source began",
+                    hint="begin before its XA PREPARE, or compare the tables and skip this place",
+                ))  # fmt: skip
+                yield RowsLeftOut(None, None)
+            if verb == b"COMMIT" and own is not None and not self._was_done(end):
+                yield from own.rows
+            yield from self._ended(begin, end, timestamp_s)
+        elif verb != b"END":
+            self._refuse(end, NeedsOperator(
+                f"{query.statement[:80]!r} at {begin} is no XA statement that is known",
+                hint="skip this place",
+            ))  # fmt: skip
+            yield RowsLeftOut(None, None)
+
+    def _refuse(self, end: Location, error: NeedsOperator) -> None:
+        """Raise `error` as refused, unless an operator has decided to skip what ends there."""
+        if not self._is_skipped(end):
+            raise Refused(error, place=end)
+
+    def _was_done(self, end: Location) -> bool:
+        return self._done is not None and end <= self._done
+
+    def _xa_prepare(
+        self, event: XaPrepare, begin: Location, end: Location, timestamp_s: int
+    ) -> Iterator[Output]:
+        prepared = self._open.prepared if self._open is not None else None
+        if prepared is None:
+            prepared = Prepared(self._open.begin if self._open is not None else begin)
+        if event.one_phase:
+            if not self._was_done(end):
+                yield from prepared.rows
+        else:
+            self._prepared.keep(event.xid, prepared)
+        yield from self._ended(begin, end, timestamp_s)

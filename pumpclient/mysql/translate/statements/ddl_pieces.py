@@ -1,0 +1,283 @@
+"""A statement of a QUERY to the DDL that a writer executes: in pieces, under its target's names.
+
+    text ── skipped by its first words ──────────────────────────> nothing, with the reason
+         ── changes rows (statement format) ─────────────────────> NeedsOperator
+         ── penstock.ddl reads it ── several tables: one by one ── filters ── online DDL ── routes
+
+What cannot be read stops the source; an operator's decision about this place (skip it, run others
+instead, run others before it) goes first. Each piece comes to one job, so that its origin says
+whether it was done: the last piece has the statement's own position, those before it one less each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.routing import rename_tables
+from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.syntax.lexer import quote_name
+from penstock.ddl.syntax.statements import AlterSchema, DropTables, RenameTables, Statement
+from penstock.errors import NeedsOperator
+from penstock.wire.binlog import Origin
+from pumpclient.mysql.translate.statements.online import Kept, Name, OnlineDdl
+
+_SKIPPED = [
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), reason)
+    for pattern, reason in (
+        (r"^(SAVEPOINT|RELEASE\s+SAVEPOINT)\b", "no part of it is undone in a binlog"),
+        (r"^(FLUSH|RESET)\b", "it concerns this server only"),
+        (r"^(OPTIMIZE|ANALYZE|REPAIR|CHECK)\s+(NO_WRITE_TO_BINLOG\s+|LOCAL\s+)?TABLES?\b",
+         "it changes no row"),
+        (r"^(CREATE(\s+OR\s+REPLACE)?|DROP)\s+TEMPORARY\b", "temporary tables live in a session"),
+        (r"^CREATE\b.*?\b(TRIGGER|PROCEDURE|FUNCTION|PACKAGE|EVENT|TABLESPACE|SERVER)\b",
+         "what runs or stores on a server belongs to it"),
+        (r"^(ALTER|DROP)\s+(DEFINER\s*=\s*\S+\s+)?(AGGREGATE\s+)?(UNDO\s+)?"
+         r"(TRIGGER|PROCEDURE|FUNCTION|PACKAGE|EVENT|TABLESPACE|SERVER|LOGFILE|INSTANCE)\b",
+         "what runs or stores on a server belongs to it"),
+        (r"^(CREATE(\s+OR\s+REPLACE)?|ALTER|DROP|RENAME)\s+(USER|ROLE|RESOURCE)\b",
+         "accounts belong to one server"),
+        (r"^(GRANT|REVOKE)\b", "accounts belong to one server"),
+        (r"^SET\s+(PASSWORD|ROLE|DEFAULT\s+ROLE)\b", "accounts belong to one server"),
+        (r"^(INSTALL|UNINSTALL)\b", "plug-ins belong to one server"),
+    )
+]  # fmt: skip
+_MADE_ON_TABLES = re.compile(
+    r"^CREATE\s+(OR\s+REPLACE\s+)?(TABLE|VIEW|SEQUENCE|DATABASE|SCHEMA|UNIQUE|FULLTEXT|SPATIAL"
+    r"|INDEX|ALGORITHM|SQL)\b",
+    re.IGNORECASE,
+)
+_ROUTINE = re.compile(
+    r"CREATE\s+(OR\s+REPLACE\s+)?(DEFINER\s*=\s*\S+\s+)?(AGGREGATE\s+)?"
+    r"(FUNCTION|PROCEDURE|PACKAGE|TRIGGER|EVENT)\b",
+    re.IGNORECASE,
+)
+_CHANGES_ROWS = re.compile(
+    r"^(INSERT|UPDATE|DELETE|REPLACE|LOAD|WITH|CALL|DO|SELECT)\b", re.IGNORECASE
+)
+_OR_REPLACE = re.compile(r"^CREATE\s+OR\s+REPLACE\s+TABLE\b", re.IGNORECASE)
+_ALTER_DATABASE = re.compile(r"^ALTER\s+(DATABASE|SCHEMA)\b", re.IGNORECASE)
+_FROM_SELECT = re.compile(r"\s+START\s+TRANSACTION$", re.IGNORECASE)
+_HINT = (
+    "decide about this place of the binlog: skip the statement, replace it by others, or inject"
+    " others before it"
+)
+
+
+class Verb(Enum):
+    """What an operator decided about a statement."""
+
+    SKIP = "skip"
+    REPLACE = "replace"
+    INJECT = "inject"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """An operator's decision about one place of a binlog; statements name their schemas."""
+
+    verb: Verb
+    statements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One DDL, its names those of the target; `tables` are the source's, for filters by kind."""
+
+    sql: str
+    tables: tuple[Name, ...]
+    source_sql: str
+    is_ruled: bool = False
+    """An operator wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What is to be executed, in order; `kept` is what online DDL keeps afterwards."""
+
+    pieces: tuple[Piece, ...]
+    kept: Kept
+    skipped: str = ""
+    """Why there is nothing to execute."""
+    left_out: tuple[Name, ...] | None = None
+    """The tables it is of when it is left out and counted; none where that is not known."""
+
+
+def _any_table(schema: str, table: str) -> bool:
+    return True
+
+
+def _same_name(schema: str, table: str) -> Name:
+    return schema, table
+
+
+def _as_it_is(sql: str) -> str:
+    return sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translator:
+    """The rules of one source: whom it replicates, under which names, with which online DDL."""
+
+    is_replicated: Callable[[str, str], bool] = _any_table
+    target: Callable[[str, str], Name] = _same_name
+    online: OnlineDdl | None = field(default_factory=OnlineDdl)
+
+    def translate(
+        self,
+        text: str,
+        schema: str,
+        kept: Kept,
+        ruling: Ruling | None = None,
+        *,
+        written_out: Callable[[str], str] = _as_it_is,
+    ) -> Translation:
+        """Return what a statement, already in plain text, comes to.
+
+        `schema` is its default schema, "" for none; `written_out` returns a part of it, or an
+        operator's statement, with what its session left to the server. Raises `NeedsOperator` for
+        what cannot be followed, unless `ruling` says what to do.
+        """
+        if ruling is not None and ruling.verb is not Verb.INJECT:
+            return self._ruled(ruling, kept, written_out)
+        before = Translation((), kept)
+        if ruling is not None:
+            before = self._ruled(ruling, kept, written_out)
+        own = self._translated(text, schema, kept, written_out)
+        return replace(own, pieces=(*before.pieces, *own.pieces))
+
+    def _ruled(self, ruling: Ruling, kept: Kept, written_out: Callable[[str], str]) -> Translation:
+        pieces = tuple(
+            Piece(written_out(part), _names(statement, ""), sql, is_ruled=True)
+            for sql in ruling.statements
+            for part, statement in _split(sql)
+        )
+        return Translation(pieces, kept, "" if pieces else "an operator decided so")
+
+    def _translated(
+        self, text: str, schema: str, kept: Kept, written_out: Callable[[str], str]
+    ) -> Translation:
+        if (why := skip_reason(text)) is not None:
+            return Translation((), kept, why)
+        if _CHANGES_ROWS.match(text):
+            return self._rows_as_statement(text, schema, kept)
+        pieces: list[Piece] = []
+        try:
+            parts = list(_split(text))
+        except NeedsOperator as error:
+            raise NeedsOperator(f"{error.problem}: {text[:200]!r}", hint=_HINT) from error
+        for sql, statement in parts:
+            made, kept = self._piece(written_out(sql), statement, schema, kept)
+            pieces += made
+        skipped = "" if pieces else "its tables are not replicated, or are an online DDL's"
+        return Translation(tuple(pieces), kept, skipped)
+
+    def _rows_as_statement(self, text: str, schema: str, kept: Kept) -> Translation:
+        if schema and not self.is_replicated(schema, ""):
+            return Translation((), kept, f"schema {schema!r} is not replicated")
+        raise NeedsOperator(
+            f"the binlog has changes of rows as a statement: {text[:200]!r}",
+            hint="set the server's binlog_format to ROW and reconnect its clients; do by hand what"
+            " this statement did, then skip it",
+        )
+
+    def _piece(
+        self, sql: str, statement: Statement, schema: str, kept: Kept
+    ) -> tuple[list[Piece], Kept]:
+        if isinstance(statement, AlterSchema) and statement.name is None:
+            sql = _ALTER_DATABASE.sub(lambda verb: f"{verb[0]} {quote_name(schema)}", sql, count=1)
+            statement = parse(sql)[1][0]
+        tables = _names(statement, schema)
+        if self.online is not None and all(table for _, table in tables):
+            steps, kept = self._online(sql, statement, tables, kept)
+            if steps is not None:
+                return self._of_shadow(steps, tables, schema), kept
+        passed = [self.is_replicated(*name) for name in tables]
+        if not any(passed):
+            return [], kept
+        if not all(passed):
+            raise NeedsOperator(
+                f"{sql!r} concerns replicated tables and others that filters leave out",
+                hint=_HINT,
+            )
+        return [Piece(rename_tables(sql, schema or None, self.target), tables, sql)], kept
+
+    def _online(
+        self, sql: str, statement: Statement, tables: Sequence[Name], kept: Kept
+    ) -> tuple[Sequence[str] | None, Kept]:
+        assert self.online is not None
+        if isinstance(statement, RenameTables):
+            found = self.online.renamed(tables[0], tables[1], kept)
+        elif any(self.online.is_copy(table) for _, table in tables[:1]):
+            found = self.online.changed(sql.split(None, 1)[0].upper(), tables[0], sql, kept)
+        else:
+            return None, kept
+        return found.statements, found.kept
+
+    def _of_shadow(self, steps: Sequence[str], tables: Sequence[Name], schema: str) -> list[Piece]:
+        """Return the kept statements, as ones on the real table, which is the last of `tables`."""
+        if not steps:
+            return []
+        shadow, real = tables[0], tables[-1]
+        if not self.is_replicated(*real):
+            return []
+
+        def target(owner: str, table: str) -> Name:
+            return self.target(*real) if (owner, table) == shadow else self.target(owner, table)
+
+        return [Piece(rename_tables(sql, schema or None, target), (real,), sql) for sql in steps]
+
+
+def is_routine(text: str) -> bool:
+    """Tell whether a statement as written makes a routine, whatever its body holds."""
+    return _ROUTINE.match(text) is not None
+
+
+def skip_reason(text: str) -> str | None:
+    """Return why a statement is no concern of replication, None when it is or may be."""
+    if _MADE_ON_TABLES.match(text):
+        return None
+    for pattern, reason in _SKIPPED:
+        if pattern.match(text):
+            return reason
+    return None
+
+
+def origins_of(origin: Origin, count: int) -> list[Origin]:
+    """Return an origin for each of a statement's pieces, growing, the last one the statement's."""
+    return [replace(origin, position=origin.position - n) for n in range(count - 1, -1, -1)]
+
+
+def _split(text: str) -> Iterator[tuple[str, Statement]]:
+    """Yield a statement's parts that concern one table each, or one pair of a RENAME."""
+    if _OR_REPLACE.match(text):
+        text = _OR_REPLACE.sub("CREATE TABLE", text, count=1)
+        made = parse(_FROM_SELECT.sub("", text))[1][0]
+        yield from _split(f"DROP TABLE IF EXISTS {_written(made.refs[0])}")
+    source, statements = parse(_FROM_SELECT.sub("", text))
+    for statement in statements:
+        if isinstance(statement, DropTables) and len(statement.refs) > 1:
+            exists = "IF EXISTS " if statement.if_exists else ""
+            for ref in statement.refs:
+                yield from _split(f"DROP {statement.kind} {exists}{_written(ref)}")
+        elif isinstance(statement, RenameTables) and len(statement.pairs) > 1:
+            for old, new in statement.pairs:
+                yield from _split(f"RENAME TABLE {_written(old)} TO {_written(new)}")
+        else:
+            yield source.text[statement.start : statement.end].strip(), statement
+
+
+def _written(ref: TableRef) -> str:
+    return ".".join(quote_name(part) for part in (ref.schema, ref.name) if part)
+
+
+def _names(statement: Statement, schema: str) -> tuple[Name, ...]:
+    """Return the tables that a statement names; a database has an empty table."""
+    if isinstance(statement, RenameTables):
+        refs: Sequence[TableRef] = [ref for pair in statement.pairs for ref in pair]
+    else:
+        refs = statement.refs
+    return tuple((ref.schema or schema, ref.name) for ref in refs)

@@ -1,0 +1,184 @@
+"""A statement's bytes, under the session that ran it, to text that `penstock.ddl` reads alike.
+
+charset                 of the client, told by the status variables; UTF-8 where none is
+ANSI_QUOTES             "name" becomes `name`
+NO_BACKSLASH_ESCAPES    the backslashes of strings are doubled
+REAL_AS_FLOAT           REAL becomes FLOAT
+/*! … */, /*!NNNNN … */ the marks go where the server ran what is between them, all of it else
+/*M! … */               the same, for MariaDB only
+other comments          a blank
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.ddl.syntax.lexer import Kind, read
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.status_variables import ALTER_BEGINS, ALTER_IS_UNDONE, StatusVariables
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.rows.charsets import charset_of
+
+REAL_AS_FLOAT, PIPES_AS_CONCAT, ANSI_QUOTES = 1, 2, 4
+ORACLE, MAXDB = 1 << 9, 1 << 12
+NO_BACKSLASH_ESCAPES = 1 << 20
+_ORACLE_SINCE = 100300
+_SET_STATEMENT = re.compile(r"SET\s+STATEMENT\b", re.IGNORECASE)
+_MARIADB_IGNORES = range(50700, 100000)
+"""Versions of MySQL that MariaDB has none of: it takes such comments for comments."""
+
+_PARTS = r"""
+    (?P<opens>/\*(?P<maria>M)?!(?P<version>\d{{5,6}})?)
+  | (?P<comment>/\*.*?\*/|(?:--(?=[\s\x00-\x1f]|$)|\#)[^\n]*)
+  | (?P<closes>\*/)
+  | (?P<name>`(?:[^`]|``)*`)
+  | (?P<single>'(?:{one}|'')*')
+  | (?P<double>"(?:{two}|"")*")
+  | (?P<real>\bREAL\b)
+  | (?P<pipes>\|\|)
+  | (?P<other_type>\b(?:TIMESTAMP|DATE|BLOB|CLOB|NUMBER|RAW|VARCHAR2)\b)
+  | (?P<word>[\w$@]+)
+  | (?P<other>[^'"`])
+"""
+_FLAGS = re.VERBOSE | re.DOTALL | re.IGNORECASE
+_ESCAPING = re.compile(_PARTS.format(one=r"\\.|[^'\\]", two=r'\\.|[^"\\]'), _FLAGS)
+_PLAIN = re.compile(_PARTS.format(one=r"[^']", two=r'[^"]'), _FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a server is: its flavor, and its version as comments write it (80036, 101106)."""
+
+    flavor: Flavor
+    version: int
+
+    def runs(self, *, is_for_mariadb: bool, version: int) -> bool:
+        """Tell whether the server ran what a comment with this mark holds."""
+        if is_for_mariadb and self.flavor is not Flavor.MARIADB:
+            return False
+        if self.flavor is Flavor.MARIADB and not is_for_mariadb and version in _MARIADB_IGNORES:
+            return False
+        return version <= self.version
+
+
+def dialect_of(server_version: str) -> Dialect:
+    """Return the dialect of a server that calls itself `8.0.36` or `10.11.6-MariaDB-log`."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", server_version)
+    major, minor, patch = map(int, found.groups()) if found else (99, 0, 0)
+    is_mariadb = "mariadb" in server_version.lower()
+    return Dialect(
+        Flavor.MARIADB if is_mariadb else Flavor.MYSQL, major * 10000 + minor * 100 + patch
+    )
+
+
+def statement_text(query: Query) -> str:
+    """Return a statement as it was written; raise `NeedsOperator` when its charset has no such."""
+    charsets = query.variables().charsets
+    try:
+        charset = charset_of(charsets[0]) if charsets else None
+        if charset is None or charset.is_binary:
+            return query.statement.decode()
+        return charset.decode(query.statement)
+    except UnicodeDecodeError as error:
+        raise NeedsOperator(
+            f"a statement is not in its session's character set: {query.statement[:80]!r}",
+            hint="give a statement to run instead of it, or skip it",
+        ) from error
+
+
+def phase_to_skip(variables: StatusVariables) -> str:
+    """Return why an ALTER in two phases (`binlog_alter_two_phase`) is not run here; "" if it is."""
+    flags = (variables.mariadb_gtid_flags3 or (0, 0))[0]
+    if flags & ALTER_BEGINS:
+        return "it only begins here: what ends it follows"
+    return "the server undid it" if flags & ALTER_IS_UNDONE else ""
+
+
+def plain_text(text: str, sql_mode: int, dialect: Dialect) -> str:
+    """Return the same statement for the default sql_mode and without comments.
+
+    Raises `NeedsOperator` for a quote or comment that never ends, and for `||` where it joins
+    texts.
+    """
+    pattern = _PLAIN if sql_mode & NO_BACKSLASH_ESCAPES else _ESCAPING
+    out: list[str] = []
+    kept = [True]
+    """For each open mark, and for the text around all of them, whether the server ran it."""
+    at = 0
+    while at < len(text):
+        match = pattern.match(text, at)
+        if match is None:
+            raise _unended(text, at)
+        kind, piece = match.lastgroup or "other", match.group()
+        if match["opens"]:
+            kept.append(
+                kept[-1]
+                and dialect.runs(
+                    is_for_mariadb=bool(match["maria"]), version=int(match["version"] or 0)
+                )
+            )
+            piece = " "
+        elif kind == "closes" and len(kept) > 1:
+            kept.pop()
+            piece = " "
+        elif kept[-1]:
+            piece = _rewritten(kind, piece, sql_mode, dialect)
+        if kept[-1] or piece == " ":
+            out.append(piece)
+        at = match.end()
+    if len(kept) > 1:
+        raise _unended(text, len(text))
+    return _without_settings("".join(out).strip().rstrip(";").rstrip())
+
+
+def _without_settings(text: str) -> str:
+    """Return what MariaDB's SET STATEMENT runs: the status variables tell what it set."""
+    if not _SET_STATEMENT.match(text):
+        return text
+    depth = 0
+    for token in read(text).tokens:
+        if token.kind is Kind.SIGN:
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+        elif token.upper == "FOR" and not depth:
+            return text[token.end :].strip()
+    return text
+
+
+def _means_another(word: str, sql_mode: int, dialect: Dialect) -> bool:
+    """Tell whether a word may be a type that a MariaDB under MAXDB or ORACLE takes for another."""
+    if dialect.flavor is not Flavor.MARIADB:
+        return False
+    if word == "TIMESTAMP":
+        return bool(sql_mode & MAXDB)
+    return bool(sql_mode & ORACLE) and dialect.version >= _ORACLE_SINCE
+
+
+def _rewritten(kind: str, piece: str, sql_mode: int, dialect: Dialect) -> str:
+    if kind == "comment":
+        return " "
+    if kind == "double" and sql_mode & ANSI_QUOTES:
+        return "`" + piece[1:-1].replace('""', '"').replace("`", "``") + "`"
+    if kind in ("single", "double") and sql_mode & NO_BACKSLASH_ESCAPES:
+        return piece.replace("\\", "\\\\")
+    if kind == "real" and sql_mode & REAL_AS_FLOAT:
+        return "FLOAT"
+    if kind == "other_type" and _means_another(piece.upper(), sql_mode, dialect):
+        raise NeedsOperator(
+            f"{piece} means another type under its session's sql_mode",
+            hint="give the statement with the types that SHOW CREATE TABLE prints instead of it",
+        )
+    if kind == "pipes" and sql_mode & PIPES_AS_CONCAT:
+        raise NeedsOperator(
+            "a DDL joins texts by ||, which means another thing under the default sql_mode",
+            hint="give the statement with CONCAT instead of it",
+        )
+    return piece
+
+
+def _unended(text: str, at: int) -> NeedsOperator:
+    return NeedsOperator(
+        f"a statement holds a quote or comment that never ends near {text[at : at + 30]!r}",
+        hint="give a statement to run instead of it, or skip it",
+    )

@@ -1,0 +1,350 @@
+"""Rows events to the row bytes of a table's binlogs, without values in between where that can be.
+
+    image   v1 v2 v3                       for each image, by generated code
+    pieces  (id1 datum1, id2 datum2, …)    each column's id and datum, None for NULL
+    insert  handle, pieces but the handle's and NULLs that read as NULL
+    update  all pieces before, all pieces after, NULLs too         delete  all pieces
+
+The layout is `penstock.datum.rows.row_codec`'s: `RowCodec` reads what is made here, and makes it
+itself where a short way is not known (keys over parts of columns, partial updates).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from penstock.datum import values
+from penstock.datum.rows.fields import TIME_TYPES
+from penstock.datum.rows.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
+from penstock.datum.rows.row_codec import RowCodec
+from penstock.datum.times import Held
+from penstock.errors import Malformed, NeedsOperator
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
+from penstock.wire.binlog import MutationType
+from pumpclient.changes import next_row_id
+from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.rows.column_types import reading_of
+from pumpclient.mysql.rows.decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.generator import Made, read_rows
+from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.translate.transcoding.column_mapping import NULL, Pairing, paired
+from pumpclient.mysql.translate.transcoding.datums import datum_reading
+from pumpclient.mysql.translate.transcoding.versions import current_steps
+
+Changes = tuple[MutationType, list[bytes]]
+"""What a rows event does to its rows, and the bytes of each, as a binlog carries them."""
+
+_Pieces = tuple[bytes | None, ...]
+_Read = TypeVar("_Read")
+_HINT = "bytes of the event are lost, or its table was not what its TABLE_MAP says"
+
+
+def ignored(count: int) -> None:
+    """Take a number and do nothing."""
+
+
+class Transcoder:
+    """Turns the rows events of one source table into rows of one version of one table."""
+
+    def __init__(
+        self,
+        table_map: TableMap,
+        table: TableInfo,
+        *,
+        may_lack: bool = False,
+        id_size: int = TABLE_ID_SIZE,
+        rowid: Callable[[], int] = next_row_id,
+        on_history: Callable[[int], None] = ignored,
+    ) -> None:
+        """Compile; raise `NeedsOperator` naming table and columns when they do not fit.
+
+        `on_history` gets the number of rows of a system-versioned table that were current once.
+        """
+        pairing = paired(table_map, table, may_lack=may_lack)
+        self.table = table
+        self.table_map = pairing.table_map
+        self._id_size = id_size
+        self._width = len(table_map.columns)
+        self._codec = RowCodec(table)
+        self._pairs = pairing.pairs
+        solid = {each.index for each in pairing.pairs if not each.column.is_generated}
+        # Updates and deletes of newer MariaDBs lack them, and no downstream is written them.
+        self._computed = frozenset(range(self._width)) - solid
+        self._decoder: Decoder | None = None
+        readings = [reading_of(column) for column in self.table_map.columns]
+        for pair in pairing.pairs:
+            readings[pair.index] = datum_reading(pair)
+        wanted = [pair.index for pair in pairing.pairs]
+        self._insert = _Inserts(table, pairing, rowid, self._codec)
+        self._nulls = [pair.stored.header + NULL for pair in pairing.pairs]
+        self._required = {
+            n: pair.column.name
+            for n, pair in enumerate(pairing.pairs)
+            if pair.column.is_not_null and not pair.column.is_generated
+        }
+        has_row_id = handle_position(table) is None and not handle_parts(table)
+        row_id = values.int_datum(ROW_ID) + values.int_datum(0) if has_row_id else b""
+        self._end = b"".join(each.header + datum for each, datum in pairing.missing) + row_id
+        names = [f"v{index}" for index in wanted]
+        self._read_new = read_rows(readings, wanted, table_map.name, self._insert.made(names))
+        made = _made(names, self._end, "whole", self._whole)
+        self._read_whole = read_rows(readings, wanted, table_map.name, made)
+        self._heads = _usual_heads(self._width, id_size + 2)
+        self.is_versioned = pairing.row_end is not None
+        self._on_history = on_history
+        if pairing.row_end is not None:
+            self._read_ends = read_rows(readings, [pairing.row_end], table_map.name)
+
+    def steps(self, type_: int, body: bytes) -> list[Changes]:
+        """Return the current rows of a system-versioned table's event, in the event's order.
+
+        None of its steps may be there. Raises as `changes` does.
+        """
+        return self._guarded(self._steps, type_, body)
+
+    def changes(self, type_: int, body: bytes) -> Changes:
+        """Return the rows of a whole rows event.
+
+        Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when an
+        image lacks columns (`binlog_row_image`), or a value does not fit its column here.
+        """
+        return self._guarded(self._changes, type_, body)
+
+    def _guarded(self, read: Callable[[int, bytes], _Read], type_: int, body: bytes) -> _Read:
+        try:
+            return read(type_, body)
+        except Malformed as error:
+            raise NeedsOperator(
+                f"rows of {self.table_map.name}: {error.problem}",
+                hint=error.hint or "compare the table here with the one there",
+            ) from error
+        except (LookupError, ValueError, ArithmeticError, struct.error) as error:
+            raise Malformed(
+                f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
+            ) from error
+
+    def _changes(self, type_: int, body: bytes) -> Changes:
+        known = self._heads.get(type_)
+        if known is not None:
+            kind, head, at, images_at = known
+            if body.startswith(head, at):
+                return self._rows(kind, body, images_at)
+        return self._unusual(type_, body)
+
+    def _steps(self, type_: int, body: bytes) -> list[Changes]:
+        event = self._decoded(type_, body)
+        if not self._is_whole(event):
+            raise Malformed(
+                "its images lack columns", hint="SET GLOBAL binlog_row_image = 'FULL' there"
+            )
+        kind = event.layout.kind
+        read = self._read_new if kind is Kind.INSERT else self._read_whole
+        ends = [end for (end,) in self._read_ends(event.images, 0)]
+        steps, history = current_steps(kind, ends, read(event.images, 0))
+        self._on_history(history)
+        return steps
+
+    def _decoded(self, type_: int, body: bytes) -> RowsEvent:
+        event = RowsEvent.decode(EventType(type_), body, id_size=self._id_size)
+        if event.width != self._width:
+            raise ValueError(f"{event.width} columns where the map has {self._width}")
+        return event
+
+    def _is_whole(self, event: RowsEvent) -> bool:
+        full = (1 << self._width) - 1
+        is_whole = all(bits in (None, full) for bits in (event.before, event.after))
+        return is_whole and not event.layout.is_partial
+
+    def _rows(self, kind: Kind, images: bytes, at: int) -> Changes:
+        if kind is Kind.INSERT:
+            return MutationType.INSERT, self._read_new(images, at)
+        rows = self._read_whole(images, at)
+        return (MutationType.DELETE, rows) if kind is Kind.DELETE else _updates(rows)
+
+    def _whole(self, image: _Pieces) -> bytes:
+        if None in image:
+            nulls = self._nulls
+            for n, name in self._required.items():
+                if image[n] is None:
+                    raise _null(name)
+            image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
+        return (b"".join(image) + self._end) or EMPTY_ROW  # type: ignore[arg-type]
+
+    def _unusual(self, type_: int, body: bytes) -> Changes:
+        """Read what is compressed, partial, has extra data, or is not there in full."""
+        event = self._decoded(type_, body)
+        if self._is_whole(event):
+            return self._rows(event.layout.kind, event.images, 0)
+        if self._decoder is None:
+            self._decoder = decoder_for(
+                self.table_map, id_size=self._id_size, optional=self._computed
+            )
+        images: list[_Pieces] = []
+        for before, after in self._decoder.changes(type_, body):
+            images += [self._encoded(row) for row in (before, after) if row is not None]
+        if event.layout.kind is Kind.INSERT:
+            return MutationType.INSERT, [self._insert.row(image) for image in images]
+        rows = [self._whole(image) for image in images]
+        is_delete = event.layout.kind is Kind.DELETE
+        return (MutationType.DELETE, rows) if is_delete else _updates(rows)
+
+    def _encoded(self, row: Sequence[object]) -> _Pieces:
+        return tuple(
+            None
+            if row[pair.index] is None
+            else pair.stored.header + pair.stored.field.encode(_held(pair.column, row[pair.index]))
+            for pair in self._pairs
+        )
+
+
+class _Inserts:
+    """Makes the rows of inserts, which begin with the handle."""
+
+    def __init__(
+        self,
+        table: TableInfo,
+        pairing: Pairing,
+        rowid: Callable[[], int],
+        codec: RowCodec,
+    ) -> None:
+        pairs = pairing.pairs
+        self._rowid = rowid
+        self._codec = codec
+        self._pairs = pairs
+        told = [(s, d) for s, d in pairing.missing if d != NULL or not s.omits_null]
+        self._end = b"".join(stored.header + datum for stored, datum in told)
+        self._given = [
+            (stored.position, stored.field.decode(datum, 0)[0])
+            for stored, datum in pairing.missing
+            if datum != NULL
+        ]
+        self._columns = len(table.columns)
+        of_position = {pair.stored.position: n for n, pair in enumerate(pairs)}
+        parts = handle_parts(table)
+        handle = handle_position(table)
+        self._nulls = [
+            b"" if pair.stored.omits_null else pair.stored.header + NULL for pair in pairs
+        ]
+        self._required = {
+            n: pair.column.name
+            for n, pair in enumerate(pairs)
+            if pair.column.is_not_null and not pair.column.is_generated
+        }
+        self._key: tuple[int, int] | None = None
+        self._is_slow = bool(parts)
+        if handle is not None:
+            number = of_position[handle]
+            if pairs[number].column.is_unsigned:
+                self._is_slow = True
+            else:
+                self._key = number, len(pairs[number].stored.header)
+        elif parts and all(_is_copied(table, part.offset, part.length) for part in parts):
+            self._is_slow = False
+        self._parts = [
+            (of_position[part.offset], len(pairs[of_position[part.offset]].stored.header))
+            for part in parts
+            if not self._is_slow
+        ]
+        self._in_parts = {n for n, _ in self._parts}
+
+    def row(self, image: _Pieces) -> bytes:
+        """Return the bytes of a new row."""
+        if self._is_slow:
+            return self._by_values(image)
+        if None in image:
+            for n, name in self._required.items():
+                if image[n] is None:
+                    raise _null(name)
+            nulls = self._nulls
+            image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
+        pieces: list[bytes] = list(image)  # type: ignore[arg-type]
+        if self._key is not None:
+            number, size = self._key
+            handle = pieces.pop(number)[size:]
+        elif self._parts:
+            handle = b"".join(pieces[n][size:] for n, size in self._parts)
+            pieces = [piece for n, piece in enumerate(pieces) if n not in self._in_parts]
+        else:
+            handle = values.int_datum(self._rowid())
+        return handle + ((b"".join(pieces) + self._end) or EMPTY_ROW)
+
+    def made(self, names: Sequence[str]) -> Made:
+        """Return how generated code makes a row of these variables; only NULLs come to `row`."""
+        key = self._parts if self._key is None else [self._key]
+        others = [name for n, name in enumerate(names) if n not in dict(key)]
+        if self._is_slow or not key or not others:
+            return _made([], b"", "row", self.row, names)
+        handle = [f"{names[n]}[{size}:]" for n, size in key]
+        return _made([*handle, *others], self._end, "row", self.row)
+
+    def _by_values(self, image: _Pieces) -> bytes:
+        row: list[object] = [None] * self._columns
+        for piece, pair in zip(image, self._pairs, strict=True):
+            if piece is not None:
+                field = pair.stored.field
+                value, _ = field.decode(piece, len(pair.stored.header))
+                row[pair.stored.position] = _held(pair.column, value)
+        for position, value in self._given:
+            row[position] = value
+        return self._codec.encode_insert(row, rowid=self._rowid())
+
+
+def _is_copied(table: TableInfo, offset: int, length: int) -> bool:
+    """Tell whether a key's column stands in the handle as it stands in the row."""
+    return length == -1 and table.columns[offset].tp is not MysqlType.DURATION
+
+
+def _held(column: ColumnInfo, value: object) -> object:
+    """Return a value that a server holds as what its field takes."""
+    return Held(value) if column.tp in TIME_TYPES else value
+
+
+def _null(name: str) -> Malformed:
+    return Malformed(f"column {name!r} is NOT NULL here and NULL there", hint="alter one of them")
+
+
+def _made(
+    pieces: Sequence[str],
+    end: bytes,
+    name: str,
+    function: Callable[[_Pieces], bytes],
+    values: Sequence[str] = (),
+) -> Made:
+    """Return code that joins `pieces`; without any, and with NULLs, `function` makes the row."""
+    told = "".join(f"{each}, " for each in pieces or values)
+    whole = f"join(({told}{'behind, ' if end else ''}))" if pieces else f"{name}(({told}))"
+    return Made(whole, name, {"join": b"".join, "behind": end, name: function})
+
+
+def _updates(rows: Sequence[bytes]) -> Changes:
+    if len(rows) == 2:
+        return MutationType.UPDATE, [rows[0] + rows[1]]
+    if len(rows) % 2:
+        raise ValueError("a row before its update lacks the row after")
+    return MutationType.UPDATE, [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
+
+
+def _usual_heads(width: int, at: int) -> dict[int, tuple[Kind, bytes, int, int]]:
+    """Return what is at `at`, behind id and flags, in the usual event of each type, which has all.
+
+    With it comes where it is, and where the images are behind it.
+    """
+    full = (1 << width) - 1
+    heads: dict[int, tuple[Kind, bytes, int, int]] = {}
+    for type_, layout in LAYOUTS.items():
+        if layout.is_compressed or layout.is_partial:
+            continue
+        event = RowsEvent(
+            EventType(type_),
+            0,
+            width,
+            None if layout.kind is Kind.INSERT else full,
+            None if layout.kind is Kind.DELETE else full,
+            b"",
+        )
+        head = event.encode(id_size=0)[2:]
+        heads[type_] = layout.kind, head, at, at + len(head)
+    return heads

@@ -1,0 +1,94 @@
+"""Which tables of the upstream are replicated, and what they are called downstream.
+
+What a source's settings say: filters, routes, the copies of online DDL left out. A table is merged
+when several are routed into one: then the downstream's has rows of others too, and a row that only
+it has is none of this table's business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import NeedsOperator
+from penstock.filters import FilterConfig, Rules
+from penstock.filters.settings import RouteRule
+from penstock.settings import config
+from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
+from pumpclient.mysql.translate.statements.online import OnlineDdl
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The rules; without any, all tables are compared under their own names."""
+
+    rules: Rules = field(default_factory=Rules)
+    online: OnlineDdl | None = None
+    merges: bool = False
+    source: str = ""
+    """The source's id, when its settings were given."""
+    leaves_rows_out: bool = False
+    """Whether the settings leave out rows by their values or by kinds of change."""
+
+    def is_compared(self, name: Name) -> bool:
+        """Tell whether a table of the upstream is replicated under its own or another name."""
+        is_copy = self.online is not None and self.online.is_copy(name[1])
+        return self.rules.is_replicated(*name) and not is_copy
+
+    def targets(self, tables: Iterable[Name]) -> dict[Name, Name]:
+        """Return the name downstream of each table that is compared."""
+        return {name: self.rules.target(*name) for name in tables if self.is_compared(name)}
+
+    def merged(self, targets: dict[Name, Name]) -> set[Name]:
+        """Return the tables whose rows share a table downstream with others."""
+        count = Counter(targets.values())
+        return {
+            name
+            for name, target in targets.items()
+            if count[target] > 1 or (self.merges and self.rules.router.is_routed(*name))
+        }
+
+
+def names_of(source_config: str, routes: Sequence[str]) -> Names:
+    """Return what a source's settings file says, or else routes like `shop_*.order_*=shop.orders`.
+
+    Raises `NeedsOperator` for a file that cannot be read and for what is no route.
+    """
+    if not source_config:
+        rules = Rules(FilterConfig(routes=tuple(map(_route, routes))))
+        return Names(rules=rules)
+    if routes:
+        raise NeedsOperator(
+            "routes are given twice, by --source-config and by --route",
+            hint="write them into the file",
+        )
+    if not Path(source_config).is_file():
+        raise NeedsOperator(f"there is no file {source_config}", hint="name the source's settings")
+    told = config.load(
+        SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"
+    )
+    return Names(
+        rules=Rules(told.filter, source_id=told.source_id),
+        online=told.online_ddl.rules(),
+        merges=told.shard_mode == OPTIMISTIC,
+        source=told.source_id,
+        leaves_rows_out=bool(told.filter.events or told.filter.expressions),
+    )
+
+
+def _route(text: str) -> RouteRule:
+    pattern, _, target = text.partition("=")
+    schema, _, table = pattern.partition(".")
+    target_schema, _, target_table = target.partition(".")
+    if not schema or not target_schema:
+        raise NeedsOperator(
+            f"{text!r} is no route", hint="write schema.table=schema.table, or schema=schema"
+        )
+    return RouteRule(
+        schema_pattern=schema, table_pattern=table,
+        target_schema=target_schema, target_table=target_table,
+    )  # fmt: skip

@@ -1,0 +1,278 @@
+"""Compares tables chunk by chunk, and repairs what differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from penstock.errors import NeedsOperator
+from pumpclient.mysql.load.chunks import INTEGER_TYPES, TEXT_TYPES, Range
+from pumpclient.mysql.load.state import Name, file_number
+from pumpclient.mysql.load.tables import SourceTable, base_tables, chunks_of
+from pumpclient.mysql.verify.sides import Downstream, MysqlSide
+from pumpclient.mysql.verify.table_names import Names
+from pumpclient.mysql.verify.values import Column, Difference, Key, Rows, compared, reached, rows_of
+
+_POLL_S = 0.2
+Found = dict[Key, tuple[str, tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What to compare: patterns like `shop.*`; `source` is the name of the source in origins.
+
+    With `strict`, what only the downstream has (tables, columns) counts as a difference.
+    """
+
+    tables: tuple[str, ...] = ("*",)
+    names: Names = field(default_factory=Names)
+    strict: bool = False
+    source: str = ""
+    rows_per_chunk: int = 50_000
+    rounds: int = 3
+    wait_s: float = 10.0
+    differences_max: int = 100
+    repair: bool = False
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found. `differences` is bounded, `different` counts all."""
+
+    tables: int = 0
+    chunks: int = 0
+    different: int = 0
+    undecided: int = 0
+    repaired: int = 0
+    commit_ts: int = 0
+    only_downstream: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """True when nothing differs, or no longer does."""
+        return self.different == self.repaired and not self.undecided
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A table of the upstream, and the one downstream that has its rows, and others' if merged."""
+
+    here: SourceTable
+    there: SourceTable
+    is_merged: bool
+
+    def __str__(self) -> str:
+        """Return the name, or both names where they differ."""
+        names = [".".join(table.full_name) for table in (self.here, self.there)]
+        return " -> ".join(dict.fromkeys(names))
+
+
+class Verifier:
+    """One comparison; for one thread."""
+
+    def __init__(
+        self,
+        upstream: MysqlSide,
+        downstream: Downstream,
+        options: VerifyOptions,
+        say: Callable[[str], None],
+    ) -> None:
+        self._up = upstream
+        self._down = downstream
+        self._options = options
+        self._say = say
+        self._report = Report()
+        self._has_waited = self._was_behind = False
+
+    def run(self) -> Report:
+        """Compare everything; raises `NeedsOperator` and `Retryable` when that cannot be done."""
+        tables = {table.full_name: table for table in base_tables(self._up.session)}
+        names = self._options.names
+        targets = names.targets(tables)
+        merged = names.merged(targets)
+        chosen = [name for name in targets if self._is_chosen(name)]
+        if not chosen:
+            raise NeedsOperator(
+                f"no table is called {', '.join(self._options.tables)}",
+                hint="patterns are like shop.*",
+            )
+        if names.leaves_rows_out:
+            self._say("note: the source leaves rows out by its filters: they show as missing")
+        self._only_there(targets, {targets[name][0] for name in chosen})
+        for name in chosen:
+            there, owner = tables[name], targets[name]
+            renamed = replace(there, schema=owner[0], name=owner[1])
+            fitting = _fitting(there, self._up, self._down, owner)
+            self._table(_Pair(fitting, renamed, name in merged))
+        return self._report
+
+    def _is_chosen(self, name: Name) -> bool:
+        return any(fnmatchcase(".".join(name), pattern) for pattern in self._options.tables)
+
+    def _only_there(self, targets: Mapping[Name, Name], schemas: set[str]) -> None:
+        """Tell of tables that only the downstream has, in the schemas that are compared."""
+        known = {tuple(map(str.lower, target)) for target in targets.values()}
+        for name in self._down.tables():
+            is_asked = name[0] in schemas and self._is_chosen(name)
+            if is_asked and (name[0].lower(), name[1].lower()) not in known:
+                self._tell_only_there(".".join(name), "table", ())
+
+    def _tell_only_there(self, name: str, what: str, columns: tuple[str, ...]) -> None:
+        self._report.only_downstream += 1
+        if self._options.strict:
+            self._note(Difference(name, f"{what} only downstream", columns))
+        else:
+            listed = f" {', '.join(columns)}" if columns else ""
+            self._say(f"note: {name}: {what}{listed} only downstream")
+
+    def _table(self, pair: _Pair) -> None:
+        report = self._report
+        report.tables += 1
+        columns = self._up.columns(pair.here)
+        self._down.refresh()
+        found = self._down.columns(pair.there)
+        there = {c.name.lower() for c in found}
+        lacking = [c.name for c in columns if c.name.lower() not in there]
+        if lacking:
+            kind = "no column" if there else "no table"
+            self._note(Difference(str(pair), kind, tuple(lacking)))
+            return
+        own = there - {c.name.lower() for c in columns}
+        only_there = tuple(c.name for c in found if c.name.lower() in own)
+        if only_there:
+            self._tell_only_there(str(pair), "column", only_there)
+        is_alike = self._up.flavor is self._down.flavor and not pair.is_merged
+        by_server = is_alike and not any(c.type == "json" for c in columns)
+        for range_ in self._chunks(pair.here):
+            report.chunks += 1
+            if by_server:
+                self._up.refresh()
+                self._down.refresh()
+                here = self._down.checksum(pair.there, columns, range_)
+                if here == self._up.checksum(pair.here, columns, range_) and here[3] in (None, "0"):
+                    report.commit_ts = self._down.position().commit_ts
+                    continue
+            self._by_rows(pair, columns, range_, can_repair=not only_there)
+
+    def _chunks(self, table: SourceTable) -> Iterator[Range]:
+        yield from chunks_of(self._up.session, table, self._options.rows_per_chunk)
+
+    def _by_rows(
+        self, pair: _Pair, columns: tuple[Column, ...], range_: Range, *, can_repair: bool
+    ) -> None:
+        found, undecided, rows = self._examined(pair, columns, range_)
+        self._report.undecided += undecided
+        for key, (kind, names) in sorted(found.items(), key=lambda item: repr(item[0])):
+            self._note(Difference(str(pair), kind, key, names))
+        if found and self._options.repair and not can_repair:
+            self._say(f"{pair} has columns that only the downstream has: not repaired")
+        elif found and self._options.repair:
+            self._repair(pair, columns, range_, found, rows)
+
+    def _note(self, difference: Difference) -> None:
+        self._report.different += 1
+        if len(self._report.differences) < self._options.differences_max:
+            self._report.differences.append(difference)
+
+    def _examined(
+        self, pair: _Pair, columns: tuple[Column, ...], range_: Range
+    ) -> tuple[Found, int, Rows]:
+        """Return what differs in every round, how much is undecided, and upstream's rows."""
+        lasting: Found | None = None
+        undecided = 0
+        for _ in range(self._options.rounds):
+            before = self._rows(self._up, pair.here, columns, range_)
+            self._wait()
+            there = self._rows(self._down, pair.there, columns, range_)
+            self._report.commit_ts = self._down.position().commit_ts
+            after = self._rows(self._up, pair.here, columns, range_)
+            found, undecided = compared(before, there, after)
+            if pair.is_merged:
+                found = {key: what for key, what in found.items() if what[0] != "extra"}
+            if lasting is not None:
+                found = {key: what for key, what in found.items() if key in lasting}
+            lasting = found
+            if not found and not undecided:
+                break
+        return lasting or {}, undecided, after
+
+    def _rows(
+        self,
+        side: MysqlSide | Downstream,
+        table: SourceTable,
+        columns: tuple[Column, ...],
+        range_: Range,
+    ) -> Rows:
+        side.refresh()
+        return rows_of(columns, table.key, side.rows(table, columns, range_))
+
+    def _wait(self) -> None:
+        """Wait until the downstream has what the upstream had; in vain where nobody can tell."""
+        file, position = self._up.place()
+        deadline_s = time.monotonic() + self._options.wait_s
+        while True:
+            self._down.refresh()
+            # Names with a slash are a source's reloads: what they bring, it brings from then on.
+            found = self._down.position().origins
+            origins = {name: place for name, place in found.items() if "/" not in name}
+            source = self._options.source or (next(iter(origins)) if len(origins) == 1 else "")
+            if reached(origins, source, (file_number(file), position)):
+                return
+            if time.monotonic() > deadline_s:
+                if not self._was_behind:
+                    self._was_behind = True
+                    self._say(f"note: {_behind(origins, source)} {file}:{position}")
+                return
+            if not self._has_waited:
+                self._has_waited = True
+                self._say(f"waiting until the downstream is at {file}:{position}")
+            time.sleep(_POLL_S)
+
+    def _repair(
+        self,
+        pair: _Pair,
+        columns: tuple[Column, ...],
+        range_: Range,
+        found: Found,
+        rows: Rows,
+    ) -> None:
+        table = pair.there
+        if not table.key:
+            self._say(f"{pair} has no key that names its rows: not repaired")
+            return
+        order = [[c.name for c in columns].index(part) for part in table.key]
+        by_position = sorted(order)
+        gone = [
+            tuple(key[by_position.index(n)] for n in order) for key in found if key not in rows.raw
+        ]
+        self._down.write(table, columns, gone, [rows.raw[k] for k in found if k in rows.raw])
+        again, undecided, _ = self._examined(pair, columns, range_)
+        left = sum(key in again for key in found)
+        self._report.repaired += len(found) - left
+        self._say(f"{pair}: {len(found) - left} of {len(found)} rows repaired")
+        self._report.undecided += undecided
+
+
+def _fitting(table: SourceTable, up: MysqlSide, down: Downstream, there: Name) -> SourceTable:
+    """Return the table in one chunk where the downstream orders its key in another way."""
+    types = set(table.key_types)
+    if down.flavor is None:
+        is_fit = types <= INTEGER_TYPES - {"bigint"}
+    elif types & TEXT_TYPES:
+        is_fit = up.key_collations(table.full_name) == down.key_collations(there)
+    else:
+        is_fit = True
+    return table if is_fit else replace(table, rows_estimated=0)
+
+
+def _behind(origins: Mapping[str, object], source: str) -> str:
+    """Begin a line about a wait that was in vain."""
+    if not origins:
+        return "the downstream's checkpoint names no source: what differs may be under way, from"
+    if not source:
+        several = ", ".join(origins)
+        return f"which of {several} brings this? Without --source what differs may be under way, at"
+    return "the downstream did not tell in time that it is there: what differs may be under way, at"
