@@ -3,13 +3,13 @@
 from hypothesis import settings
 
 pytest_plugins = [
-    "tests.kit.fix_etcd",
-    "tests.kit.fix_mariadb",
-    "tests.kit.fix_mysql",
-    "tests.kit.fix_pump",
-    "tests.kit.fix_source",
-    "tests.kit.fix_drainer",
-    "tests.kit.fix_spark",
+    "tests.kit.servers.fix_etcd",
+    "tests.kit.servers.fix_mariadb",
+    "tests.kit.servers.fix_mysql",
+    "tests.kit.servers.fix_pump",
+    "tests.kit.servers.fix_source",
+    "tests.kit.servers.fix_drainer",
+    "tests.kit.servers.fix_spark",
 ]
 
 # How long an example takes says how busy the machine is, not whether the code is right.

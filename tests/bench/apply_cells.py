@@ -24,7 +24,7 @@ from tests.bench.sysbench import (
     fill,
     running,
 )
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 COUNTS = (1, 10, 100)
 ROWS = 100_000

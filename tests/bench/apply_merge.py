@@ -31,8 +31,8 @@ from drainer.task.work_unit import Op, Statements, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.wire.binlog import MutationType
 from tests.bench.figure import Figure
-from tests.kit.changes import batch_of, table_of
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.changes import batch_of, table_of
 
 SQL = (
     "CREATE TABLE t (id BIGINT PRIMARY KEY, ref BIGINT, name VARCHAR(40), city VARCHAR(40),"

@@ -20,7 +20,7 @@ from tests.bench.apply_cells import ROWS, ensure_equal
 from tests.bench.apply_sides import RowWriter, measured, parallel, snapshot, warm_up
 from tests.bench.figure import Figure
 from tests.bench.sysbench import Tables, Transaction, batches, fill, running
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 CHANGES = 60_000
 THREADS = 16

@@ -36,7 +36,7 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.bench.sysbench import Change, Tables, Transaction
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from pumpclient.mysql.protocol.address import address_in
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from tests.bench.figure import Figure
 from tests.bench.lag import cpu_s, process_s, wait_until
-from tests.kit.binlog_server import BinlogServer
+from tests.kit.servers.binlog_server import BinlogServer
 
 TABLES, ROWS = 2, 200_000
 READERS = 2

@@ -13,7 +13,7 @@ from pathlib import Path
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit, start_thread
 from pumpclient.mysql.relay.resume import Start
 from tests.bench.figure import Figure
-from tests.kit.binlog_server import BinlogServer, binlog_server
+from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 
 _WAIT_S = 300.0
 _COLUMNS = ", ".join(f"c{i} VARCHAR(32)" for i in range(9))

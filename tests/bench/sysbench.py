@@ -25,8 +25,8 @@ from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import table_of
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.changes import table_of
 
 KINDS = ("update", "mixed", "zipf", "insert")
 CHANGES_PER_TRANSACTION = 4

@@ -11,7 +11,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.checkpoint_file import NAME, CheckpointFile
 from penstock.errors import Malformed, Retryable
 from penstock.log.files import Files, OsFiles
-from tests.kit.files import MemoryFiles
+from tests.kit.fakes.files import MemoryFiles
 
 FIRST = Checkpoint(5, 1)
 LAST = Checkpoint(2**64 - 1, 7, consistent=True, ddl_intent_ts=2**63)

@@ -13,7 +13,7 @@ from penstock.cluster.history import FIRST_ID, LOCK_KEY, DdlHistory, Guard, Hist
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 from penstock.wire.binlog import Origin
-from tests.kit.history import MemoryHistory
+from tests.kit.fakes.history import MemoryHistory
 
 
 @pytest.fixture(params=["memory", "etcd"])

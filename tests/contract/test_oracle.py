@@ -11,7 +11,7 @@ import pytest
 
 from penstock.oracle.client import Oracle, OracleClient, open_oracle
 from penstock.ts import physical_ms
-from tests.kit.oracle import MemoryOracle, OracleNode
+from tests.kit.fakes.oracle import MemoryOracle, OracleNode
 
 
 @pytest.fixture(params=["memory", "etcd", "pd"])

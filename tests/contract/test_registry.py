@@ -20,7 +20,7 @@ from penstock.cluster.registry import (
     Registry,
     Statuses,
 )
-from tests.kit.registry import MemoryRegistry
+from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.wait import eventually
 
 PUMP = NodeKind.PUMP

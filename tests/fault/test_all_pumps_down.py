@@ -13,8 +13,8 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.registry import Registry
 from penstock.wire.codec import decode_binlog
 from pumpclient import NoPump, PumpClient, Retryable
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 

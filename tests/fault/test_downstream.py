@@ -20,11 +20,11 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.pipeline.pipeline import Pipeline
 from drainer.sinks.refusal import Refused
-from tests.kit.bank import Bank
-from tests.kit.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
-from tests.kit.local_drainer import Way, live
-from tests.kit.teller import check, of_mariadb, reading_all_the_time
+from tests.kit.fakes.local_drainer import Way, live
+from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.wait import eventually
+from tests.kit.workloads.bank import Bank
+from tests.kit.workloads.teller import check, of_mariadb, reading_all_the_time
 
 pytestmark = [
     pytest.mark.fault,

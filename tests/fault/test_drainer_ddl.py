@@ -14,8 +14,8 @@ from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main
 from penstock.cluster.history import JOBS
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.shop import Shop, in_sqlite
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.workloads.shop import Shop, in_sqlite
 
 pytestmark = pytest.mark.fault
 

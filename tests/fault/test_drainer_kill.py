@@ -18,10 +18,10 @@ from penstock.oracle.client import open_oracle
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import PumpClient
-from tests.kit.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.shop import Shop, in_mariadb, in_sqlite
-from tests.kit.trading import trading
+from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
+from tests.kit.workloads.trading import trading
 
 pytestmark = pytest.mark.fault
 SPARK_S = 180.0

@@ -13,9 +13,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.huge import CREATE, FIRST_ID, Huge, write
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.huge import CREATE, FIRST_ID, Huge, write
 
 pytestmark = pytest.mark.fault
 

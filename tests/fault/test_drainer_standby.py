@@ -19,10 +19,10 @@ from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.registry import NodeKind, Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.shop import Shop, in_mariadb, in_sqlite
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
+from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
 
 pytestmark = pytest.mark.fault
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from tests.kit.bank import Bank
-from tests.kit.binlog_server import MARIADB, MYSQL, OF_EACH_FLAVOR, on_servers
-from tests.kit.fix_mariadb import drop_user_databases
-from tests.kit.fix_mysql import SINKS
-from tests.kit.local_drainer import Way
-from tests.kit.nursery import SETTLED, Nursery
-from tests.kit.teller import Read, check, of_mariadb, of_sqlite, reading_all_the_time
+from tests.kit.crash.nursery import SETTLED, Nursery
+from tests.kit.fakes.local_drainer import Way
+from tests.kit.servers.binlog_server import MARIADB, MYSQL, OF_EACH_FLAVOR, on_servers
+from tests.kit.servers.fix_mariadb import drop_user_databases
+from tests.kit.servers.fix_mysql import SINKS
+from tests.kit.workloads.bank import Bank
+from tests.kit.workloads.teller import Read, check, of_mariadb, of_sqlite, reading_all_the_time
 
 pytestmark = pytest.mark.fault
 

@@ -22,10 +22,10 @@ from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient.binlogctl import main
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
-from tests.kit.slow_proxy import SlowProxy
+from tests.kit.crash.slow_proxy import SlowProxy
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
+from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 

@@ -20,8 +20,8 @@ from penstock.log.segment import segment_name
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pump.store.recovery.lost_segments import FOLDER
 from pump.store.storage import NoPrewrite, NotStored, PurgedRange, Record, Storage
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.storage import SMALL, commit, commits, fake, opened, prewrite, rollback, write
+from tests.kit.fakes.storage import SMALL, commit, commits, fake, opened, prewrite, rollback, write
+from tests.kit.servers.fix_pump import PumpProcess
 
 pytestmark = pytest.mark.fault
 

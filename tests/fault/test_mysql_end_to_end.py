@@ -18,11 +18,11 @@ from penstock.cluster.registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.integration.test_pumpclient_origin import streamed
-from tests.kit.binlog_server import MARIADB, AnyBinlogServer, on_servers
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.selling import TABLES, Seller, selling
-from tests.kit.sourcing import LONG_S, SourceProcess, rows_of
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, on_servers
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.sourcing import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
+from tests.kit.workloads.selling import TABLES, Seller, selling
 
 pytestmark = pytest.mark.fault
 

@@ -12,16 +12,16 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
     make_server,
     on_servers,
     running,
 )
-from tests.kit.shopping import TABLES, History
-from tests.kit.sourcing import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.servers.sourcing import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
+from tests.kit.workloads.shopping import TABLES, History
 
 pytestmark = pytest.mark.fault
 

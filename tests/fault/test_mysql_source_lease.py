@@ -18,9 +18,9 @@ from penstock.errors import Retryable
 from penstock.pb.etcd import rpc_pb2
 from pumpclient.mysql.source.conditions import saved
 from pumpclient.mysql.source.state.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
-from tests.kit.binlog_server import BinlogServer, binlog_server
-from tests.kit.source_rig import SourceRig, cleared
-from tests.kit.sourcing import LONG_S
+from tests.kit.servers.binlog_server import BinlogServer, binlog_server
+from tests.kit.servers.source_rig import SourceRig, cleared
+from tests.kit.servers.sourcing import LONG_S
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault

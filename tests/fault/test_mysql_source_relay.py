@@ -14,10 +14,10 @@ from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER
 from pumpclient.mysql.journal.journal import Group, Journal
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import BinlogServer, binlog_server
-from tests.kit.source_rig import SourceRig, bulk, cleared
-from tests.kit.sourcing import LONG_S
-from tests.kit.volume import small_volume
+from tests.kit.crash.volume import small_volume
+from tests.kit.servers.binlog_server import BinlogServer, binlog_server
+from tests.kit.servers.source_rig import SourceRig, bulk, cleared
+from tests.kit.servers.sourcing import LONG_S
 from tests.kit.wait import eventually
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.fault]

@@ -13,7 +13,8 @@ import pymysql
 import pytest
 
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import (
+from tests.kit.crash.slow_proxy import SlowProxy
+from tests.kit.servers.binlog_server import (
     MARIADB,
     MYSQL,
     AnyBinlogServer,
@@ -21,9 +22,8 @@ from tests.kit.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.slow_proxy import SlowProxy
-from tests.kit.source_rig import SourceRig, bulk, cleared
-from tests.kit.sourcing import LONG_S
+from tests.kit.servers.source_rig import SourceRig, bulk, cleared
+from tests.kit.servers.sourcing import LONG_S
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault

@@ -23,11 +23,11 @@ from penstock.cluster.registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import Ledger, LedgerWriter
-from tests.kit.merging import Merging
-from tests.kit.slow_proxy import SlowProxy
+from tests.kit.crash.slow_proxy import SlowProxy
+from tests.kit.fakes.merging import Merging
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
+from tests.kit.workloads.ledger import Ledger, LedgerWriter
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 

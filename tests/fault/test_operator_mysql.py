@@ -23,11 +23,11 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.mysql.source.__main__ import main as mysql_source
-from tests.kit.binlog_server import run_until_done
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.sourcing import LONG_S, SourceProcess
+from tests.kit.servers.binlog_server import run_until_done
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.sourcing import LONG_S, SourceProcess
 
 pytestmark = pytest.mark.fault
 

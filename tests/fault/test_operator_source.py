@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pumpclient.mysql.translate.refused import place_text
-from tests.kit.memory_server import SCHEMA, Change, Logged, MemoryTable
-from tests.kit.operated_source import World
-from tests.kit.source_twins import twins
+from tests.kit.operated.memory_server import SCHEMA, Change, Logged, MemoryTable
+from tests.kit.operated.operated_source import World
+from tests.kit.operated.source_twins import twins
 
 pytestmark = pytest.mark.fault
 

@@ -24,9 +24,9 @@ from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, OutcomeUnknown, PumpClient
 from pumpclient.delivery.session import Session
-from tests.kit import dying_writer
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
+from tests.kit.crash import dying_writer
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
@@ -60,7 +60,7 @@ class Shop:
         """Let a process of its own place that order and be killed at that moment of it."""
         arguments = (moment, str(self.database), self.etcd_url, str(number))
         done = subprocess.run(
-            python_module("tests.kit.dying_writer", *arguments), timeout=30, check=False
+            python_module("tests.kit.crash.dying_writer", *arguments), timeout=30, check=False
         )
         assert done.returncode == -9
 

@@ -21,8 +21,8 @@ from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 

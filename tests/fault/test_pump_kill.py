@@ -12,9 +12,9 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.registry import Registry
 from penstock.oracle.client import OracleClient
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import Ledger, LedgerWriter, pull_until
-from tests.kit.oracle import OracleNode
+from tests.kit.fakes.oracle import OracleNode
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until
 
 pytestmark = pytest.mark.fault
 

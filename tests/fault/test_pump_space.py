@@ -15,11 +15,11 @@ from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient import PumpClient
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
+from tests.kit.crash.volume import Volume, small_volume
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.session import Session
-from tests.kit.volume import Volume, small_volume
 from tests.kit.wait import eventually
+from tests.kit.workloads.ledger import pull_until
 
 pytestmark = pytest.mark.fault
 

@@ -15,9 +15,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.shop import Shop, State, in_mariadb, in_sqlite
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.shop import Shop, State, in_mariadb, in_sqlite
 
 pytestmark = pytest.mark.fault
 

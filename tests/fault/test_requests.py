@@ -25,8 +25,8 @@ from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2
 from penstock.security.tls import Security, SecurityConfig
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.node import CHANNEL_OPTIONS
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.node import CHANNEL_OPTIONS
 from tests.kit.session import Session
 
 pytestmark = pytest.mark.fault

@@ -13,10 +13,10 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_spark import SparkCluster
-from tests.kit.shop import Shop, in_sqlite
-from tests.kit.trading import trading
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_spark import SparkCluster
+from tests.kit.workloads.shop import Shop, in_sqlite
+from tests.kit.workloads.trading import trading
 
 pytestmark = pytest.mark.fault
 

@@ -25,8 +25,8 @@ from pump.store.recovery.progress import Progress
 from pump.store.replay_point import Checkpoint, OpenPrewrite
 from pump.store.sorter import Sorter
 from pump.store.storage import Appended, Storage
-from tests.kit.files import MemoryFiles
-from tests.kit.storage import (
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import (
     commit,
     commits,
     copy_index,

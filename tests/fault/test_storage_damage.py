@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import Corrupt
 from penstock.log.segments import Segments
 from pump.store.storage import Storage
-from tests.kit.files import MemoryFiles
-from tests.kit.storage import (
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import (
     commit,
     commits,
     copy_index,

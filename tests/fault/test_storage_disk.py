@@ -14,8 +14,8 @@ import pytest
 from penstock.errors import Retryable
 from pump.store.storage import NotStored, OutOfSpace, Storage
 from tests.fault.test_storage_failpoints import lived, survives
-from tests.kit.disks import faulty_disk, small_disk
-from tests.kit.storage import SMALL, commit, commits, die, opened, prewrite, write
+from tests.kit.crash.disks import faulty_disk, small_disk
+from tests.kit.fakes.storage import SMALL, commit, commits, die, opened, prewrite, write
 
 pytestmark = pytest.mark.fault
 

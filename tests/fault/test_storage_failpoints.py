@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock import failpoints
-from tests.kit.doomed import CONFIG, GROUP
-from tests.kit.storage import commit, commits, opened, prewrite, write
+from tests.kit.crash.doomed import CONFIG, GROUP
+from tests.kit.fakes.storage import commit, commits, opened, prewrite, write
 
 pytestmark = pytest.mark.fault
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def lived(folder: Path, faults: str) -> tuple[int, list[list[str]]]:
     """Run the doomed process with `faults`; return its exit code and what it said."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kit.doomed", str(folder), "1"],
+        [sys.executable, "-m", "tests.kit.crash.doomed", str(folder), "1"],
         cwd=ROOT,
         env=os.environ | {failpoints.VARIABLE: faults, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
         stdout=subprocess.PIPE,

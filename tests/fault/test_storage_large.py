@@ -13,10 +13,9 @@ from penstock.log.chunks import decode_assembly
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage, StorageConfig
 from tests.fault.test_storage_recorded import Life, cases, is_kept
-from tests.kit.files import MemoryFiles
-from tests.kit.large import assembly_of, large_prewrite, pieces_of, write_large
-from tests.kit.recorder import Moment, disk_of
-from tests.kit.storage import (
+from tests.kit.crash.recorder import Moment, disk_of
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import (
     commit,
     commits,
     die,
@@ -29,6 +28,7 @@ from tests.kit.storage import (
     rollback,
     write,
 )
+from tests.kit.workloads.large import assembly_of, large_prewrite, pieces_of, write_large
 
 pytestmark = pytest.mark.fault
 

@@ -16,10 +16,10 @@ from deploy.local.etcd import EtcdServer
 from penstock import failpoints
 from penstock.cluster.registry import Registry
 from penstock.oracle.client import OracleClient
-from tests.kit.disks import faulty_disk
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import Ledger, LedgerWriter, pull_until
-from tests.kit.oracle import OracleNode
+from tests.kit.crash.disks import faulty_disk
+from tests.kit.fakes.oracle import OracleNode
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until
 
 pytestmark = pytest.mark.fault
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Retryable
-from tests.kit.files import MemoryFiles
-from tests.kit.recorder import Disk, Moment, RecordedFiles, disk_of, legal_states
-from tests.kit.storage import (
+from tests.kit.crash.recorder import Disk, Moment, RecordedFiles, disk_of, legal_states
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import (
     commit,
     commits,
     copy_index,

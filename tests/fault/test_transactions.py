@@ -29,9 +29,9 @@ from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until, pulls
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.session import Session
+from tests.kit.workloads.ledger import pull_until, pulls
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 

@@ -36,7 +36,8 @@ from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import (
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.changes import (
     CASES,
     Case,
     Upstream,
@@ -47,7 +48,6 @@ from tests.kit.changes import (
     play,
     table_of,
 )
-from tests.kit.fix_mariadb import MariadbServer
 
 CLUSTER = 7
 Changes = list[tuple[MutationType, bytes]]

@@ -15,8 +15,8 @@ from penstock.wire.codec import encode_binlog
 from pump.store.record import Record
 from pump.store.storage import Storage
 from pumpclient.binlogctl import main
-from tests.kit.large import large_prewrite, write_large
-from tests.kit.storage import commit, die, fake, opened, prewrite, rollback, write
+from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
+from tests.kit.workloads.large import large_prewrite, write_large
 
 Dump = Callable[..., tuple[int, str, str]]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from tests.kit.binlog_server import BinlogServer, binlog_server
-from tests.kit.fix_mariadb import drop_user_databases
-from tests.kit.replica import Replica
-from tests.kit.source_rig import SourceRig
+from tests.kit.fakes.replica import Replica
+from tests.kit.servers.binlog_server import BinlogServer, binlog_server
+from tests.kit.servers.fix_mariadb import drop_user_databases
+from tests.kit.servers.source_rig import SourceRig
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

@@ -19,8 +19,8 @@ from penstock.ddl import Catalog, SchemaChange
 from penstock.ddl.tables.shapes import GEOMETRIES
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnFlag, ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
-from tests.kit.ddl_history import RandomDdl
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.ddl_history import RandomDdl
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
 

@@ -16,8 +16,8 @@ from deploy.local.sql_server import SqlServer
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.elements import Flavor
 from penstock.schema.model import DdlJob, DdlType, TableInfo
-from tests.kit.binlog_server import KINDS, MYSQL, on_servers
-from tests.kit.fix_mariadb import drop_user_databases
+from tests.kit.servers.binlog_server import KINDS, MYSQL, on_servers
+from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
 

@@ -27,10 +27,10 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import Upstream, batch_of, catalog_of, table_of
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.sliced import sql_of
 from tests.kit.wait import eventually
+from tests.kit.workloads.changes import Upstream, batch_of, catalog_of, table_of
 
 START = Checkpoint(7, 0)
 

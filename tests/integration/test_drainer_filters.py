@@ -12,8 +12,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 SETTINGS = """
 source-id = "north"

@@ -15,10 +15,10 @@ from deploy.local.etcd import EtcdServer
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.ts import seconds_between
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.pages import asked, scraped
-from tests.kit.shop import Shop, in_mariadb, in_sqlite
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
 
 pytestmark = pytest.mark.alone
 

@@ -13,8 +13,8 @@ from deploy.local.etcd import EtcdServer
 from drainer.settings.config import SparkConfig
 from drainer.spark.class_archive import options_for
 from penstock.errors import NeedsOperator
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
 _OURS = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ")

@@ -16,11 +16,11 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Security, SecurityConfig, Tls, open_channel
 from pumpclient import Options, PumpClient
 from tests.fault.test_requests import DrainerServer
-from tests.kit.authority import Authority
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.merging import Merging
-from tests.kit.shop import Shop, in_sqlite
+from tests.kit.fakes.merging import Merging
+from tests.kit.servers.authority import Authority
+from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.wait import eventually
+from tests.kit.workloads.shop import Shop, in_sqlite
 
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]
 _LONG_S = 90

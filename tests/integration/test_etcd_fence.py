@@ -17,7 +17,7 @@ from penstock.cluster.fence import PENDING_KEY, WRITERS, DdlFence, WriterFence
 from penstock.cluster.history import LOCK_KEY, History
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType
-from tests.kit.oracle import MemoryOracle
+from tests.kit.fakes.oracle import MemoryOracle
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.alone

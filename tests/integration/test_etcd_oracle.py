@@ -23,7 +23,7 @@ from penstock.oracle.server import WINDOW_KEY
 from penstock.oracle.stream import LEADER_KEY
 from penstock.pb import pdpb_pb2
 from penstock.ts import LOGICAL_END, compose, physical_ms
-from tests.kit.oracle import OracleNode
+from tests.kit.fakes.oracle import OracleNode
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.alone
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.alone
 _CANDIDATE = """
 import sys
 from penstock.cluster.etcd import connect
-from tests.kit.oracle import OracleNode
+from tests.kit.fakes.oracle import OracleNode
 etcd = connect(sys.argv[1])
 node = OracleNode(etcd)
 print(node.address, flush=True)

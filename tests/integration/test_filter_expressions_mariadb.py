@@ -8,7 +8,7 @@ from typing import Any
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.filters.expressions.compiler import compile_expression
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 TABLE = (
     "CREATE TABLE f.t (id INT PRIMARY KEY, n INT, u BIGINT UNSIGNED, d DECIMAL(12,3), x DOUBLE,"

@@ -13,8 +13,8 @@ from drainer.sinks.refusal import Refused
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.table_sql import table_sql
 from tests.integration.test_apply_mariadb import content, create
-from tests.kit.changes import table_of
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.changes import table_of
 
 START = Checkpoint(0, 0)
 _CI = "VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from drainer.sinks.mysql.session import ROWS_SQL_MODE
 from drainer.task.sql.literals import MYSQL
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.sliced import sliced, sql_of
+from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

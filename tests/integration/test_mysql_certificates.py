@@ -11,7 +11,7 @@ from drainer.sinks.opening import open_sink
 from penstock.errors import NeedsOperator
 from penstock.security.sql_tls import CA, SqlTls
 from pumpclient.mysql.protocol.address import ServerAddress
-from tests.kit.authority import Authority
+from tests.kit.servers.authority import Authority
 
 
 def test_a_source_checks_the_authority_where_the_name_cannot_be_checked(

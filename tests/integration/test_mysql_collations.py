@@ -15,9 +15,9 @@ from deploy.local.sql_server import SqlServer
 from penstock.cluster.history import History
 from penstock.ddl import Catalog
 from penstock.schema.model import MysqlType, TableInfo
-from tests.kit.binlog_server import BinlogServer, binlog_server
-from tests.kit.fix_mariadb import drop_user_databases
-from tests.kit.source_rig import SourceRig
+from tests.kit.servers.binlog_server import BinlogServer, binlog_server
+from tests.kit.servers.fix_mariadb import drop_user_databases
+from tests.kit.servers.source_rig import SourceRig
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MARIADB,
     MYSQL,
     AnyBinlogServer,
@@ -18,8 +18,8 @@ from tests.kit.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.source_rig import SourceRig, cleared
-from tests.kit.sourcing import SourceProcess, rows_of
+from tests.kit.servers.source_rig import SourceRig, cleared
+from tests.kit.servers.sourcing import SourceProcess, rows_of
 
 
 @pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))

@@ -16,9 +16,9 @@ from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.state import StateFile
-from tests.kit import mysql_load
-from tests.kit.binlog_server import MYSQL, AnyBinlogServer, on_servers
-from tests.kit.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.mysql import mysql_load
+from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer, on_servers
+from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.wait import eventually
 
 NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice", "invalid")

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from tests.integration.test_mysql_source import downstream
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
     make_server,
@@ -19,7 +19,7 @@ from tests.kit.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.sourcing import LONG_S, SourceProcess, rows_of
+from tests.kit.servers.sourcing import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
 BIG = 4000

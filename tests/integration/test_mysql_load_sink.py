@@ -16,15 +16,10 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.sink import SinkOptions, lock_name
 from pumpclient.mysql.protocol.address import address_in
-from tests.kit import mysql_load
-from tests.kit.binlog_server import (
-    MARIADB,
-    AnyBinlogServer,
-    numbers,
-    on_servers,
-)
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.sourcing import LONG_S, SourceProcess
+from tests.kit.mysql import mysql_load
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, numbers, on_servers
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.sourcing import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
 SRIDS = (0, 4326, 3857, 0)

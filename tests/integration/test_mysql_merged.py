@@ -15,10 +15,10 @@ from deploy.local.sql_server import SqlServer
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source import command
 from pumpclient.mysql.verify import command as verify
-from tests.kit.binlog_server import BinlogServer
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.replica import Replica
-from tests.kit.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess
+from tests.kit.fakes.replica import Replica
+from tests.kit.servers.binlog_server import BinlogServer
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess
 from tests.kit.wait import eventually
 
 CONFIG = f"""

@@ -10,10 +10,10 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
-from tests.kit.binlog_server import numbers
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.replica import Replica
-from tests.kit.sourcing import LONG_S, SourceProcess
+from tests.kit.fakes.replica import Replica
+from tests.kit.servers.binlog_server import numbers
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.sourcing import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
 Act = Callable[[], None]

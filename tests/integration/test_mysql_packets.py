@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
     make_server,
     on_servers,
     running,
 )
-from tests.kit.source_rig import SourceRig, cleared
+from tests.kit.servers.source_rig import SourceRig, cleared
 
 PACKET_BYTES_MAX = 1 << 20
 ROW_BYTES = PACKET_BYTES_MAX - 1024

@@ -20,7 +20,8 @@ from pumpclient.mysql.protocol.server import binlog_files, identify, replica_ids
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
 from pumpclient.mysql.relay.resume import Start
-from tests.kit.binlog_server import (
+from tests.kit.mysql.relaying import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
+from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
     BinlogServer,
@@ -30,7 +31,6 @@ from tests.kit.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.relaying import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.wait import eventually
 
 

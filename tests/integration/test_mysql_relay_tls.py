@@ -9,9 +9,9 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.security.sql_tls import SqlTls
-from tests.kit.authority import Authority
-from tests.kit.binlog_server import binlog_server
-from tests.kit.relaying import FIRST, assert_same, relaying, sub_dir
+from tests.kit.mysql.relaying import FIRST, assert_same, relaying, sub_dir
+from tests.kit.servers.authority import Authority
+from tests.kit.servers.binlog_server import binlog_server
 
 pytestmark = pytest.mark.mariadb
 

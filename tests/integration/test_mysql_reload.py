@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MYSQL,
     AnyBinlogServer,
     make_server,
@@ -20,8 +20,8 @@ from tests.kit.binlog_server import (
     run_until_done,
     running,
 )
-from tests.kit.source_rig import SourceRig, bulk, cleared
-from tests.kit.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess, rows_of
+from tests.kit.servers.source_rig import SourceRig, bulk, cleared
+from tests.kit.servers.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from deploy.local.programs import program
-from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, make_event
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Decoder, RowsEvent, TableMap, decoder_for
 from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.values.numbers import double_text
-from tests.kit.binlogs import current_file, read_file, rows_of
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.mysql.binlog_file import BinlogFile
+from tests.kit.mysql.binlogs import current_file, read_file, rows_of
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 Make = Callable[[random.Random], Any]
 Kind = tuple[str, str, Make, dict[str, Any]]

@@ -11,7 +11,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.mysql.source import command
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MARIADB,
     MYSQL,
     AnyBinlogServer,
@@ -19,7 +19,7 @@ from tests.kit.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.sourcing import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.servers.sourcing import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
 

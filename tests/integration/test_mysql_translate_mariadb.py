@@ -22,7 +22,7 @@ from pumpclient.mysql.translate.outputs import Finished, Statement, TableChanges
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from pumpclient.mysql.translate.statements.sql import plain_text, statement_text
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "TINYINT": ("-128", "127", "0"),

@@ -16,9 +16,9 @@ from pumpclient.mysql.load.tables import SourceTable
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.verify import __main__ as command
 from pumpclient.mysql.verify.sides import MysqlSide
-from tests.kit import mysql_load
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.sourcing import SHARDS_AS_ONE
+from tests.kit.mysql import mysql_load
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.sourcing import SHARDS_AS_ONE
 
 pytestmark = pytest.mark.mariadb
 DAMAGE = (

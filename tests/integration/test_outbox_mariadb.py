@@ -20,10 +20,10 @@ from pump.cluster.resolver.databases import opener
 from pump.cluster.resolver.sql import Database
 from pumpclient import PumpClient
 from pumpclient.outbox import Outbox
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
+from tests.kit.workloads.ledger import pull_until
 
 START_TS, COMMIT_TS = compose(1_000, 0), compose(1_001, 0)
 Factory = Callable[..., PumpProcess]

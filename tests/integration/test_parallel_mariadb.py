@@ -30,11 +30,11 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, plain, serial
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.pages import scraped
-from tests.kit.shop import Shop, in_mariadb
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
+from tests.kit.workloads.shop import Shop, in_mariadb
 from tests.unit.drainer.test_parallel import small_pieces
 from tests.unit.drainer.test_statements import Changes
 

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.registry import NodeKind, Registry
 from pumpclient import NoPump, Options, PumpClient
-from tests.kit.fix_pump import PumpProcess
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.session import Session
 from tests.kit.wait import eventually
 

@@ -18,11 +18,11 @@ from penstock.pb import penstock_pb2
 from penstock.ts import compose
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import pull_until
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.session import Session
 from tests.kit.wait import eventually
+from tests.kit.workloads.ledger import pull_until
 
 Factory = Callable[..., PumpProcess]
 SMALL_SEGMENTS: dict[str, Any] = {"storage_segment_bytes_max": 1 << 16}

@@ -15,9 +15,9 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.ledger import Ledger, LedgerWriter, pull_until, pulls
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.session import Session
+from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until, pulls
 
 pytestmark = pytest.mark.alone
 

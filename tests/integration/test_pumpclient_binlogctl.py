@@ -19,7 +19,7 @@ from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient.binlogctl import liveness, main
-from tests.kit.fix_pump import PumpProcess
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.session import Session
 from tests.kit.wait import eventually
 

@@ -25,7 +25,7 @@ from penstock.wire.codec import decode_binlog, decode_prewrite_value
 from pumpclient import NoPump, Options, PumpClient
 from pumpclient.delivery.retries import Deliveries
 from pumpclient.delivery.session import Session
-from tests.kit.fix_pump import PumpProcess
+from tests.kit.servers.fix_pump import PumpProcess
 
 MakePump = Callable[..., PumpProcess]
 CREATE = "CREATE TABLE shop.goods (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL DEFAULT 'nut')"

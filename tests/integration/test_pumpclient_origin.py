@@ -17,7 +17,7 @@ from penstock.wire.binlog import Binlog, Origin
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
 from tests.integration.test_pumpclient_cluster import MakePump
-from tests.kit.fix_pump import PumpProcess
+from tests.kit.servers.fix_pump import PumpProcess
 
 HERE = Origin(source="db-1", epoch=1, file=7, position=100, gtid="0-1-5")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deploy.local.sql_server import SqlServer
 from penstock.ddl import rename_tables
 from penstock.errors import NeedsOperator
-from tests.kit.binlog_server import MARIADB, on_servers
+from tests.kit.servers.binlog_server import MARIADB, on_servers
 
 COLUMNS = {("d", "t"): "ab", ("d", "order"): "ac", ("e", "t"): "ad", ("e", "w"): "ae"}
 """Two tables have one name, and one a reserved word's; all have `a`."""

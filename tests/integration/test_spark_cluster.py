@@ -11,9 +11,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_spark import SparkCluster
-from tests.kit.shop import Shop, in_sqlite
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_spark import SparkCluster
+from tests.kit.workloads.shop import Shop, in_sqlite
 
 
 @pytest.mark.slow

@@ -21,11 +21,11 @@ from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, merged, plain, serial
-from tests.kit.changes import CASES, Case, Upstream, histories, play
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_mariadb import MariadbServer
 from tests.kit.pages import scraped
-from tests.kit.shop import Shop, in_mariadb
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play
+from tests.kit.workloads.shop import Shop, in_mariadb
 from tests.unit.drainer.test_statements import Changes, split
 
 START = Checkpoint(0, 0)

@@ -21,11 +21,11 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_channel
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main
-from tests.kit.authority import Authority, Pair
-from tests.kit.fix_drainer import DrainerFactory
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.node import NodeProcess
-from tests.kit.shop import Shop, in_sqlite
+from tests.kit.servers.authority import Authority, Pair
+from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.node import NodeProcess
+from tests.kit.workloads.shop import Shop, in_sqlite
 
 _NAMES = {"security_cert_allowed_cn": "node, writer"}
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]

@@ -26,9 +26,9 @@ from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import Options, PumpClient
 from pumpclient.binlogctl import main
-from tests.kit.authority import Authority, Pair
-from tests.kit.fix_pump import PumpProcess
-from tests.kit.scripted_pd import ScriptedPd
+from tests.kit.fakes.scripted_pd import ScriptedPd
+from tests.kit.servers.authority import Authority, Pair
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.etcd

@@ -21,8 +21,8 @@ from penstock.security.refusal import certificate_refusal
 from penstock.security.tls import Security, SecurityConfig
 from pumpclient import PumpClient, Tls
 from pumpclient.binlogctl import main as binlogctl
-from tests.kit.authority import Authority
-from tests.kit.fix_pump import PumpProcess
+from tests.kit.servers.authority import Authority
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 
 

@@ -20,9 +20,9 @@ from penstock.filters import FilterConfig, RouteRule, Rules
 from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
 from penstock.filters.shard_merge import routed_table
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import CASES, Case, Upstream, histories, padded, play, table_of
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.ways import WAYS, Told, Ways
+from tests.kit.workloads.changes import CASES, Case, Upstream, histories, padded, play, table_of
 
 pytestmark = pytest.mark.mariadb
 INSERT, UPDATE, DELETE = MutationType

@@ -12,7 +12,7 @@ from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from tests.kit.fix_pump import PumpProcess
+from tests.kit.servers.fix_pump import PumpProcess
 
 
 class Session:

@@ -25,7 +25,7 @@ from drainer.task.sql.row_statements import RowStatements
 from drainer.task.work_unit import ROWS_SCHEMA, Batch, Op, Statements, TableRows, WorkUnit, in_order
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 WAYS = ("snapshot", "parallel", "statements")
 _START = Checkpoint(0, 0)

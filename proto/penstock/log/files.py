@@ -1,7 +1,7 @@
 """What the log needs from a file system, and the one that the operating system offers.
 
-A seam: `tests/kit/files.py` holds the twin that forgets what was never synced, tears writes and
-fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read
+A seam: `tests/kit/fakes/files.py` holds the twin that forgets what was never synced, tears writes
+and fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read
 error, or a file cut short by somebody else, into a signal that ends the whole node.
 """
 

@@ -21,7 +21,7 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import CASES, Case, Upstream, histories, play, table_of
+from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play, table_of
 from tests.unit.drainer.test_compaction import column_wise_from, content, database, run
 
 KEYED = [case for case in CASES if apply_key(case.table)]

@@ -27,7 +27,16 @@ from drainer.task.work_unit import Op, WorkUnit, in_order
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
+from tests.kit.workloads.changes import (
+    CASES,
+    Case,
+    Upstream,
+    batch_of,
+    histories,
+    padded,
+    play,
+    table_of,
+)
 
 INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE
 Changes = list[tuple[MutationType, bytes]]

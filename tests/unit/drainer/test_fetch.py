@@ -45,9 +45,9 @@ from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.pb import penstock_pb2
 from penstock.security.tls import SecurityConfig, Tls
 from penstock.wire.codec import decode_binlog
-from tests.kit.authority import Authority
-from tests.kit.bank import Bank
+from tests.kit.servers.authority import Authority
 from tests.kit.wait import eventually
+from tests.kit.workloads.bank import Bank
 
 BANK = Bank(4, transactions=80)
 ROWS_FROM_TS = BANK.jobs[-1].finished_ts

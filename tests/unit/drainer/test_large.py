@@ -33,8 +33,17 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import encode_binlog
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
 from tests.kit.sliced import VERSION, Changes, sliced, sql_of, value_of
+from tests.kit.workloads.changes import (
+    CASES,
+    Case,
+    Upstream,
+    batch_of,
+    histories,
+    padded,
+    play,
+    table_of,
+)
 
 
 def database(table: TableInfo) -> sqlite3.Connection:

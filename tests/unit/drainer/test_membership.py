@@ -8,7 +8,7 @@ import pytest
 from drainer.cluster.membership import Membership
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
-from tests.kit.registry import MemoryRegistry
+from tests.kit.fakes.registry import MemoryRegistry
 
 DRAINER = NodeKind.DRAINER
 

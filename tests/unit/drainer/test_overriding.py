@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.fix_mariadb import MariadbServer
-from tests.kit.overriding import History, Operator
-from tests.kit.places import Place, Server
+from tests.kit.operated.places import Place, Server
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.workloads.overriding import History, Operator
 
 
 def check(

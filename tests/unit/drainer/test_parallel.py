@@ -27,7 +27,7 @@ from drainer.task.sql.literals import SQLITE
 from drainer.task.work_unit import Statements
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
+from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
 from tests.unit.drainer.test_statements import (
     Changes,
     Way,

@@ -26,7 +26,7 @@ from penstock.log.segments import Segments
 from penstock.schema.model import DdlJob, SchemaInfo
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
-from tests.kit.files import MemoryFiles
+from tests.kit.fakes.files import MemoryFiles
 
 FOLDER = Path("/relay")
 CLUSTER = 2**63 + 5

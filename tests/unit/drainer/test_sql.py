@@ -17,7 +17,7 @@ from drainer.task.sql.literals import MYSQL, SQLITE, Column, literal, literal_co
 from drainer.task.sql.table_sql import ROWS_MAX, STATEMENT_BYTES_MAX, TableSql
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
-from tests.kit.changes import table_of
+from tests.kit.workloads.changes import table_of
 
 COLUMNS = {
     c.name: c

@@ -30,7 +30,16 @@ from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from tests.kit.changes import CASES, Case, Upstream, batch_of, histories, padded, play, table_of
+from tests.kit.workloads.changes import (
+    CASES,
+    Case,
+    Upstream,
+    batch_of,
+    histories,
+    padded,
+    play,
+    table_of,
+)
 
 Changes = list[tuple[MutationType, bytes]]
 SCHEMAS = ("statements", "merged", "serial")

@@ -10,7 +10,7 @@ from drainer.task.compaction.compaction import plan_units
 from drainer.task.sql.literals import MYSQL
 from drainer.task.work_unit import Statements, TableRows, WorkUnit, in_order
 from penstock.errors import Malformed
-from tests.kit.changes import CASES, Case, Upstream, batch_of
+from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of
 
 TEXTS = st.lists(st.binary(max_size=20), max_size=5)
 

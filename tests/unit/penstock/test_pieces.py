@@ -25,7 +25,7 @@ from penstock.pb import penstock_pb2
 from penstock.wire.batch import encode_pull_piece, encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from tests.kit.large import large_prewrite
+from tests.kit.workloads.large import large_prewrite
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)

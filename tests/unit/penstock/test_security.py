@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from penstock.errors import NeedsOperator
 from penstock.security.tls import Security, SecurityConfig, Tls
-from tests.kit.authority import Authority, Pair
+from tests.kit.servers.authority import Authority, Pair
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.log.segment import BEGIN, CutShort, segment_name
 from penstock.log.segments import Place, Position, Segments, WriteFailed
-from tests.kit.files import MemoryFiles
+from tests.kit.fakes.files import MemoryFiles
 
 LOG = Path("/log")
 FIRST, SECOND = LOG / segment_name(0), LOG / segment_name(1)

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.node import service
 from penstock.node.logs import start_logging
-from tests.kit.authority import Authority
+from tests.kit.servers.authority import Authority
 from tests.kit.wait import eventually
 
 

@@ -15,7 +15,7 @@ from penstock.errors import Retryable
 from penstock.oracle.allocator import WINDOW_MS, Allocator
 from penstock.oracle.client import COUNT_MAX, OracleClient
 from penstock.ts import LOGICAL_END, compose, physical_ms, seconds_between
-from tests.kit.oracle import MemoryOracle
+from tests.kit.fakes.oracle import MemoryOracle
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,7 +10,7 @@ from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
 from pump.cluster.fake_binlogs import Faker
 from pump.store.record import Record
-from tests.kit.virtual_time import run_in_virtual_time
+from tests.kit.fakes.virtual_time import run_in_virtual_time
 
 
 class Stream:

@@ -11,8 +11,8 @@ from pump.counters import COUNTS, SECONDS, SIZES_BYTES, Figures, reason_of
 from pump.observe.metered import MeteredFiles
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace
 from pump.store.storage import Storage
-from tests.kit.files import MemoryFiles
-from tests.kit.storage import SMALL, commit, prewrite, write
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import SMALL, commit, prewrite, write
 
 
 def test_a_value_counts_in_every_bucket_whose_bound_is_not_below_it() -> None:

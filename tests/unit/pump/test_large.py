@@ -26,9 +26,9 @@ from pump.service.pulls import Pulls
 from pump.store.record import Record
 from pump.store.storage import Storage, StorageConfig
 from pump.store.uploads import Upload
-from tests.kit.files import MemoryFiles
-from tests.kit.large import large_prewrite, messages
-from tests.kit.storage import commit
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import commit
+from tests.kit.workloads.large import large_prewrite, messages
 from tests.unit.pump.test_server import Aborted, Call
 
 CLUSTER = 77

@@ -11,7 +11,7 @@ from penstock.errors import Retryable
 from pump.cluster import membership
 from pump.cluster.identity import Identity
 from pump.cluster.membership import Membership
-from tests.kit.registry import MemoryRegistry
+from tests.kit.fakes.registry import MemoryRegistry
 
 WORD = LastWord(pump="p", up_to_ts=4, open_count=0, made="today")
 

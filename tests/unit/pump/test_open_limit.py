@@ -16,7 +16,7 @@ from pump.service.group_commit import Writer
 from pump.service.penstock_service import _code
 from pump.store.record import NotStored, TooManyOpen
 from pump.store.storage import Record, Storage, StorageConfig
-from tests.kit.storage import commit, commits, prewrite, rollback, write
+from tests.kit.fakes.storage import commit, commits, prewrite, rollback, write
 
 CONFIG = StorageConfig(stop_write_at_available_bytes=0, open_prewrites_max=3)
 

@@ -13,7 +13,7 @@ from penstock.errors import Retryable
 from pump.service.pulls import Pulls
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
-from tests.kit.storage import commit, opened, prewrite, write
+from tests.kit.fakes.storage import commit, opened, prewrite, write
 
 
 @pytest.fixture

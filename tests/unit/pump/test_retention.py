@@ -13,8 +13,8 @@ from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.ts import compose, seconds_between
 from pump.cluster.retention import Plan, Retention, plan
 from pump.store.record import PurgedRange
-from tests.kit.files import MemoryFiles
-from tests.kit.storage import commit, opened, prewrite, write
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import commit, opened, prewrite, write
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000

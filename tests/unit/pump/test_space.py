@@ -7,8 +7,8 @@ import pytest
 
 from pump.store.record import OutOfSpace
 from pump.store.space import Reserve, default_reserve_bytes
-from tests.kit.files import MemoryFiles
-from tests.kit.storage import commit, fake, prewrite
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import commit, fake, prewrite
 
 MIB = 1 << 20
 

@@ -22,8 +22,8 @@ from pump.store.storage import (
     Storage,
     StorageConfig,
 )
-from tests.kit.files import MemoryFiles
-from tests.kit.storage import (
+from tests.kit.fakes.files import MemoryFiles
+from tests.kit.fakes.storage import (
     SMALL,
     commit,
     commits,

@@ -19,7 +19,7 @@ from pumpclient.delivery.selector import selector_for
 from pumpclient.delivery.session import Session
 from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options
-from tests.kit.oracle import MemoryOracle
+from tests.kit.fakes.oracle import MemoryOracle
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 Refusal = penstock_pb2.Refusal

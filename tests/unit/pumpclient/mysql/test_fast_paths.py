@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed
-from pumpclient.mysql import binlog_file
-from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events import decode_event
 from pumpclient.mysql.events.description import FormatDescription
 from pumpclient.mysql.events.event_types import EventType
@@ -30,6 +28,8 @@ from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.images import ImageReader, make_image
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
+from tests.kit.mysql import binlog_file
+from tests.kit.mysql.binlog_file import BinlogFile
 
 COLUMNS = (
     Column(WireType.LONGLONG, is_nullable=False, is_unsigned=False),

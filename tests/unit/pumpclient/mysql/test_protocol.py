@@ -30,7 +30,7 @@ from pumpclient.mysql.protocol.server import (
 )
 from pumpclient.mysql.protocol.server_id import FIRST_DRAWN, draw_server_id
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
-from tests.kit.scripted_mysql import UUID, ScriptedMysql, error, event_packet
+from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, error, event_packet
 
 QUICK = StreamOptions(idle_s=0.02, heartbeat_s=30)
 FAKE = Header(0, EventType.ROTATE, 7, 0, 0, EventFlag.ARTIFICIAL)

@@ -28,7 +28,7 @@ from pumpclient.mysql.relay.meta import Meta
 from pumpclient.mysql.relay.recover import recover
 from pumpclient.mysql.relay.transform import Transformer
 from pumpclient.mysql.relay.writer import RelayWriter
-from tests.kit.binlog_script import BinlogScript
+from tests.kit.mysql.binlog_script import BinlogScript
 
 NEAR = Header(77, 2, 3, 0, 0, int(EventFlag.THREAD_SPECIFIC))
 SOURCE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.binlog_file import BinlogFile, ends_as_told, first_timestamp
 from pumpclient.mysql.events.description import FormatDescription
 from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import (
@@ -28,6 +27,7 @@ from pumpclient.mysql.rows.columns import string_metadata
 from pumpclient.mysql.rows.images import make_image, make_partial_image
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
 from pumpclient.mysql.rows.values.json_diff import Change, Operation
+from tests.kit.mysql.binlog_file import BinlogFile, ends_as_told, first_timestamp
 
 CHOICE = string_metadata(WireType.ENUM, 1)
 COLUMNS = (

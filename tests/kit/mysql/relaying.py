@@ -16,7 +16,7 @@ from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit
 from pumpclient.mysql.relay.resume import Start
-from tests.kit.binlog_server import AnyBinlogServer, as_sent
+from tests.kit.servers.binlog_server import AnyBinlogServer, as_sent
 from tests.kit.wait import eventually
 
 LONG_S = 120

@@ -17,7 +17,7 @@ from deploy.local.programs import program
 from deploy.local.sql_server import SqlServer, Unpacked
 from pumpclient.mysql.events.event_types import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
-from tests.kit.fix_mariadb import MariadbServer, drop_user_databases
+from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
 from tests.kit.wait import eventually
 
 FLAGS_AT = 4 + 17

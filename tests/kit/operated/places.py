@@ -11,7 +11,7 @@ from deploy.local.sql_server import SqlServer
 from drainer.sinks.sqlite.ddl import create_indexes, create_table
 from penstock.ddl import SchemaChange
 from penstock.schema.model import MysqlType, TableInfo
-from tests.kit.local_drainer import CLUSTER
+from tests.kit.fakes.local_drainer import CLUSTER
 
 
 class Place(Protocol):

@@ -1,6 +1,6 @@
 """The example's shop, killed by itself at a chosen moment of one order.
 
-python -m tests.kit.dying_writer MOMENT DATABASE ETCD_URLS ORDER
+python -m tests.kit.crash.dying_writer MOMENT DATABASE ETCD_URLS ORDER
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pumpclient.mysql.rows import Column, TableMap, WireType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.images import make_image
 from pumpclient.mysql.rows.rows_event import RowsEvent
-from tests.kit.binlog_script import BinlogScript
+from tests.kit.mysql.binlog_script import BinlogScript
 
 UUID = "0-1"
 SCHEMA = "shop"

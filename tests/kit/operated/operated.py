@@ -44,8 +44,8 @@ from pump.store.record import PurgedRange
 from pump.store.storage import Storage
 from pumpclient import binlogctl
 from pumpclient.binlogctl import liveness, nodes
-from tests.kit.registry import MemoryRegistry
-from tests.kit.storage import commit, die, fake, opened, prewrite, rollback, write
+from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
 
 CLUSTER = 7
 STANDBY = "-standby"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from deploy.local.sql_server import SqlServer
 from pumpclient import PumpClient
-from tests.kit.binlog_server import AnyBinlogServer, make_table, numbers
-from tests.kit.sourcing import Downstream, SourceProcess, rows_of
+from tests.kit.servers.binlog_server import AnyBinlogServer, make_table, numbers
+from tests.kit.servers.sourcing import Downstream, SourceProcess, rows_of
 
 _Server = TypeVar("_Server", bound=AnyBinlogServer)
 

@@ -20,7 +20,7 @@ from deploy.local import mariadb as local_mariadb
 from deploy.local import mysql as local_mysql
 from deploy.local.mysql import MysqlServer
 from deploy.local.sql_server import SqlServer, Unpacked
-from tests.kit.binlog_server import (
+from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,
     MYSQL,
@@ -28,7 +28,7 @@ from tests.kit.binlog_server import (
     make_server,
     on_servers,
 )
-from tests.kit.fix_mariadb import MariadbServer, drop_user_databases
+from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

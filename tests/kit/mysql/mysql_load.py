@@ -12,7 +12,7 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from tests.kit.binlog_server import AnyBinlogServer, numbers
+from tests.kit.servers.binlog_server import AnyBinlogServer, numbers
 
 SOURCE = "db-1"
 TYPES = (

@@ -18,8 +18,8 @@ from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient import PumpClient
 from tests.integration.test_pumpclient_origin import streamed
-from tests.kit.bank import Bank
-from tests.kit.local_drainer import Way, live
+from tests.kit.fakes.local_drainer import Way, live
+from tests.kit.workloads.bank import Bank
 
 
 @dataclass(frozen=True)

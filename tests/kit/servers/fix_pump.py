@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from tests.kit.node import WAIT_S, NodeProcess
+from tests.kit.servers.node import WAIT_S, NodeProcess
 
 _SERVES = re.compile(r"pump (\S+) serves at (\S+),")
 _ONLINE = re.compile(r"pump (\S+) is online at (\S+)")

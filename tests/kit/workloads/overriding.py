@@ -29,9 +29,9 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.bank import Bank
-from tests.kit.local_drainer import CLUSTER, Way, live
-from tests.kit.places import Place, SqliteFile
+from tests.kit.fakes.local_drainer import CLUSTER, Way, live
+from tests.kit.operated.places import Place, SqliteFile
+from tests.kit.workloads.bank import Bank
 
 INSERT, UPDATE, DELETE = MutationType
 Row = dict[str, Any]

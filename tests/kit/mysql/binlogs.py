@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from io import BytesIO
 
-from pumpclient.mysql.binlog_file import BinlogFile
 from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
 from pumpclient.mysql.events.frame import Checksum
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Changes, Decoder, TableMap, TableMaps, decoder_for
-from tests.kit.fix_mariadb import MariadbServer
+from tests.kit.mysql.binlog_file import BinlogFile
+from tests.kit.servers.fix_mariadb import MariadbServer
 
 
 def current_file(server: MariadbServer) -> str:

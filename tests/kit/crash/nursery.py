@@ -1,8 +1,8 @@
 """Drainers' lives, each in a process of its own, that end by kill -9 at a named step.
 
 A process that has imported everything forks a child for each life, which takes milliseconds in
-place of a second: `python -m tests.kit.nursery`. It reads one JSON line for each life and answers
-with one: how it ended, and how often it came by each step. It runs no thread of its own.
+place of a second: `python -m tests.kit.crash.nursery`. It reads one JSON line for each life and
+answers with one: how it ended, and how often it came by each step. It runs no thread of its own.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from tests.kit.bank import Bank
-    from tests.kit.local_drainer import Way
+    from tests.kit.fakes.local_drainer import Way
+    from tests.kit.workloads.bank import Bank
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETTLED = 0
 
 
@@ -35,7 +35,7 @@ class Nursery:
     def __init__(self, log: Path) -> None:
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.nursery"],
+            [sys.executable, "-m", "tests.kit.crash.nursery"],
             cwd=ROOT,
             env=os.environ
             | {"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "OPENBLAS_NUM_THREADS": "1"},
@@ -108,10 +108,10 @@ def _serve() -> None:
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink
     import drainer.strategies.parallel as parallel
-    import tests.kit.local_drainer
-    from tests.kit.bank import Bank
+    import tests.kit.fakes.local_drainer
+    from tests.kit.workloads.bank import Bank
 
-    assert tests.kit.local_drainer.CLUSTER
+    assert tests.kit.fakes.local_drainer.CLUSTER
     assert (
         drainer.sinks.mysql.sink.MysqlSink.dialect != drainer.sinks.sqlite.sink.SqliteSink.dialect
     )
@@ -138,7 +138,7 @@ def _serve() -> None:
 
 def _lived(bank: Bank, told: dict[str, Any]) -> int:
     """Live in this process; return the exit code to end with."""
-    from tests.kit.local_drainer import Way, live
+    from tests.kit.fakes.local_drainer import Way, live
 
     way = {**told, "folder": Path(told["folder"]), "ignored": tuple(told["ignored"])}
     try:

@@ -51,8 +51,8 @@ from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceTaken
 from pumpclient.mysql.source.sync import reload
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
-from tests.kit.history import MemoryHistory
-from tests.kit.memory_server import SCHEMA, UUID, MemoryServer
+from tests.kit.fakes.history import MemoryHistory
+from tests.kit.operated.memory_server import SCHEMA, UUID, MemoryServer
 
 SOURCE = "db-1"
 TURN_S = 0.002

@@ -30,7 +30,7 @@ from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
 from drainer.task.answer import answer
 from penstock.schema.model import DdlJob
-from tests.kit.bank import Bank
+from tests.kit.workloads.bank import Bank
 
 CLUSTER = 7
 

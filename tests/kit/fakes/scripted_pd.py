@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 
 from penstock.pb import pdpb_pb2, pdpb_pb2_grpc
-from tests.kit.authority import Pair
+from tests.kit.servers.authority import Pair
 
 CLUSTER_ID = 4711
 

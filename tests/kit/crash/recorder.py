@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kit.files import SECTOR, MemoryFiles, Node
+from tests.kit.fakes.files import SECTOR, MemoryFiles, Node
 
 Disk = dict[Path, bytes]
 """The files that are there, and their bytes."""

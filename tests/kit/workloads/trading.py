@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.kit.shop import Shop
+from tests.kit.workloads.shop import Shop
 
 
 @contextmanager

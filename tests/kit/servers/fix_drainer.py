@@ -14,7 +14,7 @@ import pytest
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.registry import NodeKind, Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from tests.kit.node import NodeProcess
+from tests.kit.servers.node import NodeProcess
 
 _SERVES = re.compile(r"drainer (\S+) serves at (\S+)")
 _START_S = 120.0

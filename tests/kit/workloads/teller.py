@@ -19,8 +19,8 @@ import pymysql
 from pymysql.constants import ER
 
 from deploy.local.sql_server import SqlServer
-from tests.kit.bank import TOTAL, Bank, State
-from tests.kit.local_drainer import CLUSTER
+from tests.kit.fakes.local_drainer import CLUSTER
+from tests.kit.workloads.bank import TOTAL, Bank, State
 
 Read = Callable[[], "tuple[int, State] | None"]
 """Returns a checkpoint and what the tables held in the same snapshot; None before there is one."""

@@ -1,6 +1,6 @@
 """A source for an operator, in one process: started, killed, asked, and judged in the end.
 
-The world around it is `tests.kit.source_twins`.
+The world around it is `tests.kit.operated.source_twins`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pumpclient.mysql.source import command
 from pumpclient.mysql.source.service import SourceUnit
 from pumpclient.mysql.source.state.left_out import NO_TABLE
 from pumpclient.mysql.translate.refused import place_text
-from tests.kit.memory_server import SCHEMA, Change, Row
-from tests.kit.source_twins import SOURCE, TURN_S, WITHIN_S, Life, Outside
+from tests.kit.operated.memory_server import SCHEMA, Change, Row
+from tests.kit.operated.source_twins import SOURCE, TURN_S, WITHIN_S, Life, Outside
 
 
 class World(Outside):

@@ -19,7 +19,7 @@ from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from tests.kit.node import CHANNEL_OPTIONS
+from tests.kit.servers.node import CHANNEL_OPTIONS
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""A storage at work in a process of its own, which a failpoint ends: `python -m tests.kit.doomed`.
+"""A storage at work in a process of its own, which a failpoint ends: `python -m
+tests.kit.crash.doomed`.
 
 Passes every step that a storage knows: groups, rotation, flushes, purges, a clean stop, a start
 after a death. What is promised is printed before the next step, one line each, for the test to
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from pump.store.storage import Storage, StorageConfig
-from tests.kit.storage import commit, die, opened, prewrite, write
+from tests.kit.fakes.storage import commit, die, opened, prewrite, write
 
 CONFIG = StorageConfig(stop_write_at_available_bytes=0, segment_bytes_max=4000)
 ROUNDS = 12

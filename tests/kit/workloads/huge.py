@@ -18,7 +18,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from penstock.wire.varint import encode_uvarint
-from tests.kit.node import CHANNEL_OPTIONS
+from tests.kit.servers.node import CHANNEL_OPTIONS
 
 CREATE = "CREATE TABLE huge.t (id BIGINT PRIMARY KEY, body VARBINARY(60000))"
 FIRST_ID = 10**9

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from tests.kit.source_rig import SourceRig
+from tests.kit.servers.source_rig import SourceRig
 
 
 @pytest.fixture

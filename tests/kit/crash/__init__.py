@@ -1,0 +1,1 @@
+"""What dies, tears, fills up or hangs, at a chosen moment."""

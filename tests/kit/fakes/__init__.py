@@ -1,0 +1,1 @@
+"""Twins in memory, and nodes without what is around them."""

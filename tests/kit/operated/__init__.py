@@ -1,0 +1,1 @@
+"""What an operator meets, in one process: started, killed, asked, and judged in the end."""

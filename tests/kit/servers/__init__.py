@@ -1,0 +1,1 @@
+"""Real servers and nodes, each with its fixture."""

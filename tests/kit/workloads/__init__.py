@@ -1,0 +1,1 @@
+"""Histories and writers, and the state that they must leave."""
