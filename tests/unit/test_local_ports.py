@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from deploy.local.process import free_port
-from penstock.http_status import PORT_ABOVE
+from penstock.node.http_status import PORT_ABOVE
 
 ASK = "from deploy.local.process import free_port; print(*(free_port() for _ in range(50)))"
 
