@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
+from drainer.settings.syncer import MYSQL_TYPES
 from drainer.task.loopback import OWN_SCHEMAS
 from drainer.task.selection import Selection
 from penstock.filters import Rules
@@ -15,7 +16,7 @@ def protected_schemas(config: DrainerConfig) -> set[str]:
     """Return the schemas that are the Drainers' own, downstream and, if it loops, upstream."""
     sink_url = config.downstream
     own = set(OWN_SCHEMAS) if config.syncer.loopback_control else set()
-    if urlsplit(sink_url).scheme in ("mysql", "mariadb", "tidb"):
+    if urlsplit(sink_url).scheme in MYSQL_TYPES:
         from drainer.sinks.mysql.url import parse_url
 
         own.add(parse_url(sink_url).checkpoint_schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from drainer.settings.syncer import MYSQL_TYPES
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
 from penstock.errors import NeedsOperator
 
@@ -19,7 +20,7 @@ def open_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) ->
         from drainer.sinks.sqlite.sink import SqliteSink
 
         return SqliteSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    if scheme in ("mysql", "mariadb", "tidb"):
+    if scheme in MYSQL_TYPES:
         from drainer.sinks.mysql.sink import MysqlSink
 
         return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)

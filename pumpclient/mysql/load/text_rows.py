@@ -41,9 +41,6 @@ _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 _SHORT = 251
 _QUICK = 1 << 27
 """Numbers below this are at most four bytes as a varint: two look-ups."""
-_LAST_COUNT = 1 << 14
-_LAST = [varint.encode_uvarint(n) for n in range(_LAST_COUNT)]
-_MORE = [bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(_LAST_COUNT)]
 _INT_FLAG, _UINT_FLAG = bytes([values.VARINT_FLAG]), bytes([values.UVARINT_FLAG])
 PACKET_BYTES_MAX = 0xFFFFFF
 _SIZE = struct.Struct("<I").unpack_from
@@ -153,7 +150,7 @@ def _joined(
         return _Join(f"by_values(({_tuple(len(stored))}))", names)
     handle = handle_position(table)
     names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
-    names |= {"last": _LAST, "more": _MORE}
+    names |= {"last": varint.LAST_BYTES, "more": varint.MORE_BYTES}
     first, pieces = "int_datum(rowid())", []
     for n, (each, encode) in enumerate(zip(stored, encoders, strict=True)):
         if each.position == handle:
@@ -190,7 +187,7 @@ def _begins(header: bytes) -> list[bytes]:
 
 def _integer(text: str, head: str, otherwise: str, *, shift: int, below: int) -> str:
     """Return the expression for a number's datum; a signed one is a zig-zag varint (shift 1)."""
-    short, low = _LAST_COUNT >> shift, _LAST_COUNT - 1
+    short, low = len(varint.LAST_BYTES) >> shift, len(varint.LAST_BYTES) - 1
     return (
         f"(({head} + last[x << {shift}] if x < {short} else"
         f" {head} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"

@@ -25,7 +25,8 @@ PURGE_S_MAX = 90
 MARIADB, MYSQL, MARIADB_NEW = "mariadb-10.11", "mysql-9", "mariadb-11.8"
 KINDS = MARIADB, MYSQL, MARIADB_NEW
 OF_EACH_FLAVOR = MARIADB, MYSQL
-_LOST_LOCKS = (1205, 1213)
+LOST_LOCKS = (1205, 1213)
+"""A lock waited for too long, and a deadlock: what a writer on a busy server tries again."""
 
 
 def on_servers(*fast: str, kinds: Sequence[str] = KINDS) -> list[Any]:
@@ -60,7 +61,7 @@ def run_until_done(server: SqlServer, *statements: str) -> None:
         try:
             return server.run(*statements)
         except pymysql.err.OperationalError as error:
-            if error.args[0] not in _LOST_LOCKS:
+            if error.args[0] not in LOST_LOCKS:
                 raise
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pymysql
 
 from deploy.local.sql_server import SqlServer
+from tests.kit.servers.binlog_server import LOST_LOCKS
 
 TABLES = ("shop.sale", "shop.visit")
 _BEGIN = (
@@ -27,7 +28,6 @@ _DDL = (
     "ALTER TABLE shop.sale DROP COLUMN note",
     "DROP INDEX of_item ON shop.sale",
 )
-_LOST_LOCKS = (1205, 1213)
 _KEYS_EACH = 1_000_000
 
 
@@ -69,7 +69,7 @@ class Seller(threading.Thread):
                 if self._ddl and self.transactions % 40 == 0:
                     cursor.execute(_DDL[self.transactions // 40 % len(_DDL) - 1])
             except pymysql.err.OperationalError as error:
-                if error.args[0] not in _LOST_LOCKS:
+                if error.args[0] not in LOST_LOCKS:
                     raise
                 connection.rollback()
 
