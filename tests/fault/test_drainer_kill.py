@@ -38,6 +38,7 @@ def _alter(shop: Shop, round_number: int) -> None:
         shop.execute_ddl("DROP INDEX by_price ON shop.item")
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
     etcd: Any,
@@ -45,6 +46,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
     pump_factory: Any,
     drainer_factory: DrainerFactory,
     sink_server: SqlServer,
+    kills: int,
 ) -> None:
     rng = random.Random(5)
     pump_factory(etcd_server.url)
@@ -54,7 +56,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
         shop = Shop(client, seed=11)
         shop.create()
         with trading(shop, _alter):
-            for _ in range(4):
+            for _ in range(kills):
                 seen = drainer.checkpoint_ts()
                 drainer.wait_for("2 in all", SPARK_S)
                 _until(lambda seen=seen: drainer.checkpoint_ts() > seen)

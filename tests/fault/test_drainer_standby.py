@@ -247,7 +247,14 @@ def test_whoever_takes_over_goes_on_with_the_overrides_of_the_one_before(
             (stopped_ts, True), (later_ts, False),
         ]  # fmt: skip
         assert site.told(two, "list")["overrides"] == found["overrides"]
-    assert site.rows() == [(1, None), (2, None)]
+        # Nothing is said any more by one that is killed: its standby has read what holds.
+        one.spawn()
+        _stands_by(one)
+        two.kill()
+        _goes_on(etcd, one, site.insert(id=3, extra=3))
+        assert one.status().details["values_left_out"] == "3"
+        assert site.told(one, "list")["overrides"] == found["overrides"]
+    assert site.rows() == [(1, None), (2, None), (3, None)]
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.alone]
+pytestmark = pytest.mark.fault
 
 Factory = Callable[..., PumpProcess]
 
@@ -138,6 +138,7 @@ def _beats_after(registry: Registry, pump: PumpProcess, ts: int) -> bool:
     return bool(status.update_ts > ts)
 
 
+@pytest.mark.alone
 def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_so(
     fresh_etcd: EtcdServer, pump_factory: Factory
 ) -> None:
@@ -177,6 +178,7 @@ def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbea
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_row_39_a_pump_frozen_until_it_is_taken_for_dead_goes_on_where_it_stood(
     fresh_etcd: EtcdServer, pump_factory: Factory, capsys: pytest.CaptureFixture[str]
 ) -> None:

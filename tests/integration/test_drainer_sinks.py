@@ -20,9 +20,8 @@ from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
 
-pytestmark = pytest.mark.alone
 
-
+@pytest.mark.alone
 def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
     etcd: Any,
     etcd_server: EtcdServer,
@@ -58,6 +57,7 @@ def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
     assert json.loads(checkpoint)["commitTS"] >= shop.last_ts
 
 
+@pytest.mark.alone
 def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
     etcd: Any,
     etcd_server: EtcdServer,
@@ -91,6 +91,7 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
         assert _checkpoint(path)["consistent"] is False
 
 
+@pytest.mark.alone
 def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_drainer(
     etcd: Any,
     etcd_server: EtcdServer,
