@@ -50,6 +50,7 @@ _SHOWN_MAX = 20
 _SINK_S_MAX = 10.0
 _BUSY_S_MAX = 10.0
 _BUSY_PAUSE_S = 0.1
+"""The first pause; each one is twice as long, since a try reads the whole DDL history."""
 
 USAGE = """\
 commands about a DDL that stops the Drainer; they take the Drainer's own settings after them:
@@ -102,7 +103,7 @@ def _decided(
     config: DrainerConfig, etcd: EtcdClient, sink: Sink, verb: str, commit_ts: int, sql: str | None
 ) -> list[str]:
     """Change the overrides; wait a while for what may be over in a moment."""
-    until_s = time.monotonic() + _BUSY_S_MAX
+    until_s, pause_s = time.monotonic() + _BUSY_S_MAX, _BUSY_PAUSE_S
     while True:
         state = _read(config, etcd, sink)
         try:
@@ -114,7 +115,8 @@ def _decided(
         except _Busy:
             if time.monotonic() > until_s:
                 raise
-            time.sleep(_BUSY_PAUSE_S)
+            time.sleep(pause_s)
+            pause_s *= 2
         else:
             return shown
 

@@ -37,7 +37,7 @@ _ALERTS = frozenset({
 })  # fmt: skip
 """What a server that is not gRPC's says of our certificate before it hangs up."""
 
-_found: dict[tuple[str, object], tuple[float, NeedsOperator | None]] = {}
+_found: dict[tuple[str, str, object], tuple[float, NeedsOperator | None]] = {}
 _lock = threading.Lock()
 
 
@@ -70,7 +70,7 @@ def etcd_refusal(addresses: Sequence[str], tls: Tls) -> NeedsOperator | None:
 
 
 def _once_in_a_while(address: str, tls: Tls, **options: str) -> NeedsOperator | None:
-    key, now_s = (address, tls.version()), time.monotonic()
+    key, now_s = (address, options.get("name", ""), tls.version()), time.monotonic()
     with _lock:
         known = _found.get(key)
         if known is not None and now_s - known[0] < _AGAIN_S:
