@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 from penstock.wire.binlog import Origin
 from tests.kit.fakes.history import MemoryHistory
+from tests.kit.wait import eventually, is_within
 
 
 @pytest.fixture(params=["memory", "etcd"])
@@ -125,23 +125,27 @@ def test_a_watch_tells_old_and_new_jobs_once_in_order(history: DdlHistory) -> No
     assert told == [2, 3]
     history.append(job(50, 4))
     history.append(job(200, 5))
-    deadline_s = time.monotonic() + 5
-    while len(told) < 4 and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    eventually(lambda: len(told) >= 4)
     watch.cancel()
     assert told == [2, 3, 4, 5]
 
 
 def test_the_lock_is_held_by_one_at_a_time(history: DdlHistory) -> None:
     inside, most = 0, 0
+    all_of_them = threading.Barrier(5)
 
     def work(holder: str) -> None:
         nonlocal inside, most
+        all_of_them.wait(10)
         with history.lock(holder):
             inside += 1
             most = max(most, inside)
-            time.sleep(0.02)
+            eventually(lambda: all(map(has_tried, threads)))
             inside -= 1
+
+    def has_tried(thread: threading.Thread) -> bool:
+        is_here = thread is threading.current_thread()
+        return is_here or is_within(thread, "lock") or not thread.is_alive()
 
     threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(5)]
     for thread in threads:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import threading
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -259,7 +258,7 @@ DAMAGES = [
 ]  # fmt: skip
 
 
-def test_row_65_a_damaged_checkpoint_is_refused_and_never_taken_for_none(
+def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(
     downstream: Downstream,
 ) -> None:
     sink = downstream.open()
@@ -396,18 +395,19 @@ def test_many_threads_may_not_break_a_sink_that_one_of_them_closes(
     shop: tuple[Downstream, Sink],
 ) -> None:
     downstream, sink = shop
-    stopped = threading.Event()
+    stopped, under_way = threading.Event(), threading.Event()
 
     def work() -> None:
         try:
             for i in itertools.count(10):
                 sink.apply(insert(downstream, i), downstream.point())
+                under_way.set()
         except Retryable:
             stopped.set()
 
     thread = threading.Thread(target=work)
     thread.start()
-    time.sleep(0.2)
+    assert under_way.wait(10)
     sink.close()
     thread.join(10)
     assert stopped.is_set()

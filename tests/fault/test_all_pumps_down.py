@@ -1,4 +1,4 @@
-"""Row 45 of the fault matrix: every Pump is gone, and comes back."""
+"""Every Pump is gone, and comes back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.alone]
 Factory = Callable[..., PumpProcess]
 
 
-def test_row_45_writers_recover_within_a_second_when_all_pumps_are_back(
+def test_writers_recover_within_a_second_when_all_pumps_are_back(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]

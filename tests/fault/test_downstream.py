@@ -1,4 +1,4 @@
-"""Rows 59 to 62 and 68: a downstream that is away, locked, full of others, changed or unwilling.
+"""A downstream that is away, locked, full of others, changed or unwilling.
 
 A Drainer's pipeline in this process, fed from a ledger, writes into a real server.
 """
@@ -153,7 +153,7 @@ TROUBLES = {
         for name, (_, _, lasts_s) in TROUBLES.items()
     ],
 )
-def test_rows_59_to_61_the_drainer_waits_says_for_what_and_goes_on_by_itself(
+def test_the_drainer_waits_says_for_what_and_goes_on_by_itself(
     sink_server: SqlServer, way: Way, name: str
 ) -> None:
     trouble, words, lasts_s = TROUBLES[name]
@@ -170,7 +170,7 @@ def test_rows_59_to_61_the_drainer_waits_says_for_what_and_goes_on_by_itself(
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
-def test_rows_60_and_61_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
+def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
     sink_server: SqlServer, way: Way
 ) -> None:
     bank = Bank(**LEDGER)
@@ -207,7 +207,7 @@ def large_ts(bank: Bank) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["merge", "statements"])
-def test_row_68_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_go_on(
+def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_go_on(
     sink_server: SqlServer, way: Way, strategy: str
 ) -> None:
     way = replace(way, strategy=strategy)
@@ -227,7 +227,7 @@ def test_row_68_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_g
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
-def test_row_68_transactions_that_do_not_fit_are_left_out_when_told(
+def test_transactions_that_do_not_fit_are_left_out_when_told(
     sink_server: SqlServer, way: Way
 ) -> None:
     ledger = LEDGER | {"seed": 2}  # Here no later one needs an owner that they let go.
@@ -241,7 +241,7 @@ def test_row_68_transactions_that_do_not_fit_are_left_out_when_told(
     assert sink_server.query("SELECT COUNT(*) FROM bank.entry WHERE note LIKE 'xx%'") == [(0,)]
 
 
-def test_row_62_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
+def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
     sink_server: SqlServer, way: Way
 ) -> None:
     bank = Bank(**LEDGER)
@@ -255,7 +255,7 @@ def test_row_62_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
 
 
 @pytest.mark.parametrize("mode", ["snapshot", "parallel"])
-def test_row_62_a_stranger_that_holds_a_unique_value_stops_merge_which_names_both_rows(
+def test_a_stranger_that_holds_a_unique_value_stops_merge_which_names_both_rows(
     sink_server: SqlServer, way: Way, mode: str
 ) -> None:
     way = replace(way, mode=mode)

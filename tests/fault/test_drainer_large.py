@@ -1,4 +1,4 @@
-"""Row 51, the Drainer: transactions much larger than its memory, and a kill in their middle."""
+"""Transactions in a Drainer that are much larger than its memory, and a kill in their middle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.fault
 MIB = 1 << 20
 
 
-def test_row_51_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
+def test_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
@@ -51,7 +51,7 @@ def test_row_51_a_large_transaction_is_applied_once_in_bounded_memory_across_a_k
 
 
 @pytest.mark.slow
-def test_row_51_two_gibibytes_are_applied_in_bounded_memory(
+def test_two_gibibytes_are_applied_in_bounded_memory(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,

@@ -1,4 +1,4 @@
-"""Rows 55 and 56: a Drainer that dies at a named step, or at any moment; the bank's money.
+"""A Drainer that dies at a named step, or at any moment; the bank's money.
 
 Each life is a process of its own that ends by SIGKILL. In `merge`/`snapshot` a reader compares
 the downstream with the ledger all the while.
@@ -105,7 +105,7 @@ def steps_of(nursery: Nursery, name: str, *, mysql: bool) -> list[str]:
     return sorted(s for s in nursery.steps if ELSEWHERE.get(s, name) in there)
 
 
-def test_row_55_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
+def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     nursery: Nursery, downstream: Downstream
 ) -> None:
     steps = steps_of(nursery, "snapshot", mysql=downstream._server is not None)
@@ -120,7 +120,7 @@ def test_row_55_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger
 
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 @pytest.mark.parametrize("name", ["parallel", "statements"])
-def test_row_55_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
+def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
     nursery: Nursery, tmp_path: Path, sink_server: SqlServer, name: str
 ) -> None:
     downstream = Downstream(nursery, tmp_path, sink_server)
@@ -133,7 +133,7 @@ def test_row_55_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
 
 
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
-def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
+def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
     nursery: Nursery, tmp_path: Path, sink_server: SqlServer
 ) -> None:
     downstream = Downstream(nursery, tmp_path, sink_server)
@@ -162,7 +162,7 @@ def test_row_56_money_is_constant_at_every_read_while_drainers_die_and_the_downs
     + [("sqlite", n) for n in WAYS if n != "parallel"],
     indirect=["downstream"],
 )
-def test_rows_55_and_56_a_hundred_deaths_at_any_passing_of_any_step_or_moment(
+def test_a_hundred_deaths_at_any_passing_of_any_step_or_moment(
     nursery: Nursery, downstream: Downstream, name: str
 ) -> None:
     mysql = downstream._server is not None

@@ -99,7 +99,7 @@ def answered(ask: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("way", ["freeze", pytest.param("kill", marks=pytest.mark.slow)])
-def test_row_38_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
+def test_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
     etcd_cluster: EtcdCluster, pump_factory: Factory, way: str
 ) -> None:
     pumps = [pump_factory(etcd_cluster.url) for _ in range(2)]
@@ -139,7 +139,7 @@ def _beats_after(registry: Registry, pump: PumpProcess, ts: int) -> bool:
 
 
 @pytest.mark.alone
-def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_so(
+def test_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_so(
     fresh_etcd: EtcdServer, pump_factory: Factory
 ) -> None:
     with SlowProxy(fresh_etcd.url) as proxy, connected(fresh_etcd.url) as etcd:
@@ -179,7 +179,7 @@ def test_row_37_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbea
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_row_39_a_pump_frozen_until_it_is_taken_for_dead_goes_on_where_it_stood(
+def test_a_pump_frozen_until_it_is_taken_for_dead_goes_on_where_it_stood(
     fresh_etcd: EtcdServer, pump_factory: Factory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frozen = pump_factory(fresh_etcd.url)

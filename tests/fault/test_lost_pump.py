@@ -1,4 +1,4 @@
-"""Row 43: a Pump's disk is gone for ever. Nobody goes on in silence; what is lost has a name.
+"""A Pump's disk is gone for ever. Nobody goes on in silence; what is lost has a name.
 
 Real Pumps and a real Drainer; each row is a transaction, so what is missing downstream is known by
 its commit_ts.
@@ -51,7 +51,7 @@ def downstream(path: Path) -> set[int]:
         connection.close()
 
 
-def test_row_43_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: PLR0915  # One story.
+def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: PLR0915  # One story.
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,

@@ -68,7 +68,7 @@ CASES = [(gap, has) for gap in GAPS for has in (True, False)] + [((0,), True), (
 
 
 @pytest.mark.parametrize(("gap", "has_index"), CASES)
-def test_row_14_a_gap_is_named_and_given_up_only_by_its_name(
+def test_a_gap_is_named_and_given_up_only_by_its_name(
     tmp_path: Path, gap: tuple[int, ...], has_index: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     by_segment = filled(tmp_path)

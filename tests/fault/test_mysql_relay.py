@@ -46,7 +46,7 @@ def bulk(server: BinlogServer, rows: int, first: int, value_bytes: int) -> None:
     )
 
 
-def test_row_73_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_path: Path) -> None:
+def test_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_path: Path) -> None:
     rng = random.Random(73)
     with SlowProxy(f"127.0.0.1:{source.port}") as proxy:
         address = replace(source.address, port=int(proxy.url.rpartition(":")[2]))
@@ -111,7 +111,7 @@ def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     assert_same(source, folder, [second])
 
 
-def test_row_75_files_go_on_behind_999999(source: BinlogServer, tmp_path: Path) -> None:
+def test_files_go_on_behind_999999(source: BinlogServer, tmp_path: Path) -> None:
     last = "mysql-bin.999999"
     source.stop()
     source.file(FIRST).rename(source.file(last))
@@ -133,7 +133,7 @@ def test_row_75_files_go_on_behind_999999(source: BinlogServer, tmp_path: Path) 
         source.run("RESET MASTER")
 
 
-def test_row_76_a_damaged_event_is_told_with_file_and_position(
+def test_a_damaged_event_is_told_with_file_and_position(
     source: BinlogServer, tmp_path: Path
 ) -> None:
     source.insert(20)

@@ -1,4 +1,4 @@
-"""Rows 46 to 49: networks that drop, reset and crawl between writers, Pumps and the merge.
+"""Networks that drop, reset and crawl between writers, Pumps and the merge.
 
 Real Pumps behind proxies; the ledger judges what the merge emits.
 """
@@ -81,7 +81,7 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
 @pytest.mark.parametrize(
     "silence_s", [8.0, pytest.param(SILENCE_S_MAX, marks=pytest.mark.slow, id="as it is")]
 )
-def test_row_47_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where_it_was(
+def test_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where_it_was(
     field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_s: float
 ) -> None:
     monkeypatch.setattr("drainer.intake.puller.SILENCE_S_MAX", silence_s)
@@ -105,7 +105,7 @@ def test_row_47_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where
     print(f"noticed after {noticed_s:.1f} s")  # noqa: T201
 
 
-def test_row_48_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
+def test_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     field: Field, tmp_path: Path
 ) -> None:
     with field.writing(0, value_bytes_max=40_000), field.writing(1, value_bytes_max=4_000):
@@ -119,7 +119,7 @@ def test_row_48_a_pump_at_64_kb_a_second_holds_the_others_within_their_room(
     assert merging.peak_bytes <= room_bytes + 2 * (2 << 20)
 
 
-def test_row_49_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
+def test_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
     field: Field, tmp_path: Path
 ) -> None:
     with field.merging(tmp_path) as merging:
@@ -132,7 +132,7 @@ def test_row_49_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
         assert merging.breaks() >= 20
 
 
-def test_row_46_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
+def test_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
 ) -> None:
     pump_factory(etcd_server.url)

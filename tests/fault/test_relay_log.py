@@ -1,4 +1,4 @@
-"""Rows 65 to 67: the upstream is gone, the downstream is behind, and the relay log has the rest."""
+"""The upstream is gone, the downstream is behind, and the relay log has the rest."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def left_behind(
         drainer.kill()
 
 
-def test_row_66_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
+def test_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
     fresh_etcd: EtcdServer,
     pump_factory: Any,
     drainer_factory: DrainerFactory,
@@ -171,7 +171,7 @@ def test_row_66_without_the_upstream_the_relay_log_makes_the_downstream_consiste
 
 
 @pytest.mark.slow
-def test_row_67_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothing(
+def test_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothing(
     fresh_etcd: EtcdServer, pump_factory: Any, drainer_factory: DrainerFactory, tmp_path: Path
 ) -> None:
     folder, downstream = tmp_path / "relay", Downstream(tmp_path / "down.db", None)
@@ -213,7 +213,7 @@ def test_row_67_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes
 
 
 @pytest.mark.slow
-def test_row_65_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
+def test_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,

@@ -1,4 +1,4 @@
-"""Rows 50, 53 and 54: requests that are noise, of another cluster, too many, or never finished.
+"""Requests that are noise, of another cluster, too many, or never finished.
 
 A real Pump, and the Drainer's own services on a server in this process.
 """
@@ -195,9 +195,7 @@ def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
     return made
 
 
-def test_row_50_noise_is_an_invalid_argument_to_a_pump_which_goes_on(
-    pump: PumpProcess, etcd: Any
-) -> None:
+def test_noise_is_an_invalid_argument_to_a_pump_which_goes_on(pump: PumpProcess, etcd: Any) -> None:
     assert fuzz(pump.addr, _PUMP_METHODS, 1500, seed=1) > 150
     session = Session(etcd, pump)
     try:
@@ -207,7 +205,7 @@ def test_row_50_noise_is_an_invalid_argument_to_a_pump_which_goes_on(
     assert "Traceback" not in pump.log_text()
 
 
-def test_row_50_noise_is_an_invalid_argument_to_a_drainer_which_goes_on(
+def test_noise_is_an_invalid_argument_to_a_drainer_which_goes_on(
     drainer_server: DrainerServer,
 ) -> None:
     assert fuzz(drainer_server.addr, _DRAINER_METHODS, 700, seed=2) > 70
@@ -216,7 +214,7 @@ def test_row_50_noise_is_an_invalid_argument_to_a_drainer_which_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_row_50_a_hundred_thousand_pieces_of_noise(
+def test_a_hundred_thousand_pieces_of_noise(
     pump: PumpProcess, drainer_server: DrainerServer, seed: int
 ) -> None:
     assert fuzz(pump.addr, _PUMP_METHODS, 20_000, seed=10 + seed) > 1000
@@ -224,7 +222,7 @@ def test_row_50_a_hundred_thousand_pieces_of_noise(
     assert pump.status().state == "online"
 
 
-def test_row_53_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
+def test_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
     pump: PumpProcess, etcd: Any
 ) -> None:
     session = Session(etcd, pump)
@@ -253,7 +251,7 @@ def test_row_53_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("who", ["Pump", pytest.param("Drainer", marks=pytest.mark.slow)])
-def test_row_54_a_flood_of_connections_and_some_that_never_talk_hold_up_nobody(
+def test_a_flood_of_connections_and_some_that_never_talk_hold_up_nobody(
     who: str, request: pytest.FixtureRequest
 ) -> None:
     fixture: Callable[[str], Any] = request.getfixturevalue

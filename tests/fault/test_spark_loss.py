@@ -1,4 +1,4 @@
-"""Rows 57 and 58: Spark's tasks, executors, workers and the driver's JVM are killed while rows
+"""Spark's tasks, executors, workers and the driver's JVM are killed while rows
 flow, with speculation on; every change arrives once, of tables without keys too."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MANY = ("task", "executor", "task", "worker", "driver") * 2
 @pytest.mark.parametrize(
     "harms", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_row_57_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
+def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
     harms: tuple[str, ...],
     etcd: Any,
     etcd_server: EtcdServer,
@@ -95,7 +95,7 @@ def test_row_57_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
-def test_row_58_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
+def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
     rounds: int,
     etcd: Any,
     etcd_server: EtcdServer,

@@ -1,4 +1,4 @@
-"""Rows 27 to 35 of the fault matrix: transactions that do not go as they should.
+"""Transactions that do not go as they should.
 
 Each against real Pumps; what is emitted is what the Drainer's merge makes of their streams.
 """
@@ -103,7 +103,7 @@ def starts(binlogs: list[Binlog]) -> list[int]:
     return [binlog.start_ts for binlog in binlogs]
 
 
-def test_row_27_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
+def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
     both: list[Session], etcd_server: EtcdServer
 ) -> None:
     begin_ts = both[0].oracle.get_ts()
@@ -129,7 +129,7 @@ def test_row_27_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
     assert any("is rolled back, says the resolver" in s.pump.log_text() for s in both)
 
 
-def test_row_28_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
+def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
     both: list[Session],
 ) -> None:
     session = both[0]
@@ -142,7 +142,7 @@ def test_row_28_a_commit_without_its_prewrite_is_refused_counted_and_never_emitt
     assert starts(emitted(both, stray.start_ts)) == [later.start_ts]
 
 
-def test_row_29_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
+def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
     both: list[Session],
 ) -> None:
     session = both[0]
@@ -157,7 +157,7 @@ def test_row_29_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_ther
     assert starts(emitted(both, prewrite.start_ts)) == [prewrite.start_ts]
 
 
-def test_row_30_what_was_rolled_back_is_never_emitted(both: list[Session]) -> None:
+def test_what_was_rolled_back_is_never_emitted(both: list[Session]) -> None:
     session = both[0]
     prewrite, early = session.prewrite(), session.prewrite()
     session.write(prewrite)
@@ -173,7 +173,7 @@ def test_row_30_what_was_rolled_back_is_never_emitted(both: list[Session]) -> No
     assert session.refusal(rollback(later))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_row_31_repeated_binlogs_are_emitted_once(both: list[Session]) -> None:
+def test_repeated_binlogs_are_emitted_once(both: list[Session]) -> None:
     session = both[0]
     prewrite = session.prewrite()
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_row_31_repeated_binlogs_are_emitted_once(both: list[Session]) -> None:
     assert [(b.start_ts, b.prewrite_value) for b in found] == [(prewrite.start_ts, b"rows")]
 
 
-def test_row_31_a_transaction_on_two_pumps_is_emitted_once(both: list[Session]) -> None:
+def test_a_transaction_on_two_pumps_is_emitted_once(both: list[Session]) -> None:
     first, second = both
     twice, once = first.prewrite(), first.prewrite()
     for session in both:
@@ -204,7 +204,7 @@ def test_row_31_a_transaction_on_two_pumps_is_emitted_once(both: list[Session]) 
     assert starts(emitted(both, twice.start_ts)) == starts([twice, once])
 
 
-def test_row_31_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
+def test_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
     both: list[Session], database: Path
 ) -> None:
     first, second = both
@@ -228,7 +228,7 @@ def test_row_31_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pum
     second.pump.wait_for(f"transaction {commit.start_ts} is committed, says the resolver")
 
 
-def test_row_31_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
+def test_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
     both: list[Session], etcd_server: EtcdServer
 ) -> None:
     begin_ts = both[0].oracle.get_ts()
@@ -250,7 +250,7 @@ def test_row_31_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
     assert starts([b for b in found if not b.is_ddl]) == written
 
 
-def test_row_32_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
+def test_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
     both: list[Session],
 ) -> None:
     chance = random.Random(32)
@@ -270,7 +270,7 @@ def test_row_32_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
     assert [b.commit_ts for b in emitted(both, prewrites[0].start_ts)] == in_order
 
 
-def test_row_33_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
+def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
     both: list[Session],
 ) -> None:
     session = both[0]
@@ -286,7 +286,7 @@ def test_row_33_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right
     assert session.pump.status().state == "online"
 
 
-def test_row_34_a_pump_without_traffic_holds_up_nobody(both: list[Session]) -> None:
+def test_a_pump_without_traffic_holds_up_nobody(both: list[Session]) -> None:
     busy, idle = both
     for _ in range(5):
         commit = busy.transaction()
@@ -296,7 +296,7 @@ def test_row_34_a_pump_without_traffic_holds_up_nobody(both: list[Session]) -> N
         assert time.monotonic() - begin_s < 1.5
 
 
-def test_row_35_without_the_oracle_the_stream_waits_and_then_goes_on_in_order(
+def test_without_the_oracle_the_stream_waits_and_then_goes_on_in_order(
     both: list[Session],
 ) -> None:
     leader = next(s.pump for s in both if s.pump.status().details["leads_oracle"] == "True")

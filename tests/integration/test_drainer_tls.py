@@ -1,4 +1,4 @@
-"""Row 52 for a Drainer: who gets in, whom it trusts, and an etcd that wants certificates."""
+"""Who gets into a Drainer, whom it trusts, and an etcd that wants certificates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refusal(addr: str, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.OK, ""
 
 
-def test_row_52_a_drainer_refuses_whoever_cannot_prove_itself(
+def test_a_drainer_refuses_whoever_cannot_prove_itself(
     authority: Authority, tmp_path: Path
 ) -> None:
     pair = authority.issue("node")
@@ -68,7 +68,7 @@ def is_pulled(merging: Merging) -> bool:
     return len(merging.found) > 0
 
 
-def test_row_52_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
+def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any, tmp_path: Path
 ) -> None:
     names = {"security_cert_allowed_cn": "node, drainer"}
@@ -94,7 +94,7 @@ def test_row_52_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
 
 
 @pytest.mark.slow
-def test_row_52_a_drainer_works_with_an_etcd_that_wants_certificates(
+def test_a_drainer_works_with_an_etcd_that_wants_certificates(
     tmp_path: Path, pump_factory: Any, drainer_factory: DrainerFactory
 ) -> None:
     outside = tmp_path / "outside"

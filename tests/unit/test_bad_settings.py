@@ -1,4 +1,4 @@
-"""Row 69: settings that cannot be are refused by name, place and the nearest that could."""
+"""Settings that cannot be are refused by name, place and the nearest that could."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def refused(node: str, path: Path) -> str:
 
 
 @pytest.mark.parametrize(("node", "text", "told"), CASES)
-def test_row_69_a_setting_that_cannot_be_is_told_by_its_key(
+def test_a_setting_that_cannot_be_is_told_by_its_key(
     tmp_path: Path, node: str, text: str, told: str
 ) -> None:
     path = tmp_path / "bad.toml"
@@ -112,9 +112,7 @@ def test_row_69_a_setting_that_cannot_be_is_told_by_its_key(
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_row_69_the_command_ends_with_the_file_the_key_and_a_hint(
-    tmp_path: Path, node: str
-) -> None:
+def test_the_command_ends_with_the_file_the_key_and_a_hint(tmp_path: Path, node: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_text("# a comment\nnode-idd = 'x'\n", "utf-8")
     done = subprocess.run(

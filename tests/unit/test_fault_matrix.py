@@ -19,8 +19,9 @@ def found_by_file() -> dict[str, set[str]]:
 
 def rows() -> list[list[str]]:
     """Return the cells of each row of the tables of faults."""
-    lines = [line[2:-2] for line in MATRIX.splitlines() if re.match(r"\| [ \d]", line)]
-    return [re.split(r" *\| ", line) for line in lines]
+    faults = MATRIX[MATRIX.index("\n## The Pump's storage") :]
+    lines = [line[2:-2] for line in faults.splitlines() if line.startswith("| ")]
+    return [row for line in lines if (row := re.split(r" *\| ", line))[0] != "fault"]
 
 
 def test_every_test_that_the_matrix_names_exists() -> None:
@@ -40,10 +41,9 @@ def test_every_test_that_the_matrix_quotes_is_in_the_file_before_it() -> None:
             assert any(words in name for name in by_file[file]), (file, title)
 
 
-def test_every_row_of_the_pump_has_a_test_and_a_count() -> None:
-    numbers = {int(row[0]) for row in rows() if row[0].isdecimal()}
-    assert set(range(1, 55)) <= numbers
+def test_every_fault_has_a_test_and_a_count() -> None:
+    assert len(rows()) >= 160
     for row in rows():
         assert "test_" in row[-1] or row[-1] == "same", row
         counted = row[-2]
-        assert re.search(r"\d|same|in ", counted), row
+        assert re.search(r"\d|same|among ", counted), row

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,12 +51,19 @@ class RelayReader:
     """Reads one relay log from a place on; for one thread. `location` is the next event's place."""
 
     def __init__(
-        self, root: Path, start: Location, growth: Growth | None = None, *, poll_s: float = 0.1
+        self,
+        root: Path,
+        start: Location,
+        growth: Growth | None = None,
+        *,
+        poll_s: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin at `start`, an event's beginning; `growth` is the writer's, if it is in here."""
         self._root = root
         self._growth = growth
         self._poll_s = poll_s
+        self._clock = clock
         self.location = start
         self._is_first = start.position > FIRST_POSITION
         # What the writer had told when nothing was found beyond it: only other news end a wait.
@@ -151,7 +158,7 @@ class RelayReader:
         """
         last, deadline_s = -1, 0.0
         while (size := os.fstat(file).st_size) < self.location.position:
-            now_s = time.monotonic()
+            now_s = self._clock()
             if size > last:
                 last, deadline_s = size, now_s + _STANDS_POLLS_MAX * self._poll_s
             elif now_s > deadline_s:

@@ -41,3 +41,9 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` as `asyncio.run` does, in no time."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)
+
+
+async def pass_time(seconds: float) -> None:
+    """Let virtual time pass, and whatever is due in it happen."""
+    assert isinstance(asyncio.get_running_loop(), _Loop), "not in virtual time"
+    await asyncio.sleep(seconds)

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +18,7 @@ from drainer.spark.coordinator import UNITS_PER_TASK_MAX, Coordinator
 from drainer.task.resident import FAILED, HEADER, HELLO, RESULT, WORK, serve
 from drainer.task.version import Bundle, code_version
 from penstock.errors import NeedsOperator
+from tests.kit.wait import turn, until
 
 
 class Task(threading.Thread):
@@ -58,9 +58,13 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_answers_come_in_the_order_of_the_units_whoever_gave_them() -> None:
+    later = threading.Event()
+
     def slow_first(payload: bytes) -> bytes:
         if payload == b"0":
-            time.sleep(0.2)
+            assert later.wait(10)
+        if payload == b"9":
+            later.set()
         return b"answer " + payload
 
     async def test() -> None:
@@ -78,7 +82,7 @@ def test_units_wait_for_the_first_task() -> None:
     async def test() -> None:
         async with coordinator() as where:
             waiting = asyncio.create_task(where.run([b"a", b"b"]))
-            await asyncio.sleep(0.05)
+            await turn()
             assert not waiting.done()
             Task(where, upper)
             assert await waiting == [b"A", b"B"]
@@ -139,8 +143,7 @@ def test_the_units_of_a_lost_task_go_to_others_and_nothing_is_lost() -> None:
             answers = asyncio.create_task(where.run([b"a", b"b", b"c"]))
             assert [(await asyncio.to_thread(victim.receive))[1] for _ in range(2)] == [b"a", b"b"]
             victim.die()
-            await asyncio.sleep(0.05)
-            assert (where.tasks, where.lost_tasks) == (0, 1)
+            await until(lambda: (where.tasks, where.lost_tasks) == (0, 1))
             Task(where, upper, 1)
             assert await answers == [b"A", b"B", b"C"]
 
@@ -160,7 +163,6 @@ def test_a_task_never_holds_more_than_its_share() -> None:
                 puppet.socket.settimeout(5)
                 for number, payload in got:
                     puppet.reply(number, payload)
-                await asyncio.sleep(0.05)
             assert len(await answers) == 6
             puppet.die()
 
@@ -178,7 +180,7 @@ def test_a_task_that_hangs_is_not_waited_for_when_another_is_there() -> None:
             assert await answers == [b"A"]
             # The late answer is ignored, and the task is as good as any again.
             frozen.reply(number, b"late")
-            await asyncio.sleep(0.05)
+            await until(lambda: not any(task.units for task in where._tasks))
             assert sorted(await where.run([b"x"])) == [b"X"]
             frozen.die()
 
@@ -256,7 +258,7 @@ def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_go_on()
     async def test() -> None:
         async with coordinator() as where:
             waiting = asyncio.create_task(where.run([b"a"]))
-            await asyncio.sleep(0.05)
+            await turn()
             one = Puppet(where, partition=3, version="0.0.1+123456789abc")
             with pytest.raises(NeedsOperator, match=r"task 3 runs Penstock 0\.0\.1") as caught:
                 await waiting
@@ -265,9 +267,9 @@ def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_go_on()
                 with pytest.raises(NeedsOperator, match="runs Penstock"):
                     await late
             Task(where, upper)
-            await asyncio.sleep(0.2)
+            await until(lambda: where.tasks == 1)
             other = Puppet(where, version="0.0.1+123456789abc")
-            await asyncio.sleep(0.05)
+            assert await asyncio.to_thread(other.socket.recv, 1) == b""
             assert await where.run([b"c"]) == [b"C"]
             assert where.tasks == 1
             one.die()

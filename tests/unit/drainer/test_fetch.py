@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
-import time
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +44,7 @@ from penstock.pb import penstock_pb2
 from penstock.security.tls import SecurityConfig, Tls
 from penstock.wire.codec import decode_binlog
 from tests.kit.servers.authority import Authority
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, until
 from tests.kit.workloads.bank import Bank
 
 BANK = Bank(4, transactions=80)
@@ -98,8 +96,9 @@ class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.code: grpc.StatusCode | None = None
         self.cut_after = 10**9
         self.repeats = False
-        self.pause_s = 0.0
-        self.calls = 0
+        self.halting = False
+        self.halted = 0
+        """How many fetches stand still in their middle until `halting` ends."""
 
     def service(self, details: Any) -> Any:
         assert details.method == "/penstock.Pump/Fetch"
@@ -110,9 +109,10 @@ class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
         )
 
     def fetch(self, request: Any, context: Any) -> Iterator[Any]:
-        self.calls += 1
         for number, ts in enumerate(request.commit_ts):
-            time.sleep(self.pause_s)
+            if number == len(request.commit_ts) // 2 and self.halting:
+                self.halted += 1
+                eventually(lambda: not (self.halting and context.is_active()), 60)
             if self.code is not None and number == self.cut_after:
                 context.abort(self.code, "as the test wants it")
             stamps = [ts] * (2 if self.repeats else 1)
@@ -121,15 +121,11 @@ class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
             )
 
 
-def has_more(stub: PumpStub, calls: int) -> bool:
-    return stub.calls > calls
-
-
 @contextmanager
 def pumps(count: int, tls: Tls | None = None) -> Iterator[tuple[list[PumpStub], list[str]]]:
     stubs, servers, addresses = [], [], []
     for _ in range(count):
-        server = grpc.server(futures.ThreadPoolExecutor(2))
+        server = grpc.server(futures.ThreadPoolExecutor(8))
         stub = PumpStub()
         server.add_generic_rpc_handlers((stub,))
         if tls is None:
@@ -196,10 +192,11 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
                 for i, part in enumerate(parts)
             ]
             making = [asyncio.create_task(b.by_unit(coordinator, "sqlite")) for b in batches]
+            await until(lambda: stubs[0].halted == len(tasks), 60)
             for victim in tasks[:2]:
-                begun = stubs[0].calls
-                await asyncio.to_thread(eventually, partial(has_more, stubs[0], begun), 60)
                 victim.kill()
+            await until(lambda: coordinator.lost_tasks == 2)
+            stubs[0].halting = False
             for part, made in zip(parts, await asyncio.gather(*making), strict=True):
                 assert list(in_order(each for _, each in made)) == through_the_driver(part)
             assert coordinator.lost_tasks == 2
@@ -210,8 +207,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
             await coordinator.close()
 
     with pumps(2) as (stubs, addresses):
-        for stub in stubs:
-            stub.pause_s = 0.05
+        stubs[0].halting = True
         asyncio.run(main(stubs, addresses))
 
 

@@ -34,6 +34,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import encode_binlog
 from tests.kit.sliced import VERSION, Changes, sliced, sql_of, value_of
+from tests.kit.wait import never, turn
 from tests.kit.workloads.changes import (
     CASES,
     Case,
@@ -179,7 +180,7 @@ class Rig:
 
     async def generate(self, batch: Batch) -> list[bytes]:
         self.made += 1
-        await asyncio.sleep(0)
+        await turn()
         return sql_of(batch)
 
     def count(self) -> int:
@@ -273,7 +274,7 @@ def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> No
             rig.made += 1
             if rig.made == 8:
                 reached.set()
-                await asyncio.sleep(60)
+                await never()
             return sql_of(batch)
 
         def after_close() -> None:

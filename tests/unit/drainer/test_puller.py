@@ -24,19 +24,15 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # There is no event for what is waited for.
-            await asyncio.sleep(0.005)
+from tests.kit.wait import until
 
 
 class FakePump:
     """A Pump that streams what the test gave it, and remembers what it was asked for."""
 
     def __init__(self, *commit_ts: int, batched: bool = True) -> None:
-        self.commit_ts = list(commit_ts)
+        self._commit_ts = list(commit_ts)
+        self._changed = asyncio.Event()
         self.batched = batched
         self.asked: list[int] = []
         self.port = 0
@@ -49,6 +45,15 @@ class FakePump:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def add(self, *commit_ts: int) -> None:
+        self.hold(*self._commit_ts, *commit_ts)
+
+    def hold(self, *commit_ts: int) -> None:
+        """Have these binlogs from now on."""
+        self._commit_ts = list(commit_ts)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def start(self) -> None:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -90,14 +95,15 @@ class FakePump:
         if self.abort:
             await context.abort(*self.abort)
         while True:
-            for ts in [ts for ts in self.commit_ts if ts > after_ts]:
+            changed = self._changed
+            for ts in [ts for ts in self._commit_ts if ts > after_ts]:
                 if self.sent >= self.break_after:
                     self.sent = 0
                     return
                 self.sent += 1
                 after_ts = ts
                 yield ts
-            await asyncio.sleep(0.005)
+            await changed.wait()
 
 
 class Received:
@@ -105,6 +111,10 @@ class Received:
 
     def __init__(self) -> None:
         self.commit_ts: list[int] = []
+        self.breaks = 0
+
+    def broke(self) -> None:
+        self.breaks += 1
 
     def received_ts(self, pump: str) -> int:
         return self.commit_ts[-1] if self.commit_ts else 0
@@ -133,7 +143,9 @@ WHO = Who(7, "d", None)  # type: ignore[arg-type]  # Each test has a spool of it
 async def pulling(pump: FakePump) -> AsyncIterator[tuple[Received, asyncio.Task[None]]]:
     await pump.start()
     received = Received()
-    task = asyncio.create_task(Puller("p", pump.address, WHO, received).run())
+    puller = Puller("p", pump.address, WHO, received)
+    puller.on_break = received.broke
+    task = asyncio.create_task(puller.run())
     try:
         yield received, task
     finally:
@@ -170,8 +182,9 @@ def test_a_pump_that_comes_back_is_pulled_within_a_second_from_where_it_was() ->
         async with pulling(pump) as (received, _):
             await received.until(3)
             await pump.stop()
-            await asyncio.sleep(1.5)
-            pump.commit_ts.append(4)
+            # By then it has doubled its pause to the longest one: 0.2, 0.4, 0.8 and 1 s.
+            await until(lambda: received.breaks >= 5)
+            pump.add(4)
             await pump.start()
             started_s = asyncio.get_running_loop().time()
             await received.until(4)
@@ -370,7 +383,7 @@ def test_a_pump_that_somebody_else_calls_offline_stays_in_the_merge(
                 cluster.stop("b", 4, open_count)
             await pumps.refresh()
             await pumps.refresh()
-            b.commit_ts += [6, 7]
+            b.add(6, 7)
             assert await merged(merger, pumps, 5) == [5]
             assert merger.sources == ["a", "b"]
             assert pumps.standing() == {"a": 0, "b": 0}
@@ -452,7 +465,7 @@ def test_a_pump_that_nobody_told_of_in_time_shows_what_was_missed(
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [3, 5]
             cluster.statuses["b"], cluster.entered = stranger, {"b": 2}
-            b.commit_ts = [2, 4, 6]
+            b.hold(2, 4, 6)
             with pytest.raises(NeedsOperator, match=r"transaction 4, .* of \(2, 5\] is not"):
                 await pumps.run(0.02)
         cluster, merger = Cluster(), Merger(1)
@@ -461,8 +474,8 @@ def test_a_pump_that_nobody_told_of_in_time_shows_what_was_missed(
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [3, 5]
             cluster.statuses["b"], cluster.entered = newcomer, {"b": 4}
-            b.commit_ts = [2, 6]  # What it took before it was offline, and since.
-            a.commit_ts.append(7)
+            b.hold(2, 6)  # What it took before it was offline, and since.
+            a.add(7)
             await pumps.refresh()
             assert await merged(merger, pumps, 6) == [6]
 
@@ -483,20 +496,21 @@ def test_a_pump_that_the_drainer_went_on_without_is_pulled_from_where_it_was_lef
             assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
             cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
             await pumps.refresh()
-            b.commit_ts += [6, 10]
-            a.commit_ts += [8]
+            b.add(6, 10)
+            a.add(8)
             assert await merged(merger, pumps, 8) == [5, 8]
             standing = pumps.standing()
             assert standing == {"a": 0, "b": 4}
             cluster.lost = {}  # Somebody deletes the decision, and the Pump comes back.
             b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
-            b.commit_ts = [2, 4, 5, 6, 10]
-            a.commit_ts += [11]
+            b.hold(2, 4, 5, 6, 10)
+            a.add(11)
             if not restarted:
                 await comes_back(pumps, merger)
                 return
         async with two_pumps(cluster, merger := Merger(8, seen_to), standing) as (pumps, a, b):
-            a.commit_ts, b.commit_ts = [1, 3, 5, 8, 11], [2, 4, 5, 6, 10]
+            a.hold(1, 3, 5, 8, 11)
+            b.hold(2, 4, 5, 6, 10)
             b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
             await comes_back(pumps, merger)
 
@@ -585,9 +599,10 @@ def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
             cluster.put("fast", fast.address, NodeState.ONLINE)
             cluster.put("slow", slow.address, NodeState.ONLINE)
             await pumps.refresh()
-            await asyncio.sleep(0.3)
+            await until(lambda: merger.bytes_of("fast") >= 10_000)
+            await until(lambda: fast.sent == 1999)  # Most of it waits on the way.
             assert merger.bytes_of("fast") < 10_000 + 200
-            slow.commit_ts.append(5000)
+            slow.add(5000)
             assert await merged(merger, pumps, 1999) == list(range(1, 2000))
         await fast.stop()
         await slow.stop()
@@ -614,12 +629,12 @@ def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps(
             # The Drainer freezes; a Pump joins that took it for dead and did not notify it.
             clock_s += 60
             cluster.put("new", new.address, NodeState.ONLINE)
-            old.commit_ts.append(9)
-            await asyncio.sleep(0.2)
+            old.add(9)
+            await until(lambda: "old" in pumps._waiting)
             assert merger.received_ts("old") == 1
             await pumps.refresh()
             assert await merged(merger, pumps, 8) == [8]
-            new.commit_ts.append(10)
+            new.add(10)
             assert await merged(merger, pumps, 9) == [9]
         await old.stop()
         await new.stop()

@@ -19,6 +19,7 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
+from tests.kit.wait import never, turn, until
 
 PIECE_BYTES = 1000
 
@@ -174,7 +175,7 @@ def test_a_pump_has_one_file_at_a_time_and_holds_up_no_other(folder: Path) -> No
         _, (first,) = await gathered(spool, pieces(50, merged(50)))
         second = asyncio.create_task(gathered(spool, pieces(60, merged(60))))
         assert await gathered(spool, pieces(55, merged(55)), "q") is not None
-        await asyncio.sleep(0.05)
+        await turn()
         assert not second.done()
         assert len(names(folder)) == 2
         first.release()
@@ -189,11 +190,8 @@ def test_a_cancelled_puller_leaves_no_file(folder: Path) -> None:
         spool = Spool(folder, bytes_max=1000)
         first = pieces(50, merged(50))[0].piece
 
-        async def read() -> Any:
-            await asyncio.sleep(60)
-
-        task = asyncio.create_task(spool.gathered("p", first, read))
-        await asyncio.sleep(0.05)
+        task = asyncio.create_task(spool.gathered("p", first, never))
+        await until(lambda: names(folder) != [])
         assert len(names(folder)) == 1
         task.cancel()
         await asyncio.wait((task,))

@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import NeedsOperator, Retryable
 from penstock.node import http_status
 from penstock.node.http_status import Answer, BadRequest, HttpStatus
+from tests.kit.wait import until
 
 
 async def hello(names: Mapping[str, str]) -> Answer:
@@ -131,7 +132,7 @@ def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await sent(server, b"GET /hello HTTP/1.1\r\n\r\n") == (0, "")
         for _, writer in open_ones[:2]:
             writer.close()
-        await asyncio.sleep(0.01)
+        await until(lambda: len(server._open) < 3)
         assert (await sent(server, b"GET /hello HTTP/1.1\r\n\r\n"))[0] == 200
         open_ones[2][1].close()
 

@@ -16,6 +16,7 @@ from penstock.oracle.allocator import WINDOW_MS, Allocator
 from penstock.oracle.client import COUNT_MAX, OracleClient
 from penstock.ts import LOGICAL_END, compose, physical_ms, seconds_between
 from tests.kit.fakes.oracle import MemoryOracle
+from tests.kit.wait import eventually, is_within
 
 NOW_MS = 1_700_000_000_000
 
@@ -151,7 +152,7 @@ def test_all_waiting_threads_of_a_closed_client_get_retryable() -> None:
     threads = [threading.Thread(target=ask) for _ in range(5)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    eventually(lambda: all(is_within(thread, "_wait") for thread in threads))
     client.close()
     for thread in threads:
         thread.join(5)

@@ -10,7 +10,7 @@ from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
 from pump.cluster.fake_binlogs import Faker
 from pump.store.record import Record
-from tests.kit.fakes.virtual_time import run_in_virtual_time
+from tests.kit.fakes.virtual_time import pass_time, run_in_virtual_time
 
 
 class Stream:
@@ -72,7 +72,7 @@ def counter(begin: int = 1000) -> Callable[[], int]:
 
 def test_an_idle_pump_that_nobody_pulls_writes_rarely() -> None:
     async def body(stream: Stream, faker: Faker) -> None:
-        await asyncio.sleep(0.3)
+        await pass_time(0.3)
 
     assert len(run(body, counter()).written) == 2
 
@@ -80,14 +80,14 @@ def test_an_idle_pump_that_nobody_pulls_writes_rarely() -> None:
 def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
     async def body(stream: Stream, faker: Faker) -> None:
         stream.moves_to(1)
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         assert stream.written == []
         begin_s = asyncio.get_running_loop().time()
         stream.hungry.set()
-        await asyncio.sleep(0.01)
+        await pass_time(0.01)
         assert len(stream.written) == 1
         assert stream.written[0][0] - begin_s < 0.01
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
 
     written = run(body, counter()).written
     pauses = [b - a for (a, _), (b, _) in itertools.pairwise(written)]
@@ -99,7 +99,7 @@ def test_a_stream_that_moves_by_itself_needs_none() -> None:
         stream.hungry.set()
         for ts in range(1, 30):
             stream.moves_to(ts)
-            await asyncio.sleep(0.005)
+            await pass_time(0.005)
 
     assert run(body, counter()).written == []
 
@@ -108,11 +108,11 @@ def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> No
     async def body(stream: Stream, faker: Faker) -> None:
         stream.held_up = True
         stream.hungry.set()
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         assert stream.stamps == [1000]
         stream.held_up = False
         stream.moves_to(1000)
-        await asyncio.sleep(0.05)
+        await pass_time(0.05)
 
     assert run(body, counter()).stamps[:2] == [1000, 1001]
 
@@ -131,7 +131,7 @@ def test_a_dead_oracle_is_reported_once_and_tried_again(
 
     async def body(stream: Stream, faker: Faker) -> None:
         stream.hungry.set()
-        await asyncio.sleep(0.04)
+        await pass_time(0.04)
 
     assert run(body, next_ts).stamps[0] == 77
     assert caplog.text.count("no timestamp for an idle stream") == 1

@@ -28,6 +28,7 @@ from pump.store.storage import Storage, StorageConfig
 from pump.store.uploads import Upload
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import commit
+from tests.kit.wait import never, turn
 from tests.kit.workloads.large import large_prewrite, messages
 from tests.unit.pump.test_server import Aborted, Call
 
@@ -311,7 +312,7 @@ def test_a_disk_that_fails_in_the_middle_is_told_and_the_next_try_works(tmp_path
                 if number == 9:
                     pump.files.fail_once("sync")
                 yield message
-                await asyncio.sleep(0)
+                await turn()
 
         ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
         assert ack.refusals[0].code == Refusal.RETRYABLE
@@ -328,7 +329,7 @@ def test_a_stream_that_falls_silent_is_given_up(
     async def body(pump: Pump) -> None:
         async def stream() -> AsyncIterator[bytes]:
             yield messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER)[0]
-            await asyncio.sleep(20)
+            await never()
 
         ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
         assert "no piece came" in ack.refusals[0].message

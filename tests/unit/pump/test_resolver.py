@@ -22,6 +22,7 @@ from pump.cluster.resolver.resolving import (
 )
 from pump.store.record import Record
 from pump.store.storage import Unmatched
+from tests.kit.wait import never
 
 START_TS = compose(1_000_000, 0)
 
@@ -156,7 +157,7 @@ def test_a_question_without_an_answer_keeps_no_other_from_being_asked() -> None:
     class Stuck(Oracle):
         async def resolve(self, question: Question) -> Resolution:
             if question.start_ts == START_TS:
-                await asyncio.Event().wait()
+                await never()
             return await super().resolve(question)
 
     waiting, resolver = Waiting(prewrite(), prewrite(START_TS + 1)), Stuck(ROLLED_BACK)
@@ -242,11 +243,11 @@ def test_a_ddl_is_looked_up_in_the_history(found: DdlJob | None, expected: Resol
         assert job_id == 7
         return found
 
-    resolver = DdlResolver(history, never, Oracle(UNKNOWN))
+    resolver = DdlResolver(history, unknown, Oracle(UNKNOWN))
     assert asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=7))) == expected
 
 
-async def never(job_id: int) -> bool:
+async def unknown(job_id: int) -> bool:
     return False
 
 
@@ -266,5 +267,5 @@ def test_what_is_no_ddl_is_not_looked_up() -> None:
     async def history(job_id: int) -> DdlJob | None:
         raise AssertionError("asked the history about rows")
 
-    resolver = DdlResolver(history, never, Oracle(ROLLED_BACK))
+    resolver = DdlResolver(history, unknown, Oracle(ROLLED_BACK))
     assert asyncio.run(resolver.resolve(Question(START_TS))) == ROLLED_BACK

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -481,6 +480,7 @@ def test_a_missing_oldest_segment_is_damage_not_a_purge(tmp_path: Path) -> None:
 def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
     storage = opened(tmp_path, MemoryFiles())
     stop, failures, seen = threading.Event(), list[BaseException](), list[int]()
+    pulled = threading.Event()
 
     def pull() -> None:
         after_ts = 0
@@ -497,6 +497,7 @@ def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
                 assert piece.commit_ts == [ts for ts in expected if ts > 1]
                 after_ts = piece.last_ts
                 seen.append(after_ts)
+                pulled.set()
         except BaseException as error:
             failures.append(error)
 
@@ -513,7 +514,8 @@ def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
     for begin in range(10, 20_000, 100):
         starts = range(begin, begin + 100, 10)
         write(storage, *(r for ts in starts for r in (prewrite(ts), commit(ts, ts + 1))))
-        time.sleep(0.001)
+        assert pulled.wait(10), failures
+        pulled.clear()
     stop.set()
     for thread in threads:
         thread.join()

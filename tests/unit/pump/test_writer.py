@@ -12,6 +12,7 @@ from penstock.errors import Retryable
 from penstock.wire.binlog import BinlogType
 from pump.service.group_commit import Writer
 from pump.store.record import NotStored, Record
+from tests.kit.wait import turn
 
 
 @dataclass
@@ -199,7 +200,7 @@ def test_a_thread_keeps_the_order_too() -> None:
 def test_a_caller_that_goes_away_takes_nobody_with_it() -> None:
     async def body(writer: Writer, disk: Disk) -> None:
         gone = asyncio.create_task(writer.write([record(1)]))
-        await asyncio.sleep(0)
+        await turn()
         gone.cancel()
         await writer.write([record(2)])
         assert gone.cancelled()

@@ -20,6 +20,7 @@ from pumpclient.delivery.session import Session
 from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options
 from tests.kit.fakes.oracle import MemoryOracle
+from tests.kit.wait import eventually
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 Refusal = penstock_pb2.Refusal
@@ -93,13 +94,6 @@ def cluster_of() -> Iterator[Callable[..., Cluster]]:
 
 
 ClusterOf = Callable[..., Cluster]
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 5) -> None:
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never came true"
-        time.sleep(0.01)
 
 
 def kinds(pump: ScriptedPump) -> list[tuple[BinlogType, int]]:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
 from pumpclient.delivery.write_queue import PendingWrite, Session, WriteQueue
 from pumpclient.errors import Failure, Reason
+from tests.kit.wait import eventually, is_within
 
 MakeQueue = Callable[..., WriteQueue]
 LOST = Failure(Reason.BROKEN, "", maybe_stored=True)
@@ -31,6 +31,11 @@ def put(queue: WriteQueue, payload: bytes = b"x") -> PendingWrite:
     pending = PendingWrite(payload)
     queue.put(pending, 0)
     return pending
+
+
+def sleeps(queue: WriteQueue) -> bool:
+    """Return whether the sender has found nothing to take and waits to be woken."""
+    return queue._sleeper is not None
 
 
 def in_thread(target: Callable[[], object]) -> threading.Thread:
@@ -69,8 +74,7 @@ def test_no_more_batches_than_allowed_are_in_flight(make_queue: MakeQueue) -> No
     queue.take(session)
     third: list[list[PendingWrite] | None] = []
     waiting = in_thread(lambda: third.append(queue.take(session)))
-    waiting.join(0.05)
-    assert waiting.is_alive()
+    eventually(lambda: sleeps(queue))
     assert queue.acked(session) == first
     waiting.join(5)
     assert third[0] is not None
@@ -85,10 +89,10 @@ def test_writes_gather_while_a_batch_is_in_flight_until_they_are_many(
     queue.take(session)
     got: list[list[PendingWrite] | None] = []
     sender = in_thread(lambda: got.append(queue.take(session)))
+    eventually(lambda: sleeps(queue))
     for _ in range(31):
         put(queue)
-    sender.join(0.05)
-    assert sender.is_alive()
+    assert sleeps(queue)
     put(queue)
     sender.join(5)
     assert got[0] is not None
@@ -99,7 +103,7 @@ def test_a_sleeping_sender_wakes_for_a_write(make_queue: MakeQueue) -> None:
     queue = make_queue()
     got: list[list[PendingWrite] | None] = []
     sender = in_thread(lambda: got.append(queue.take(Session())))
-    time.sleep(0.02)
+    eventually(lambda: sleeps(queue))
     write = put(queue)
     sender.join(5)
     assert got == [[write]]
@@ -110,8 +114,7 @@ def test_a_thread_waits_until_its_write_is_finished(make_queue: MakeQueue) -> No
     write = put(queue)
     queue.take(Session())
     waiting = in_thread(lambda: write.settle(10))
-    waiting.join(0.02)
-    assert waiting.is_alive()
+    eventually(lambda: is_within(waiting, "settle"))
     write.finish(None)
     waiting.join(5)
     assert write.failure is None
@@ -153,8 +156,7 @@ def test_a_full_queue_makes_writers_wait_for_room(make_queue: MakeQueue) -> None
     assert failure.reason is Reason.BUSY
     patient = PendingWrite(b"z" * 20)
     waiting = in_thread(lambda: queue.put(patient, 10))
-    waiting.join(0.02)
-    assert waiting.is_alive()
+    eventually(lambda: is_within(waiting, "_room"))
     queue.take(session)
     waiting.join(5)
     queue.acked(session)
@@ -241,7 +243,7 @@ def test_much_at_once_travels_in_two_halves_so_that_neither_side_waits(
 def test_many_writes_wake_the_sender_once(make_queue: MakeQueue) -> None:
     queue, taken = make_queue(), []
     thread = in_thread(lambda: taken.append(queue.take(Session())))
-    time.sleep(0.05)
+    eventually(lambda: sleeps(queue))
     writes = [PendingWrite(b"x") for _ in range(50)]
     queue.put_all(writes, 0)
     thread.join(5)
@@ -260,7 +262,7 @@ def test_writes_without_room_fail_and_those_before_them_do_not(make_queue: MakeQ
 def test_waiting_for_room_wakes_the_sender_first(make_queue: MakeQueue) -> None:
     queue, session = make_queue(bytes_max=10), Session()
     thread = in_thread(lambda: queue.take(session) and queue.acked(session) and queue.take(session))
-    time.sleep(0.05)
+    eventually(lambda: sleeps(queue))
     writes = [PendingWrite(bytes(4)) for _ in range(4)]
     queue.put_all(writes, 5)
     thread.join(5)
