@@ -16,9 +16,8 @@ from drainer.differences.overrides import Override
 from drainer.intake.merger import Merged
 from drainer.pipeline.pipeline import Pipeline
 from drainer.plan.planner import DdlStep
-from drainer.relay_log.chunks import Gathering
 from drainer.relay_log.log import RelayLog
-from drainer.relay_log.records import RECORD_BYTES_MAX, Run
+from drainer.relay_log.records import RECORD_BYTES_MAX, Gathering, Run
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.startup.parts import Parts, StoppedEarly, insist

@@ -26,8 +26,7 @@ from drainer.pipeline.stages import Feed, Merge, Schemas
 from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.stage import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
-from drainer.sinks.protocol import Sink
-from drainer.sinks.refusal import Refused, located
+from drainer.sinks.protocol import Refused, Sink, located
 from drainer.sinks.thread import SinkThread
 from drainer.spark.fetch_batch import FetchBatch, Fetching
 from drainer.strategies import Prepared, Strategy

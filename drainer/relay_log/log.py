@@ -13,6 +13,8 @@ Nothing here knows a thread or a clock; every call but `open` is made by one thr
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,23 +22,25 @@ from pathlib import Path
 
 from drainer.differences.overrides import Override
 from drainer.intake.payload import Payload
-from drainer.relay_log.chunks import Gathering, is_large, pieces_of, size_of
-from drainer.relay_log.ddl_log import DdlLog
-from drainer.relay_log.disk import failed_write
 from drainer.relay_log.records import (
     RECORD_BYTES_MAX,
+    Gathering,
     NotARecord,
     Piece,
     Run,
     Start,
     decode,
     is_fake,
+    is_large,
+    pieces_of,
+    size_of,
 )
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import Files, OsFiles
 from penstock.log.segment import BEGIN, segment_name
-from penstock.log.segments import Place, Segments, WriteFailed
+from penstock.log.segments import Place, Position, Segments, WriteFailed
 from penstock.schema.model import DdlJob
+from penstock.schema.tableinfo import job_from_json, job_to_json
 
 log = logging.getLogger(__name__)
 
@@ -284,3 +288,66 @@ class RelayLog:
     def _reached(self, commit_ts: int) -> None:
         self.last_ts = commit_ts
         self._last_ts_of[self._binlogs.end.segment] = commit_ts
+
+
+def failed_write(error: WriteFailed) -> Exception:
+    """Return what to raise: a full disk needs a human, anything else may pass."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NeedsOperator(
+            f"no space for the relay log: {error}",
+            hint="make room on its disk, or give it another log-dir; nothing was applied "
+            "that is not in it",
+        )
+    return error
+
+
+class DdlLog:
+    """The open log; writes raise `WriteFailed`."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        """Open it, creating it if need be, and read it once; raise `Corrupt`."""
+        self._segments = Segments.open(folder, files=files)
+        self._jobs: dict[int, DdlJob] = {}
+        self._overrides: dict[int, Override] = {}
+        for position, payload in self._segments.scan():
+            if payload:  # Or it is the mark of a clean stop.
+                self._found(position, payload)
+
+    def _found(self, position: Position, payload: bytes) -> None:
+        try:
+            fields = json.loads(payload)
+            if "decision" in fields:
+                commit_ts = fields["decision"]
+                self._overrides.pop(commit_ts, None)
+                if "made" in fields:
+                    self._overrides[commit_ts] = Override.from_json(commit_ts, fields)
+            else:
+                job = job_from_json(fields)
+                self._jobs[job.id] = job
+        except (ValueError, KeyError, TypeError, NeedsOperator) as error:
+            path = str(self._segments.folder / segment_name(position.segment))
+            raise Corrupt(path, position.offset, f"no job of DDL: {error}") from error
+
+    def jobs(self) -> list[DdlJob]:
+        """Return all jobs that are on record, in order of their schema version."""
+        return sorted(self._jobs.values(), key=lambda job: job.schema_version)
+
+    def overrides(self) -> dict[int, Override]:
+        """Return the operator's overrides that an older version wrote, by the DDL's commit_ts."""
+        return dict(self._overrides)
+
+    def note(self, jobs: Iterable[DdlJob]) -> None:
+        """Keep jobs, each once; `sync` makes it durable."""
+        fresh = [job for job in jobs if job.id not in self._jobs]
+        if fresh:
+            records = [json.dumps(job_to_json(job), ensure_ascii=False) for job in fresh]
+            self._segments.append([record.encode() for record in records])
+        self._jobs.update((job.id, job) for job in fresh)
+
+    def sync(self) -> None:
+        """Return once everything noted is on the disk."""
+        self._segments.sync()
+
+    def close(self) -> None:
+        """Mark the clean stop and let go."""
+        self._segments.close()

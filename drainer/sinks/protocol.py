@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+import hashlib
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, count, islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
-from drainer.sinks.split import ForeignKey, Missed, Split
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.failpoints import point
+from penstock.sql.inserts import inserted
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
     from penstock.schema.model import TableInfo
+
+# The steps of a downstream transaction, at which a test may end the Drainer.
+transaction_begun = point("drainer.transaction_begun")
+"""The transaction is open and its place is checked; nothing has changed."""
+rows_changed = point("drainer.rows_changed")
+"""All statements of a batch have run, or of one slice of a large transaction."""
+checkpoint_stored = point("drainer.checkpoint_stored")
+"""The checkpoint is stored in the transaction, which is still open."""
+transaction_committed = point("drainer.transaction_committed")
+"""The downstream has committed; the Drainer does not know yet."""
+ddl_intended = point("drainer.ddl_intended")
+"""The intent to run a DDL is on record."""
+ddl_run = point("drainer.ddl_run")
+"""The DDL has run; its checkpoint is not stored."""
+lane_committed = point("drainer.lane_committed")
+partition_committed = point("drainer.partition_committed")
 
 
 RETRY_S_MAX = 600.0
@@ -112,3 +135,197 @@ class Sink(Protocol):
     def close(self) -> None:
         """Let go of the downstream; a call that waits in another thread ends with `Retryable`."""
         ...
+
+
+class RowStatement(NamedTuple):
+    """One statement for one row; `row` is its table and key, for an operator."""
+
+    sql: bytes
+    row: str
+
+    @property
+    def names_a_row(self) -> bool:
+        """True when the row must be there already."""
+        return self.sql.startswith((b"UPDATE", b"DELETE"))
+
+
+Transaction = list[RowStatement]
+
+
+class ForeignKey(NamedTuple):
+    """One of the downstream's foreign keys; `columns` pairs the child's with the parent's."""
+
+    schema: str
+    table: str
+    parent_schema: str
+    parent: str
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Lanes of transactions, and the `last` one, which also stores the checkpoint.
+
+    Lanes do not depend on one another, and `last` comes after all of them. `safe` says that every
+    lane's transaction may be run again, and that missing rows mean nothing.
+    """
+
+    lanes: list[list[Transaction]]
+    last: Transaction
+    safe: bool
+
+
+@dataclass(slots=True)
+class Missed:
+    """Rows that an update or a delete did not find: the downstream is not what upstream was."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, row: str) -> None:
+        """Count a row that was not there."""
+        self.count += 1
+        if len(self.examples) < _EXAMPLES_MAX:
+            self.examples.append(row)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.count = 0
+        self.examples = []
+
+    def add(self, others: Iterable[Missed]) -> Missed:
+        """Add what others counted, and return self."""
+        for other in others:
+            self.count += other.count
+            self.examples = (self.examples + other.examples)[:_EXAMPLES_MAX]
+        return self
+
+
+_EXAMPLES_MAX = 5
+
+
+class InDoubt(PenstockError):
+    """A lane's commit got no answer, so that only the safe form of the batch may follow."""
+
+
+Partition = list[bytes]
+"""SQL statements that reach the downstream in one transaction."""
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """Phases, one after another, of partitions that may run at once; then the `last` one.
+
+    It does not matter how often a partition is run while the batch is under way, as long as its
+    phase is: its statements say how rows end, and not what happens to them. `last` must run once.
+    """
+
+    phases: list[list[Partition]]
+    last: Partition
+
+    @cached_property
+    def content(self) -> str:
+        """What tells this batch, cut in this way, from every other (hex)."""
+        digest = hashlib.blake2b(digest_size=16)
+        for number, statements in self.numbered():
+            digest.update(b"%d %d\n" % (number, len(statements)))
+            for statement in statements:
+                digest.update(b"%d\n" % len(statement))
+                digest.update(statement)
+        return digest.hexdigest()
+
+    @property
+    def count(self) -> int:
+        """How many partitions all phases have."""
+        return sum(map(len, self.phases))
+
+    def numbered(self) -> Iterator[tuple[int, Partition]]:
+        """Yield all partitions with their numbers in the batch."""
+        return zip(count(), (each for phase in self.phases for each in phase), strict=False)
+
+
+@runtime_checkable
+class PartitionedSink(Protocol):
+    """A sink with connections enough to commit partitions at once."""
+
+    def has_begun(self, partitions: Partitions) -> bool:
+        """Tell whether this very batch is the last that was begun, maybe by an earlier life."""
+        ...
+
+    def apply_partitions(
+        self, partitions: Partitions, checkpoint: Checkpoint, start: Checkpoint
+    ) -> list[float]:
+        """Run all phases, then the last partition with `checkpoint`; return each one's seconds.
+
+        Before the first phase the stored checkpoint, or `start` where there is none, says that
+        changes up to the new one may be there in parts. What a life before this one committed of
+        the same batch, cut in the same way, is not run again. No partition of a Drainer that was
+        replaced is committed after its successor's first checkpoint.
+        """
+        ...
+
+
+def cut_by_bytes(statements: Sequence[bytes], parts_max: int, bytes_min: int) -> list[Partition]:
+    """Return runs of about equal size, `parts_max` at most, with `bytes_min` at least on average.
+
+    Runs, because neighbouring keys stay together, and each connection walks indexes in their order.
+    """
+    total = sum(map(len, statements))
+    if not statements:
+        return []
+    parts = max(1, min(parts_max, total // bytes_min, len(statements)))
+    cuts: list[Partition] = [[] for _ in range(parts)]
+    ends = accumulate(map(len, statements))
+    for statement, end in zip(statements, ends, strict=True):
+        # By where its middle is, so that a large one goes where most of it belongs.
+        middle = end - len(statement) // 2
+        cuts[min(parts - 1, middle * parts // max(1, total))].append(statement)
+    return [each for each in cuts if each]
+
+
+_DELETE = re.compile(r"DELETE FROM (\S.*?) WHERE ")
+_AT_ROW = re.compile(r" at row (\d+)")
+_VALUE_SHOWN = 40
+_COLUMNS_SHOWN = 6
+
+
+class Refused(NeedsOperator):
+    """The downstream refuses a change, and will again."""
+
+
+def row_of(statement: str | bytes, message: str) -> str:
+    """Return table and row that a refused statement is about, as far as the message tells."""
+    text = statement if isinstance(statement, str) else statement.decode(errors="replace")
+    found = inserted(text)
+    if found is None:
+        deleting = _DELETE.match(text)
+        return f"rows of {deleting[1]} to be deleted" if deleting else ""
+    number = _AT_ROW.search(message)
+    table, names, rows = found
+    if number is None:
+        return f"a row of {table}"
+    row = next(islice(rows, int(number[1]) - 1, None), [])
+    return f"{table} {pairs(names, row)}"
+
+
+def pairs(names: Sequence[str], values: Sequence[str]) -> str:
+    """Return columns with their values, neither too many nor too long for a line."""
+    told = [f"{name} = {_shown(value)}" for name, value in zip(names, values, strict=False)]
+    more = ", …" if len(told) > _COLUMNS_SHOWN else ""
+    return ", ".join(told[:_COLUMNS_SHOWN]) + more
+
+
+def _shown(value: str) -> str:
+    return value if len(value) <= _VALUE_SHOWN else value[:_VALUE_SHOWN] + "…"
+
+
+def located(error: Refused, after_ts: int, through_ts: int) -> Refused:
+    """Return the error with the batch it came from, and with ways to go on."""
+    return Refused(
+        f"{error.problem}; this is in the batch of the transactions after commit_ts {after_ts}"
+        f" and up to {through_ts}, and nothing behind that was applied",
+        hint=f"{error.hint}; then start the Drainer again. Or leave the whole transaction out with"
+        " ignore-txn-commit-ts: its rows are missing downstream then, and are counted. With"
+        " --batch-rows-max 1 each batch is one transaction, and the commit_ts it goes up to is"
+        " that one's",
+    )

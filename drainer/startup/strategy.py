@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.partitions import PartitionedSink
+from drainer.sinks.protocol import PartitionedSink
 from drainer.spark.generation import Generation
 from drainer.startup.parts import Parts
 from drainer.strategies import Strategy

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from drainer.sinks.split import ForeignKey, RowStatement, Split, Transaction
+from drainer.sinks.protocol import ForeignKey, RowStatement, Split, Transaction
 from drainer.task.sql.causality import NO_KEY, WILD, tag_of
 from drainer.task.sql.row_statements import Keys, RowStatements
 from drainer.task.work_unit import Link

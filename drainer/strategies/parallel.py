@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Iterable
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.partitions import PartitionedSink, Partitions, cut_by_bytes
+from drainer.sinks.protocol import PartitionedSink, Partitions, cut_by_bytes
 from drainer.sinks.thread import SinkThread
 from drainer.spark.fetch_batch import FetchBatch
 from drainer.spark.generation import Generation

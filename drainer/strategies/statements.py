@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import Sink
-from drainer.sinks.split import ForeignKey, InDoubt, Missed, Split
+from drainer.sinks.protocol import ForeignKey, InDoubt, Missed, Sink, Split
 from drainer.sinks.thread import SinkThread
 from drainer.spark.coordinator import Coordinator
 from drainer.spark.fetch_batch import FetchBatch

@@ -12,7 +12,7 @@ one record batch; the header is JSON in the metadata of the stream's schema, und
     kind    uint8   MutationType of `row`: which layout its bytes have
     row     binary  the row bytes as the writer encoded them
 
-Small tables of one layout share a unit (`drainer.task.compaction.alike`), which says for each of
+Small tables of one layout share a unit (`drainer.task.compaction`), which says for each of
 them, in their order, how many of the deletes and of the upserts are its own.
 
 A row may stand in a unit twice: an update that moved a key is a DELETE of the old key and an

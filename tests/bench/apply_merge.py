@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rowwise import generate_rows

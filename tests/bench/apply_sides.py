@@ -24,9 +24,9 @@ import psutil
 from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.partitions import PartitionedSink, Partitions
+from drainer.sinks.protocol import PartitionedSink, Partitions
 from drainer.strategies.parallel import PARTITION_BYTES_MIN, arranged
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import can_meet_others
 from drainer.task.sql.literals import MYSQL

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.checkpoint_file import NAME, CheckpointFile
+from tests.kit.checkpoint_file import NAME, CheckpointFile
 from penstock.errors import Malformed, Retryable
 from penstock.log.files import Files, OsFiles
 from tests.kit.fakes.files import MemoryFiles

@@ -10,8 +10,7 @@ import pymysql
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import Sink
-from drainer.sinks.split import ForeignKey, InDoubt, RowStatement, Split, Transaction
+from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Sink, Split, Transaction
 from penstock.errors import NeedsOperator
 from tests.contract.test_sink import SERVERS, Downstream, downstream, shop
 

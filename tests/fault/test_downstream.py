@@ -19,7 +19,7 @@ import pytest
 
 from deploy.local.sql_server import SqlServer
 from drainer.pipeline.pipeline import Pipeline
-from drainer.sinks.refusal import Refused
+from drainer.sinks.protocol import Refused
 from tests.kit.fakes.local_drainer import Way, live
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.wait import eventually

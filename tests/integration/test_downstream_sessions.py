@@ -20,9 +20,7 @@ from deploy.local.programs import program
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
-from drainer.sinks.partitions import Partitions
-from drainer.sinks.protocol import Sink
-from drainer.sinks.split import RowStatement, Split
+from drainer.sinks.protocol import Partitions, RowStatement, Sink, Split
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose

@@ -11,8 +11,7 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Sink
-from drainer.sinks.split import RowStatement, Split
+from drainer.sinks.protocol import RowStatement, Sink, Split
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.sql_rows import SqlRows

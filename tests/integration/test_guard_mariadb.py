@@ -9,7 +9,7 @@ import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.refusal import Refused
+from drainer.sinks.protocol import Refused
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.table_sql import table_sql
 from tests.integration.test_apply_mariadb import content, create

@@ -19,10 +19,9 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql import batch_partitions
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
-from drainer.sinks.partitions import Partitions
-from drainer.sinks.split import RowStatement, Split
+from drainer.sinks.protocol import Partitions, RowStatement, Split
 from drainer.strategies.parallel import arranged
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL

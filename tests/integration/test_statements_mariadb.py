@@ -15,8 +15,7 @@ from deploy.local.etcd import EtcdServer
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Sink
-from drainer.sinks.split import Split
+from drainer.sinks.protocol import Sink, Split
 from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient

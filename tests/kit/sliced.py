@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drainer.intake.slicing import Limits, slices
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.gathering import Collector, read_changes
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE

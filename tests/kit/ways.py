@@ -15,9 +15,9 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread
 from drainer.strategies.parallel import arranged
+from drainer.task import compaction
 from drainer.task.answer import answer
-from drainer.task.compaction import compaction, partition
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.sql import generate, table_sql
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL
@@ -45,16 +45,16 @@ def _small_pieces() -> Iterator[None]:
     """Let a few rows be columns, and enough for several units with several statements each."""
     before = (
         table_sql.ROWS_MAX,
-        partition.SHARE_ROWS_MIN,
+        compaction.SHARE_ROWS_MIN,
         compaction.ROWWISE_MAX,
         generate.ROWWISE_MAX,
     )
-    table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
+    table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = 2, 3
     compaction.ROWWISE_MAX = generate.ROWWISE_MAX = 0
     try:
         yield
     finally:
-        table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before[:2]
+        table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = before[:2]
         compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before[2:]
 
 

@@ -33,7 +33,7 @@ from pymysql.constants import ER
 
 from drainer.sinks.checkpoint import TakenOver
 from drainer.sinks.mysql.session import Connection, MysqlSession, code_of, one, run
-from drainer.sinks.partitions import Partition, Partitions, partition_committed
+from drainer.sinks.protocol import Partition, Partitions, partition_committed
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pymysql.constants import ER
 
-from drainer.sinks.refusal import Refused, pairs
+from drainer.sinks.protocol import Refused, pairs
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.sql.inserts import inserted, names_in
 

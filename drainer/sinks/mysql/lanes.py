@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pymysql
 
 from drainer.sinks.mysql.session import Connection, MysqlSession, passes, query, refused
-from drainer.sinks.split import (
+from drainer.sinks.protocol import (
     ForeignKey,
     InDoubt,
     Missed,

@@ -31,7 +31,7 @@ from pymysql.constants import CLIENT, ER
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql.ddl import ALREADY_CODES
 from drainer.sinks.mysql.url import Target
-from drainer.sinks.refusal import Refused, row_of
+from drainer.sinks.protocol import Refused, row_of
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from penstock.errors import Retryable
 from penstock.security.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT

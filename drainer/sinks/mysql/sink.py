@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import pymysql
 from pymysql.constants import ER
 
-from drainer.sinks import steps
 from drainer.sinks.checkpoint import (
     Checkpoint,
     Ledger,
@@ -47,8 +46,19 @@ from drainer.sinks.mysql.session import (
     unhurried,
 )
 from drainer.sinks.mysql.url import Target, parse_url
-from drainer.sinks.partitions import Partitions
-from drainer.sinks.split import ForeignKey, Missed, Split, Transaction
+from drainer.sinks.protocol import (
+    ForeignKey,
+    Missed,
+    Partitions,
+    Split,
+    Transaction,
+    checkpoint_stored,
+    ddl_intended,
+    ddl_run,
+    rows_changed,
+    transaction_begun,
+    transaction_committed,
+)
 from drainer.task.sql.literals import MYSQL
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.elements import Flavor
@@ -161,7 +171,7 @@ class MysqlSink:
                     for statement in statements:
                         run(connection, statement)
                     del statements
-                    steps.changed()
+                    rows_changed()
 
         self._commit(work, checkpoint)
 
@@ -224,12 +234,12 @@ class MysqlSink:
                 return
             if not self._fences.is_taken:
                 self._fences.take(connection)
-            steps.begun()
+            transaction_begun()
             work(connection)
             self._store(connection, text, is_first=self._ledger.has_no_row)
-            steps.stored()
+            checkpoint_stored()
             connection.commit()
-            steps.committed()
+            transaction_committed()
 
         self._session.retrying(attempt)
         self._ledger.wrote(text)
@@ -252,7 +262,7 @@ class MysqlSink:
         doubtful = maybe_done or intended
         self._foreign_keys = None
         self.save_checkpoint(self._ledger.intent(checkpoint))
-        steps.ddl_intended()
+        ddl_intended()
 
         attempts = 0
 
@@ -283,7 +293,7 @@ class MysqlSink:
                 # its way for what it would have done.
                 self.save_checkpoint(replace(last, ddl_intent_ts=0))
             raise
-        steps.ddl_run()
+        ddl_run()
         self.save_checkpoint(checkpoint)
 
     def waits_for(self) -> str:

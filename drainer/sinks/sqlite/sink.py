@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from drainer.sinks import steps
 from drainer.sinks.checkpoint import (
     Checkpoint,
     Ledger,
@@ -29,8 +28,21 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.refusal import Refused, row_of
-from drainer.sinks.split import ForeignKey, Missed, RowStatement, Split, Transaction, lane_committed
+from drainer.sinks.protocol import (
+    ForeignKey,
+    Missed,
+    Refused,
+    RowStatement,
+    Split,
+    Transaction,
+    checkpoint_stored,
+    ddl_run,
+    lane_committed,
+    row_of,
+    rows_changed,
+    transaction_begun,
+    transaction_committed,
+)
 from drainer.sinks.sqlite.ddl import check_columns, plan
 from drainer.task.sql.literals import SQLITE
 from penstock.errors import NeedsOperator, Retryable
@@ -117,7 +129,7 @@ class SqliteSink:
 
         def work(connection: sqlite3.Connection) -> None:
             _execute(connection, statements)
-            steps.changed()
+            rows_changed()
 
         self._commit(work, checkpoint)
 
@@ -129,7 +141,7 @@ class SqliteSink:
                 for statements in lists:
                     _execute(connection, statements)
                     del statements
-                    steps.changed()
+                    rows_changed()
 
         self._commit(work, checkpoint)
 
@@ -186,7 +198,7 @@ class SqliteSink:
                 if failures:
                     raise failures[0] from None
                 raise
-            steps.ddl_run()
+            ddl_run()
 
         self._commit(work, checkpoint)
 
@@ -221,12 +233,12 @@ class SqliteSink:
             connection.execute("BEGIN IMMEDIATE")
             standing = self._ledger.standing(self._stored(connection), text, retried=False)
             assert standing is Standing.OURS
-            steps.begun()
+            transaction_begun()
             work(connection)
             self._store(connection, text)
-            steps.stored()
+            checkpoint_stored()
             connection.execute("COMMIT")
-            steps.committed()
+            transaction_committed()
 
         self._retrying(attempt)
         self._ledger.wrote(text)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from drainer.differences.left_out import Counts
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.fetch.unit import Facts, FetchUnit, Made
 from drainer.task.gathering import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection

@@ -1,6 +1,6 @@
 """SQL for few rows, one row at a time: cheaper than columns below about a hundred rows.
 
-`compact_few` keeps what `drainer.task.compaction.compaction` promises, with dictionaries and not
+`compact_few` keeps what `drainer.task.compaction` promises, with dictionaries and not
 arrays.
 
 It is also the only way for tables without a row key, whose changes keep their order: each is a

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.task.compaction import alike, partition
-from drainer.task.compaction.compaction import plan_units
+from drainer.task import compaction
+from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import MYSQL, SQLITE
@@ -32,20 +32,20 @@ TABLE = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
 
 @contextmanager
 def tables_alone() -> Iterator[None]:
-    before, alike.TABLE_ROWS_MAX = alike.TABLE_ROWS_MAX, 0
+    before, compaction.TABLE_ROWS_MAX = compaction.TABLE_ROWS_MAX, 0
     try:
         yield
     finally:
-        alike.TABLE_ROWS_MAX = before
+        compaction.TABLE_ROWS_MAX = before
 
 
 @contextmanager
 def small_shares() -> Iterator[None]:
-    before, partition.SHARE_ROWS_MIN = partition.SHARE_ROWS_MIN, 3
+    before, compaction.SHARE_ROWS_MIN = compaction.SHARE_ROWS_MIN, 3
     try:
         yield
     finally:
-        partition.SHARE_ROWS_MIN = before
+        compaction.SHARE_ROWS_MIN = before
 
 
 def rows_of(table: TableInfo, number: int, changes: Changes) -> TableRows:
@@ -142,17 +142,17 @@ def test_other_layouts_many_rows_and_a_table_that_comes_twice_stay_alone() -> No
         rows_of(TABLE, 1, inserts(2)),
         rows_of(other, 3, inserts(1)),
         rows_of(keyless, 4, inserts(1)),
-        rows_of(TABLE, 5, inserts(alike.TABLE_ROWS_MAX)),
+        rows_of(TABLE, 5, inserts(compaction.TABLE_ROWS_MAX)),
         rows_of(TABLE, 6, []),
     ]
-    found = [[tables.index(each) for each in group] for group in alike.groups(tables)]
+    found = [[tables.index(each) for each in group] for group in compaction.groups(tables)]
     assert found == [[0, 2], [1], [3], [4], [5], [6]]
 
 
 def test_a_group_holds_no_more_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = [rows_of(TABLE, i, inserts(100)) for i in range(10)]
-    monkeypatch.setattr(alike, "GROUP_BYTES_MAX", 4 * tables[1].rows.nbytes)
-    found = alike.groups(tables)
+    monkeypatch.setattr(compaction, "GROUP_BYTES_MAX", 4 * tables[1].rows.nbytes)
+    found = compaction.groups(tables)
     assert max(map(len, found)) <= 5
     assert [each for group in found for each in group] == tables
 

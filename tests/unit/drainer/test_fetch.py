@@ -21,7 +21,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
 from drainer.spark.coordinator import Coordinator
 from drainer.spark.fetch_batch import Fetching, _packed, fetch_settings
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.fetch.assemble import assembled
 from drainer.task.fetch.fetching import Fetcher
 from drainer.task.fetch.unit import (

@@ -21,8 +21,7 @@ from drainer.pipeline.large import Large
 from drainer.plan.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.sqlite.convert import stored_value
-from drainer.sinks.sqlite.ddl import create_indexes, create_table
+from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.sinks.thread import SinkThread
 from drainer.task.sql.keys import apply_key, can_meet_others

@@ -14,7 +14,7 @@ from drainer.intake.payload import Spooled
 from drainer.intake.slicing import outline
 from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.checkpoint_file import CheckpointFile
+from tests.kit.checkpoint_file import CheckpointFile
 from penstock.errors import Malformed
 from penstock.log.chunks import before_rows
 from penstock.schema.model import TableInfo

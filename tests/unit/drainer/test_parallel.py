@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.partitions import Partition, Partitions, cut_by_bytes
+from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.startup.parts import Parts
 from drainer.startup.strategy import strategy_of
 from drainer.strategies.parallel import arranged
-from drainer.task.compaction import compaction, partition
-from drainer.task.compaction.compaction import plan_units
+from drainer.task import compaction
+from drainer.task.compaction import plan_units
 from drainer.task.sql import table_sql
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key, can_meet_others
@@ -44,12 +44,12 @@ from tests.unit.drainer.test_statements import (
 @contextmanager
 def small_pieces() -> Iterator[None]:
     """Let a few rows be enough for several units, and for statements in each."""
-    before = table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN
-    table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = 2, 3
+    before = table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN
+    table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = 2, 3
     try:
         yield
     finally:
-        table_sql.ROWS_MAX, partition.SHARE_ROWS_MIN = before
+        table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = before
 
 
 def partitions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.sinks.refusal import Refused, located, row_of
+from drainer.sinks.protocol import Refused, located, row_of
 
 UPSERT = (
     b"INSERT INTO `s`.`t(1)` (`id`,`v`) VALUES (1,'it''s, (so)'),(2,x'00'),(3,NULL),"

@@ -17,9 +17,16 @@ from drainer.differences.overrides import SKIP, Override
 from drainer.intake.payload import Spooled
 from drainer.intake.payload import opened as source_of
 from drainer.intake.slicing import outline
-from drainer.relay_log.chunks import Gathering
 from drainer.relay_log.log import RelayLog
-from drainer.relay_log.records import RECORD_BYTES_MAX, NotARecord, Piece, Run, Start, decode
+from drainer.relay_log.records import (
+    RECORD_BYTES_MAX,
+    Gathering,
+    NotARecord,
+    Piece,
+    Run,
+    Start,
+    decode,
+)
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.log.files import Files
 from penstock.log.segments import Segments

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.sinks.split import ForeignKey, Split, Transaction
-from drainer.sinks.sqlite.convert import stored_value
-from drainer.sinks.sqlite.ddl import create_indexes, create_table
+from drainer.sinks.protocol import ForeignKey, Split, Transaction
+from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread, whole
 from drainer.task.answer import answer
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.sql.causality import NO_KEY, WILD, fold_of, key_sets
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE

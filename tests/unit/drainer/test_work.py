@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.task.compaction.compaction import plan_units
+from drainer.task.compaction import plan_units
 from drainer.task.sql.literals import MYSQL
 from drainer.task.work_unit import Statements, TableRows, WorkUnit, in_order
 from penstock.errors import Malformed
