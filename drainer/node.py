@@ -31,8 +31,7 @@ from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from drainer.observe.pages import Pages
 from drainer.pipeline.large import Large
-from drainer.pipeline.pipeline import Downstream, Pipeline, Source
-from drainer.pipeline.stages import Feed, Merge
+from drainer.pipeline.pipeline import Downstream, Feed, Merge, Pipeline, Source
 from drainer.plan.filters import compiled, selection_of
 from drainer.plan.planner import DdlStep, Planner, RowsStep, Step
 from drainer.recovery import Replay, recover

@@ -1,4 +1,4 @@
-"""Keep the merge in step with the list of Pumps: who takes part, where they are, who holds it up.
+"""Pump set: keeps the merge in step with the list of Pumps, and says which of them holds it up.
 
 A pass publishes the Drainer's own status first and reads the list of Pumps second. A Pump that is
 about to come online does the same the other way round: it lists itself first and then notifies
@@ -9,7 +9,16 @@ that was frozen, or cut off from etcd, may have been taken for dead by a Pump th
 
 Every Pump that is not offline takes part. One that is paused, restarting or dead holds the merge;
 it is named in log, status and metrics, never skipped, unless an operator has declared it lost. An
-offline one is let go when its own last word says that all of it is here (`parting.py`).
+offline one is let go when its own last word says that all of it is here:
+
+    its last word is final, and we have all that it holds      it is let go
+    its last word is final, and we lack some                   the Drainer stops, with the range
+    no last word, and it takes part in the merge               it is waited for, whatever etcd says
+    no last word, and it took no part since our checkpoint     let go, if we are as far as it was
+
+A state in etcd can be anybody's, by a command or by hand, and a Pump that lives corrects it only at
+its next heartbeat. What a Pump holds is its own word alone (`penstock.cluster.last_word`).
+TiDB-Binlog's Pumps leave none: of those, what they said in their last status has to do.
 
 Who takes part is in the checkpoint (`standing`): a Drainer that starts knows whom it has to wait
 for, whatever etcd lists by then. A Pump that was lost stands there with the commit_ts up to which
@@ -37,13 +46,12 @@ from drainer.intake.lag import (
     view_of_lost,
 )
 from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
-from drainer.intake.parting import may_part
 from drainer.intake.payload import Payload, release
 from drainer.intake.puller import Puller, Who
 from penstock.cluster.last_word import LastWord
 from penstock.cluster.lost_pumps import LostPump
 from penstock.cluster.registry import NodeState, NodeStatus
-from penstock.errors import Retryable
+from penstock.errors import NeedsOperator, Retryable
 
 log = logging.getLogger(__name__)
 
@@ -428,3 +436,26 @@ class Pumps:
                     held.for_s, view.name, view.state, view.why or "connected", held.low_water,
                     self._merger.bytes, f" ({remedy})" if remedy else "",
                 )  # fmt: skip
+
+
+def may_part(
+    status: NodeStatus, word: LastWord | None, received_ts: int, *, takes_part: bool
+) -> bool:
+    """Tell whether an offline Pump is to be let go; False: it is waited for.
+
+    It was received up to `received_ts`. `takes_part` for a Pump of ours that is in the merge, or
+    was at the checkpoint. Raises `NeedsOperator` when what is missing here is known.
+    """
+    up_to_ts = status.max_commit_ts
+    if word is not None and word.is_final:
+        up_to_ts = word.up_to_ts
+    elif takes_part:
+        return False
+    if received_ts >= up_to_ts:
+        return True
+    raise NeedsOperator(
+        f"Pump {status.node_id} is offline and holds binlogs up to {up_to_ts}, this Drainer has"
+        f" them up to {received_ts}: those in ({received_ts}, {up_to_ts}] are missing here",
+        hint=f"start {status.node_id} again with its data-dir, and then this Drainer, which goes on"
+        " from there; or restore the downstream from a newer backup",
+    )

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from drainer.ddl.follower import FollowedDdl, with_way_out
 from drainer.differences.left_out import Counts
 from drainer.pipeline.progress import Progress
-from drainer.pipeline.stages import Feed, Merge, Schemas
 from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.stage import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
@@ -36,6 +35,10 @@ from penstock.failpoints import point
 
 if TYPE_CHECKING:
     from penstock.schema.model import TableInfo
+from collections.abc import Mapping
+from typing import Protocol
+
+from drainer.intake.merger import Merged
 
 log = logging.getLogger(__name__)
 
@@ -316,3 +319,31 @@ def _left_out(work: _Work) -> Counts:
     if isinstance(work.step, DdlStep):
         return Counts() if work.ddl is None else work.ddl.left_out
     return work.step.left_out
+
+
+class Feed(Protocol):
+    """Where the merger's binlogs come from."""
+
+    arrived: asyncio.Event
+    """Set when the merger got something; the pipeline also sets it to wake itself."""
+
+    def taken(self) -> None:
+        """Note that the merger was taken from: there may be room again."""
+
+    def standing(self) -> Mapping[str, int]:
+        """Return who takes part in the merge, for the checkpoint."""
+
+
+class Merge(Protocol):
+    """The merged stream: `drainer.intake.merger`, or one that was stored."""
+
+    def take(self) -> Merged | None:
+        """Return the next run of it, None when there is none yet."""
+
+
+class Schemas(Protocol):
+    """What the pipeline asks of the schema tracker."""
+
+    @property
+    def version(self) -> int:
+        """The schema version after everything followed so far."""

@@ -1,4 +1,4 @@
-"""The relay log on the disk: what is in it, appending, rotation, and what is no longer needed.
+"""Relay log on the disk: appends and reads the merged stream, and drops what is downstream.
 
     relay/                 relay/ddl/
     000007.seg  sealed     000000.seg   all jobs of DDL, for the schema without etcd
@@ -9,6 +9,11 @@ has all that is in it; the live one stays. Everything is synced before it is app
 crash tore off was not applied either, and is cut. Any other damage is `Corrupt`.
 
 Nothing here knows a thread or a clock; every call but `open` is made by one thread.
+
+`ddl/` is a log of its own: one frame for each job of DDL that the stream speaks of, JSON as in
+etcd, so that the schema can be rebuilt without etcd. It has the whole history and is never cut: the
+schema at any checkpoint begins with the first job. Older versions wrote a frame for each override
+of a DDL, too: {"decision": commit_ts} with its fields, or without when it is gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a relay log's frames hold; the frames and files themselves are `penstock.log.segments`.
+"""Relay log records: what its frames hold; the frames and files are `penstock.log.segments`.
 
     offset  size  field
     0       1     kind         "S", "B" or "P"; an empty payload is the mark of a clean stop

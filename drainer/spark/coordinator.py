@@ -24,7 +24,7 @@ import socket
 from collections import deque
 from dataclasses import dataclass, field
 
-from drainer.task.fetch.unit import CATALOGS_KEPT
+from drainer.task.fetch_unit import CATALOGS_KEPT
 from drainer.task.resident import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
 from drainer.task.version import code_version
 from penstock.errors import NeedsOperator

@@ -21,7 +21,7 @@ from drainer.plan.planner import RowsStep
 from drainer.schema.packed import Origin, pack
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
-from drainer.task.fetch.unit import Away, Facts, FetchSettings, FetchUnit, Made, Slices, decode_made
+from drainer.task.fetch_unit import Away, Facts, FetchSettings, FetchUnit, Made, Slices, decode_made
 
 if TYPE_CHECKING:
     from drainer.spark.coordinator import Catalog, Coordinator

@@ -7,7 +7,7 @@ import asyncio
 from drainer.spark.coordinator import Coordinator
 from drainer.spark.fetch_batch import FetchBatch
 from drainer.task.compaction import plan_units
-from drainer.task.fetch.unit import Made
+from drainer.task.fetch_unit import Made
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 

@@ -30,10 +30,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drainer.spark.class_archive import BEGINS_AFTER_S, archive_in, options_for, write_archive
-from drainer.spark.jvm import Jvm, Output
-from drainer.task.arrow import without_pandas
-from drainer.task.fetch.unit import FetchSettings
+from drainer.spark.jvm import BEGINS_AFTER_S, Jvm, Output, archive_in, options_for, write_archive
+from drainer.task import without_pandas
+from drainer.task.fetch_unit import FetchSettings
 from drainer.task.resident import serve_partition
 from drainer.task.version import Bundle
 from penstock.errors import PenstockError, Retryable

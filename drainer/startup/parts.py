@@ -21,9 +21,9 @@ from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
 from drainer.spark.coordinator import Coordinator
 from drainer.spark.fetch_batch import fetch_settings
-from drainer.spark.java import use_java
 from drainer.spark.job import SparkJob, SparkSettings
-from drainer.task.fetch.unit import FetchSettings
+from drainer.spark.jvm import use_java
+from drainer.task.fetch_unit import FetchSettings
 from drainer.task.version import Bundle
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.registry import Registry

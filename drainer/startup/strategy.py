@@ -8,8 +8,7 @@ from drainer.sinks.protocol import PartitionedSink
 from drainer.spark.generation import Generation
 from drainer.startup.parts import Parts
 from drainer.strategies import Strategy
-from drainer.strategies.parallel import Parallel
-from drainer.strategies.snapshot import Snapshot
+from drainer.strategies.merge import Parallel, Snapshot
 from drainer.strategies.statements import EachChange, Lanes
 from penstock.errors import NeedsOperator
 

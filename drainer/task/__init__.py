@@ -1,6 +1,47 @@
-"""What Spark ships to its executors: units in, SQL out.
+"""Tasks: what Spark ships to its executors; units in, SQL out.
 
-Pure but for `resident` and `fetch`.
+Pure but for `resident` and `fetcher`.
+
+Arrow and Spark do without pandas here: both import it where they find it, and nothing needs it. It
+would cost each process 50 MB and half a second. Importing `drainer.task` lets Arrow look for it
+once, while no thread runs yet that could meet the search half done.
 """
 
-from drainer.task import arrow as arrow  # Before anything of it can be used by a thread.
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+PANDAS = "pandas"
+
+
+class _Absent:
+    """An importer that comes first and says that there is no pandas.
+
+    None in `sys.modules` would not do: Arrow's compiled import takes that for the module itself.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> None:
+        """Raise for pandas, and leave every other module to the next importer."""
+        if name == PANDAS:
+            raise ModuleNotFoundError(f"{name} is not used here", name=name)
+
+
+@contextmanager
+def without_pandas() -> Iterator[None]:
+    """Let every import of pandas fail meanwhile, unless it is imported already."""
+    absent = _Absent()
+    sys.meta_path.insert(0, absent)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(absent)
+
+
+with without_pandas():
+    pa.array([0])  # Arrow looks for pandas at its first conversion, and never again.

@@ -25,7 +25,7 @@ from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import PartitionedSink, Partitions
-from drainer.strategies.parallel import PARTITION_BYTES_MIN, arranged
+from drainer.strategies.merge import PARTITION_BYTES_MIN, arranged
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import can_meet_others

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
-from drainer.plan.origins import Origins
+from drainer.plan.planner import Origins
 from penstock.cluster.registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify

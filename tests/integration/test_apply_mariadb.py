@@ -24,7 +24,8 @@ from drainer.sinks.mysql.session import ROWS_SQL_MODE
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
-from drainer.task.compaction import compaction, plan_units
+from drainer.task import compaction
+from drainer.task.compaction import plan_units
 from drainer.task.sql import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rowwise import generate_rows

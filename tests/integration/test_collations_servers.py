@@ -7,7 +7,7 @@ import random
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from drainer.task.sql.causality import fold_of
+from drainer.task.sql.row_statements import fold_of
 from penstock.ddl.charsets.charsets import built_in, char_bytes_max
 from penstock.ddl.charsets.collations import charset_of_collation, collation_name, pads
 from penstock.ddl.rewrite.substitutes import aliases, substitutes

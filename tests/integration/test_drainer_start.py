@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.settings.config import SparkConfig
-from drainer.spark.class_archive import options_for
+from drainer.spark.jvm import options_for
 from penstock.errors import NeedsOperator
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from deploy.local.etcd import EtcdServer
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.mysql import batch_partitions
+from drainer.sinks.mysql import side_connections
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Partitions, RowStatement, Split
-from drainer.strategies.parallel import arranged
+from drainer.strategies.merge import arranged
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key, can_meet_others
@@ -71,7 +71,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
                 raise Died
 
     context = monkeypatch.context()
-    context.__enter__().setattr(batch_partitions, "partition_committed", committed)
+    context.__enter__().setattr(side_connections, "partition_committed", committed)
     return lambda: context.__exit__(None, None, None)
 
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
-from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread
-from drainer.strategies.parallel import arranged
+from drainer.strategies.merge import arranged
+from drainer.strategies.statements import in_commit_order, is_crossing, links_of, spread
 from drainer.task import compaction
-from drainer.task.answer import answer
 from drainer.task.compaction import plan_units
 from drainer.task.sql import generate, table_sql
+from drainer.task.sql.generate import answer
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.row_statements import RowStatements

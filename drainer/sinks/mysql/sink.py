@@ -29,11 +29,9 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
-from drainer.sinks.mysql.batch_partitions import Fences, Lines
 from drainer.sinks.mysql.collations import Collations
 from drainer.sinks.mysql.ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
 from drainer.sinks.mysql.grants import check_grants
-from drainer.sinks.mysql.lanes import Lanes, foreign_keys, run_rows
 from drainer.sinks.mysql.session import (
     Connection,
     MysqlSession,
@@ -45,6 +43,7 @@ from drainer.sinks.mysql.session import (
     set_variable,
     unhurried,
 )
+from drainer.sinks.mysql.side_connections import Fences, Lanes, Lines, foreign_keys, run_rows
 from drainer.sinks.mysql.url import Target, parse_url
 from drainer.sinks.protocol import (
     ForeignKey,

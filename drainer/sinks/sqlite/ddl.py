@@ -15,7 +15,10 @@ what drops, empties or exchanges one is refused. An index is named by ids, which
 as long as it does, whatever it and its table are called.
 
 A column whose stored form changes is converted row by row, and a table whose change ALTER cannot
-express is built anew; all of it is part of the transaction that stores the checkpoint.
+express is built anew; all of it is part of the transaction that stores the checkpoint. A change of
+type is not in the row bytes of any binlog: upstream converts its rows by itself, so every
+downstream has to do the same. The new column's own field codec has the last word: what it refuses
+stops the Drainer with the column's name, it is not bent to fit.
 """
 
 # ruff: noqa: S608  -- names come from `quote` and values from `literal`.

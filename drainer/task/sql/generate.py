@@ -1,4 +1,7 @@
-"""One work unit turned into SQL: column by column when it is large, row by row when it is small."""
+"""SQL of one work unit: column by column when it is large, row by row when it is small.
+
+A unit whose ops are EACH or SAFE is answered with a statement for each change (`row_statements`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.task.sql.images import Kinds, after_columns, before_columns
+from drainer.task.sql.row_statements import row_statements
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import Op, Statements, WorkUnit
@@ -102,3 +106,14 @@ def _key_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
 
 def _row_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
     return sql.rows_column(after_columns(sql.table, kinds, rows, sql.written))
+
+
+def answer(payload: bytes) -> bytes:
+    """Return the encoded statements for an encoded WorkUnit; a pure function.
+
+    They are `RowStatements` when its ops are EACH or SAFE, else `Statements`.
+    """
+    unit = WorkUnit.decode(payload)
+    if len(unit.rows) and unit.rows.column("op")[0].as_py() in (Op.EACH, Op.SAFE):
+        return row_statements(unit).encode()
+    return generate(unit).encode()

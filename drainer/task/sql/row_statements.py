@@ -1,39 +1,64 @@
-"""Each row change of a work unit as a statement of its own, with what it must not overtake.
+"""Row statements: each row change of a work unit as SQL of its own, with what it must not overtake.
 
     change   usual form      safe form, which may be run again on whatever it left
     insert   INSERT          REPLACE
     update   UPDATE          DELETE of the old image, REPLACE of the new one
     delete   DELETE          DELETE
 
-A table without row key has no safe form: its statements must run once, and who applies them sees
-to that. The answer travels as an Arrow stream with one row for each change:
+A table without row key has no safe form: its statements must run once, and the caller that applies
+them sees to that. The answer travels as an Arrow stream with one row for each change:
 
     column    type           meaning
     first     large_binary   the statement
-    second    large_binary   the REPLACE behind a safe update's DELETE, else NULL
+    second    large_binary   the REPLACE after a safe update's DELETE, else NULL
     row       large_string   which row, for an operator
-    b0 b1 …   uint64         causality key of the old image in each key set, as in `causality`
+    b0 b1 …   uint64         causality key of the old image in each key set
     a0 a1 …   uint64         the same of the new image
 
 The metadata `penstock` of its schema is JSON: "once" for a table without row key, and for each key
 set its "tags" and whether two rows cannot share a key ("unique").
+
+**Causality keys** are numbers that two changes share when one must not overtake the other. Each
+unique index of a table gives a change one key for its old and one for its new image:
+
+    0        no key: a column of the index is NULL, so the index forbids nothing
+    1        unbounded: whether the value equals another cannot be said here
+    other    a hash over the index and the values; equal for all values that the index calls equal
+
+A foreign key links its child's columns with the parent's: both have a key for it, with one number
+for equal values, so that child and parent do not overtake each other either. An update that leaves
+the columns alone has none.
+
+Equal numbers for different values only cost parallelism, so the folding is coarser than any
+collation it is used for: letter case, accents and trailing spaces are dropped. A collation or a
+character of which that is not known for sure is unbounded, and so is an index on a generated
+column, whose value may be missing from the row bytes. Grouping lets an unbounded value stand for
+every value of its index. An index is named by its table and columns, not by its id, so that several
+sources routed into one table share its keys.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.sql.causality import key_sets, link_sets
 from drainer.task.sql.keys import apply_key
+from drainer.task.sql.literals import Family, family, padded_length
 from drainer.task.sql.rowwise import Row, row_codec
 from drainer.task.sql.table_sql import TableSql, table_sql
-from drainer.task.work_unit import Op, WorkUnit
+from drainer.task.work_unit import Link, Op, WorkUnit
 from penstock.errors import Malformed
+from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from penstock.wire.binlog import MutationType
 
 _METADATA_KEY = b"penstock"
@@ -152,3 +177,155 @@ def _written(
     if safe:
         return sql.delete_one(old), sql.replace_one(new)
     return sql.update_one(old, new), None
+
+
+NO_KEY, WILD = 0, 1
+
+_WEIGHED = re.compile(
+    r"(utf8|utf8mb3|utf8mb4)_((general|unicode|unicode_520)(_nopad)?_ci|0900_a[is]_c[is])"
+    r"|((utf8|utf8mb3|utf8mb4)_)?uca1400_(nopad_)?a[is]_c[is]"
+)
+"""Collations that compare by letters, where an accented Latin letter never equals another one."""
+_PLAIN_LATIN = re.compile(r"(latin1_(swedish|general)|ascii_general)_c[is]")
+"""Collations of which only the ASCII half is taken to compare as one expects."""
+_PRINTABLE = re.compile(r"[ -~]*")
+
+Fold = Callable[[Any], bytes | None]
+"""A value other than NULL to bytes that are equal for equal values; None when it is wild."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """One index's or foreign key's keys; `tag` names it across tables.
+
+    `is_unique` says that the index forbids two rows with one key.
+    """
+
+    tag: int
+    parts: tuple[tuple[int, Fold], ...]
+    told: bool
+    is_unique: bool = True
+
+    def keys(self, old: Sequence[Any] | None, new: Sequence[Any] | None) -> tuple[int, int]:
+        """Return the keys of a change's old and new image; None is one that it has not."""
+        before = NO_KEY if old is None else self.key(old)
+        after = NO_KEY if new is None else self.key(new)
+        if not self.is_unique and self.told and old is not None and new is not None:
+            unchanged = all(old[at] == new[at] for at, _ in self.parts)
+            return (NO_KEY, NO_KEY) if unchanged else (before, after)
+        return before, after
+
+    def key(self, row: Sequence[Any]) -> int:
+        """Return the causality key of one image of a row."""
+        if not self.told:
+            return WILD
+        folded = []
+        wild = False
+        for position, fold in self.parts:
+            value = row[position]
+            if value is None:
+                return NO_KEY
+            made = fold(value)
+            wild |= made is None
+            folded.append(made or b"")
+        if wild:
+            return WILD
+        return _number(self.tag.to_bytes(8, "big"), *folded)
+
+
+def _number(*parts: bytes) -> int:
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big"))
+        digest.update(part)
+    number = int.from_bytes(digest.digest(), "big")
+    return number if number > WILD else number + 2
+
+
+@lru_cache(maxsize=1024)
+def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
+    """Return the key sets of a table, the one that names its rows first."""
+    row_key = apply_key(table)
+    indexes: list[IndexInfo] = [] if row_key is None else [row_key]
+    primary = table.primary_key
+    others = table.indexes if primary is None else (primary, *table.indexes)
+    for index in others:
+        if index.unique and index.state == PUBLIC and index not in indexes:
+            indexes.append(index)
+    return tuple(_unique_set(schema, table, index) for index in indexes)
+
+
+def _unique_set(schema: str, table: TableInfo, index: IndexInfo) -> KeySet:
+    told = not any(table.columns[part.offset].is_generated for part in index.columns)
+    return KeySet(tag_of(schema, table.name, index.columns), _parts(table, index.columns), told)
+
+
+@lru_cache(maxsize=1024)
+def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
+    """Return the key sets of a table's foreign keys, as child or as parent."""
+    sets = []
+    for tag, offsets in links:
+        columns = [table.columns[offset] for offset in offsets]
+        parts = tuple((column.offset, fold_of(column)) for column in columns)
+        told = not any(column.is_generated for column in columns)
+        sets.append(KeySet(tag, parts, told, is_unique=False))
+    return tuple(sets)
+
+
+def tag_of(schema: str, table: str, columns: Sequence[IndexColumn], what: str = "unique") -> int:
+    """Return the number of an index or a foreign key: its table, its columns, their prefixes."""
+    names = sorted(f"{part.name.lower()}({part.length})" for part in columns)
+    return _number(*(text.encode() for text in (what, schema.lower(), table.lower(), *names)))
+
+
+def _parts(table: TableInfo, columns: Sequence[IndexColumn]) -> tuple[tuple[int, Fold], ...]:
+    # In the order of the names, like the tag, whatever order the index has.
+    ordered = sorted(columns, key=lambda part: part.name.lower())
+    return tuple((p.offset, fold_of(table.columns[p.offset], p.length)) for p in ordered)
+
+
+def fold_of(column: ColumnInfo, length: int = -1) -> Fold:
+    """Return how the values of a column fold; `length` is a prefix, -1 the whole value."""
+    kind = family(column)
+    if kind is Family.BYTES:
+        padded = padded_length(column)
+        return lambda value: _cut(value.ljust(padded, b"\0") if padded else value, length)
+    if kind is Family.TEXT:
+        return _text_fold(column.collate, length)
+    if kind is Family.FLOAT:
+        return lambda value: repr(float(value) + 0.0).encode()  # 0.0 equals -0.0.
+    if kind is Family.DECIMAL:
+        return lambda value: str(Decimal(value).normalize() + 0).encode()
+    return lambda value: str(value).encode()
+
+
+def _cut(value: Any, length: int) -> Any:
+    return value if length == -1 else value[:length]
+
+
+def _text_fold(collation: str, length: int) -> Fold:
+    def exact(value: str) -> bytes | None:
+        return str(_cut(value, length)).rstrip(" ").encode("utf-8", "surrogatepass")
+
+    def weighed(value: str) -> bytes | None:
+        text: str = _cut(value, length).rstrip(" ")
+        if _PRINTABLE.fullmatch(text):
+            return text.lower().encode()
+        parts = unicodedata.normalize("NFD", text)
+        letters = "".join([c for c in parts if unicodedata.category(c) != "Mn"])
+        return letters.lower().encode() if _PRINTABLE.fullmatch(letters) else None
+
+    def plain(value: str) -> bytes | None:
+        text: str = _cut(value, length).rstrip(" ")
+        return text.lower().encode() if _PRINTABLE.fullmatch(text) else None
+
+    name = collation.lower()
+    if name.endswith("_bin") or name == "binary":
+        return exact
+    if _WEIGHED.fullmatch(name):
+        return weighed
+    return plain if _PLAIN_LATIN.fullmatch(name) else _wild
+
+
+def _wild(value: Any) -> bytes | None:
+    return None

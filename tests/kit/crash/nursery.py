@@ -107,7 +107,7 @@ def _serve() -> None:
     failpoints.point = point
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink
-    import drainer.strategies.parallel as parallel
+    import drainer.strategies.merge as parallel
     import tests.kit.fakes.local_drainer
     from tests.kit.workloads.bank import Bank
 

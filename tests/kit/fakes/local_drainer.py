@@ -28,7 +28,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
-from drainer.task.answer import answer
+from drainer.task.sql.generate import answer
 from penstock.schema.model import DdlJob
 from tests.kit.workloads.bank import Bank
 

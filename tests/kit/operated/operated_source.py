@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from drainer.plan.origins import Origins
+from drainer.plan.planner import Origins
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog
 from penstock.errors import PenstockError

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.sql_server import SqlServer
-from drainer.plan.origins import Origins
+from drainer.plan.planner import Origins
 from penstock.cluster.history import History
 from penstock.cluster.registry import Registry
 from penstock.datum.rows.row_codec import RowCodec

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
-from drainer.task.compaction import compact, compact_many, compaction, plan_units
+from drainer.task import compaction
+from drainer.task.compaction import compact, compact_many, plan_units
 from drainer.task.sql import generate
 from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import SQLITE

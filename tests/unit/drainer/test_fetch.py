@@ -22,9 +22,7 @@ from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, Spa
 from drainer.spark.coordinator import Coordinator
 from drainer.spark.fetch_batch import Fetching, _packed, fetch_settings
 from drainer.task.compaction import plan_units
-from drainer.task.fetch.assemble import assembled
-from drainer.task.fetch.fetching import Fetcher
-from drainer.task.fetch.unit import (
+from drainer.task.fetch_unit import (
     Away,
     Facts,
     FetchSettings,
@@ -34,6 +32,7 @@ from drainer.task.fetch.unit import (
     encode_away,
     encode_made,
 )
+from drainer.task.fetcher import Fetcher, statements_of
 from drainer.task.resident import serve
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import generate
@@ -222,7 +221,7 @@ def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
         healing.start()
         assert sql(task.answer(asked)) == through_the_driver(STAMPS)
         healing.join()
-        monkeypatch.setattr("drainer.task.fetch.fetching.TRY_S", 0.1)
+        monkeypatch.setattr("drainer.task.fetcher.TRY_S", 0.1)
         stubs[0].code, stubs[0].cut_after = grpc.StatusCode.UNAVAILABLE, 0
         with pytest.raises(Away, match=addresses[0]):
             decode_made(task.answer(asked))
@@ -270,7 +269,7 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
     told = dict(BANK.binlogs)
     asked = unit(["x"], STAMPS)
     for _ in range(2):
-        made, facts = assembled(asked, [(ts, told[ts]) for ts in STAMPS], selection)
+        made, facts = statements_of(asked, [(ts, told[ts]) for ts in STAMPS], selection)
         assert made == []
         assert (facts.rows, facts.left_out.total() > 50) == (0, True)
         assert {each[:2] for each in facts.left_out} == {("rows", "filter")}

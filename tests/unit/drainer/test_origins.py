@@ -14,7 +14,6 @@ from drainer.intake.payload import Spooled
 from drainer.intake.slicing import outline
 from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
-from tests.kit.checkpoint_file import CheckpointFile
 from penstock.errors import Malformed
 from penstock.log.chunks import before_rows
 from penstock.schema.model import TableInfo
@@ -28,6 +27,7 @@ from penstock.wire.binlog import (
     TableMutation,
 )
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
+from tests.kit.checkpoint_file import CheckpointFile
 
 
 def lookup(table_id: int, version: int) -> tuple[str, TableInfo]:

@@ -17,7 +17,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.startup.parts import Parts
 from drainer.startup.strategy import strategy_of
-from drainer.strategies.parallel import arranged
+from drainer.strategies.merge import arranged
 from drainer.task import compaction
 from drainer.task.compaction import plan_units
 from drainer.task.sql import table_sql

@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 from drainer.sinks.protocol import ForeignKey, Split, Transaction
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
-from drainer.strategies.grouping import in_commit_order, is_crossing, links_of, spread, whole
-from drainer.task.answer import answer
+from drainer.strategies.statements import in_commit_order, is_crossing, links_of, spread, whole
 from drainer.task.compaction import plan_units
-from drainer.task.sql.causality import NO_KEY, WILD, fold_of, key_sets
-from drainer.task.sql.generate import generate
+from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.literals import SQLITE
-from drainer.task.sql.row_statements import RowStatements
+from drainer.task.sql.row_statements import NO_KEY, WILD, RowStatements, fold_of, key_sets
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import ROWS_SCHEMA, Link, Op, WorkUnit, in_order

@@ -1,41 +1,105 @@
-"""A task gets the rows of its batch from the Pumps themselves, and turns them into SQL.
+"""Fetcher: gets the rows of a task's batch from the Pumps, and turns them into SQL.
 
     unit ── Pumps' addresses, commit_ts in merged order ──> one Fetch per Pump, all at once
-    each transaction is taken from its Pump's stream in the order of the unit ──> `assembled`
+    each transaction is taken from its Pump's stream in the order of the unit ──> `statements_of`
 
-Every commit_ts of the unit must come exactly once, from the Pump that told of it. A Pump that is
+Every commit_ts of the unit must come exactly once, from the Pump that reported it. A Pump that is
 away is tried again for `TRY_S`; then the answer asks to be asked again, with the addresses of then.
+
+What is fetched is handled as the Drainer does where payloads go through it: changes are read in
+commit order with the same filters, routes and marks. Where a table's version changes within the
+batch, what is before and what is after are compacted apart and follow one another: the state
+between them is one that the upstream had.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from drainer.differences.left_out import Counts
 from drainer.pull_refusals import HINTS
 from drainer.schema.packed import unpack
-from drainer.task.answer import answer
-from drainer.task.fetch.assemble import assembled
-from drainer.task.fetch.unit import (
+from drainer.task.compaction import plan_units
+from drainer.task.fetch_unit import (
     CATALOGS_KEPT,
     MAGIC,
     Away,
+    Facts,
     FetchSettings,
     FetchUnit,
+    Made,
     encode_away,
     encode_made,
 )
+from drainer.task.gathering import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
+from drainer.task.sql.generate import answer, generate
+from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.work_unit import Batch, Statements, in_order
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.filters import Rules
 from penstock.pb import penstock_pb2
 from penstock.security.tls import Tls, open_channel
+from penstock.wire.binlog import MutationType
+
+
+def statements_of(
+    unit: FetchUnit, transactions: Iterable[tuple[int, bytes]], selection: Selection
+) -> tuple[Made, Facts]:
+    """Return the SQL of merged binlogs, given with their commit_ts in order, and what was seen.
+
+    Raises `Malformed` and whatever looking up a table does.
+    """
+    targets = Targets(selection.lookup)
+    collector, kinds, left_out = Collector(), Counter[int](), Counts()
+    runs: list[Made] = []
+    ignored = set(unit.ignored)
+    for ts, payload in transactions:
+        value = parse_merged(ts, payload).prewrite_value
+        if ts in ignored:
+            left_out += ignored_counts(value, targets.of)
+            continue
+        changes = read_changes(value, targets.of)
+        if not collector.fits(changes):
+            left_out += collector.left_out
+            runs.append(_run(unit, collector, kinds))
+            collector = Collector()
+        collector.add(changes, len(payload))
+    left_out += collector.left_out
+    runs.append(_run(unit, collector, kinds))
+    facts = Facts(rows=kinds.total(), kinds=dict(kinds), left_out=left_out)
+    return _joined([run for run in runs if run]), facts
+
+
+def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
+    """Compact what was collected and turn it into SQL."""
+    tables = collector.tables()
+    for table in tables:
+        for kind in MutationType:
+            kinds[kind] += table.kinds.count(kind)
+    made: Made = []
+    for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), 1, unit.dialect):
+        meets = apply_key(work.table) is not None and can_meet_others(work.table)
+        made.append((meets, generate(work)))
+    return made
+
+
+def _joined(runs: list[Made]) -> Made:
+    """Return one run's SQL as it is; that of several in one piece that keeps their order."""
+    if len(runs) < 2:
+        return runs[0] if runs else []
+    ordered: list[bytes] = []
+    for run in runs:
+        ordered += in_order(made for _, made in run)
+    return [(True, Statements(ordered=ordered))]
+
 
 TRY_S = 10.0
 _PAUSE_S = 0.3
@@ -85,7 +149,7 @@ class Fetcher:
         selection = self._selection(unit.catalog)
         while True:
             try:
-                return encode_made(*assembled(unit, self._transactions(unit), selection))
+                return encode_made(*statements_of(unit, self._transactions(unit), selection))
             except Away as away:
                 if time.monotonic() > until_s:
                     return encode_away(str(away))

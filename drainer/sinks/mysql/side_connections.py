@@ -1,28 +1,36 @@
-"""Partitions of a batch on a MySQL downstream, each fenced by a row that moves with it.
+"""Side connections of a MySQL sink: commit worker queues, or fenced partitions, all at once.
+
+**Worker queues** (strategy `statements`): a thread and a connection each. Each transaction begins
+with a look at the checkpoint row under a shared lock, which queues do not mind among each other,
+and which a Drainer that takes over waits for. So no queue of a Drainer that was replaced, however
+long it was frozen, writes after its successor began.
+
+**Partitions** (strategy `merge`, mode `parallel`), each fenced by a row that moves with it:
 
     `tidb_binlog`.`checkpoint_fence`
 
     column      type               meaning
     clusterID   bigint unsigned    key, with part
     part        int                the partition's number in its batch
-    epoch       bigint unsigned    the life that may commit it; rises with every start
+    epoch       bigint unsigned    the run that may commit it; rises with every start
     batch       bigint unsigned    commit_ts of the last batch of which the downstream has this part
     content     char(32)           what that batch, or the one under way, consists of
 
 A partition's transaction first moves its row, `WHERE epoch = … AND batch < …`. No such row: either
 the epoch has risen, so another Drainer works here; or the row has the batch, so that an earlier
-attempt, whose answer got lost, or an earlier life did commit it.
+attempt, whose answer got lost, or an earlier run did commit it.
 
 A start raises all epochs in the transaction that stores its first checkpoint, in any mode: it
 waits there for partitions that are just being committed. Rows say something about a batch only
 while the stored checkpoint says that this very batch is under way, and only if the batch consists
 of the same statements, cut in the same way; else each of its partitions is run (again). Whatever
-else is written while a batch is under way, as by a life with another strategy, empties `content`.
+else is written while a batch is under way, as by a run with another strategy, empties `content`.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,8 +40,132 @@ import pymysql
 from pymysql.constants import ER
 
 from drainer.sinks.checkpoint import TakenOver
-from drainer.sinks.mysql.session import Connection, MysqlSession, code_of, one, run
-from drainer.sinks.protocol import Partition, Partitions, partition_committed
+from drainer.sinks.mysql.session import (
+    Connection,
+    MysqlSession,
+    code_of,
+    one,
+    passes,
+    query,
+    refused,
+    run,
+)
+from drainer.sinks.protocol import (
+    ForeignKey,
+    InDoubt,
+    Missed,
+    Partition,
+    Partitions,
+    RowStatement,
+    Split,
+    Transaction,
+    lane_committed,
+    partition_committed,
+)
+
+
+class Lanes:
+    """The connections beside the sink's own; opened when they are first needed."""
+
+    def __init__(self, new_session: Callable[[], MysqlSession]) -> None:
+        """Contact nothing yet."""
+        self._new_session = new_session
+        self.sessions: list[MysqlSession] = []
+
+    def run(
+        self,
+        split: Split,
+        begins: Callable[[Connection, Transaction], None],
+    ) -> Missed:
+        """Run all lanes to their ends; raise a failure once no lane is at work any more.
+
+        `begins` is called in each transaction before its statements, and raises to stop it.
+        """
+        while len(self.sessions) < len(split.lanes):
+            self.sessions.append(self._new_session())
+        failed = threading.Event()
+
+        def lane(session: MysqlSession, transactions: list[Transaction]) -> Missed:
+            missed = Missed()
+            try:
+                for transaction in transactions:
+                    if failed.is_set():
+                        break
+                    missed.add((_run(session, transaction, begins, safe=split.safe),))
+            except BaseException:
+                failed.set()
+                raise
+            return missed
+
+        with ThreadPoolExecutor(len(split.lanes), thread_name_prefix="lane") as pool:
+            running = [
+                pool.submit(lane, session, transactions)
+                for session, transactions in zip(self.sessions, split.lanes, strict=False)
+            ]
+        return Missed().add(each.result() for each in running)
+
+    def close(self) -> None:
+        """Close all connections; a lane at work ends with `Retryable`."""
+        for session in self.sessions:
+            session.close()
+
+
+def _run(
+    session: MysqlSession,
+    transaction: Transaction,
+    begins: Callable[[Connection, Transaction], None],
+    *,
+    safe: bool,
+) -> Missed:
+    def attempt(connection: Connection, retried: bool) -> Missed:
+        missed = Missed()
+        connection.begin()
+        begins(connection, transaction)
+        run_rows(connection, transaction, None if safe else missed)
+        try:
+            connection.commit()
+        except (pymysql.err.MySQLError, OSError) as error:
+            if safe:
+                raise  # What is run again in the safe form does no harm.
+            raise InDoubt(f"a commit got no answer: {error}") from error
+        lane_committed()
+        return missed
+
+    return session.retrying(attempt)
+
+
+def run_rows(connection: Connection, rows: list[RowStatement], missed: Missed | None) -> None:
+    """Run one statement after another; raise `NeedsOperator` that names the row.
+
+    Rows that are not there are counted in `missed`, unless it is None.
+    """
+    for statement in rows:
+        try:
+            found = query(connection, statement.sql)
+        except pymysql.err.MySQLError as error:
+            if passes(error):
+                raise
+            raise refused(error, statement.row) from error
+        if missed is not None and not found and statement.names_a_row:
+            missed.note(statement.row)
+
+
+def foreign_keys(connection: Connection) -> tuple[ForeignKey, ...]:
+    """Return all foreign keys of the server."""
+    found: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_schema, table_name, referenced_table_schema, referenced_table_name,"
+            " constraint_name, column_name, referenced_column_name"
+            " FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL"
+        )
+        for *key, child, parent in cursor.fetchall():
+            found.setdefault(tuple(key), []).append((child, parent))
+    return tuple(
+        ForeignKey(schema, table, parent_schema, parent, tuple(columns))
+        for (schema, table, parent_schema, parent, _), columns in found.items()
+    )
+
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""Rows that a task gets from the Pumps by itself."""
