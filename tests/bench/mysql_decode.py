@@ -20,14 +20,13 @@ from pymysqlreplication import event, row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
 
 from pumpclient.mysql.events import body_of, decode_event
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
-from pumpclient.mysql.events.frame import Checksum
+from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows import TableMaps
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from tests.bench.figure import Figure
 from tests.kit.mysql.binlog_file import BinlogFile
 from tests.kit.mysql.binlogs import current_file, read_file
+from tests.kit.mysql.table_maps import TableMaps
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 SINGLE_ROWS, MULTI_ROWS, ROWS_PER_INSERT = 20_000, 100_000, 1_000

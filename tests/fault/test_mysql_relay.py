@@ -14,8 +14,7 @@ import pytest
 
 from deploy.local.process import python_module
 from penstock.errors import Malformed
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import HEADER
+from pumpclient.mysql.events.frame import HEADER, EventType
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.crash.volume import small_volume

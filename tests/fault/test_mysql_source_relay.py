@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Retryable
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER
+from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER, EventType
 from pumpclient.mysql.journal.journal import Group, Journal
 from pumpclient.mysql.source import command
 from tests.kit.crash.volume import small_volume

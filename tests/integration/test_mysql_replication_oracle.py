@@ -18,7 +18,7 @@ from pymysql.protocol import MysqlPacket
 from pymysqlreplication import row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
 
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
+from pumpclient.mysql.events.frame import ROWS_TYPES, EventType
 from tests.kit.mysql.binlog_file import BinlogFile
 from tests.kit.mysql.binlogs import current_file, read_file, rows_of
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -1,7 +1,7 @@
 """Binlog events: `decode_event` turns a body into what it says.
 
 TABLE_MAP and rows events stay bytes (`Rows`): `pumpclient.mysql.rows` reads them, and only those of
-tables that are wanted. Every other type has a module's dataclass with `decode` and `encode`. A type
+tables that are wanted. Every other type has a dataclass with `decode` in one of the modules. A type
 that is unknown here is an error unless its server marked it as ignorable.
 """
 
@@ -13,20 +13,33 @@ from typing import NamedTuple
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events.compressed import TransactionPayload, decompress_block
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventFlag, EventType
-from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, Header, read_header
-from pumpclient.mysql.events.gtids import Gtid, PreviousGtids
-from pumpclient.mysql.events.mariadb import (
+from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
+    FormatDescription,
     GtidList,
-    MariadbGtidEvent,
+    PreviousGtids,
+    Rotate,
     StartEncryption,
+)
+from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
+    HEADER_SIZE,
+    ROWS_TYPES,
+    Checksum,
+    EventFlag,
+    EventType,
+    Header,
+    read_header,
 )
 from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.tagged import decode_tagged
-from pumpclient.mysql.events.transactions import Rotate, XaPrepare, Xid
+from pumpclient.mysql.events.transactions import (
+    Gtid,
+    MariadbGtidEvent,
+    XaPrepare,
+    Xid,
+    decode_tagged,
+)
 
 __all__ = ["Event", "Opaque", "Rows", "Stop", "body_of", "decode_event"]
 

@@ -25,7 +25,7 @@ from typing import Self
 import zstandard
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.field_reader import BodyReader, pack_number
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import HEADER_SIZE, read_header
 
 _BLOCK_MARK, _ALGORITHM_BITS, _LENGTH_BITS = 0x80, 0x70, 0x07
@@ -48,18 +48,6 @@ def decompress_block(data: bytes | memoryview) -> bytes:
     if len(plain) != length or not unpacking.eof:
         raise Malformed(f"a compressed block is not of the {length} bytes it promises", hint=_HINT)
     return plain
-
-
-def compress_block(plain: bytes) -> bytes:
-    """Return `plain` as MariaDB compresses it."""
-    length_size = max(1, (len(plain).bit_length() + 7) // 8)
-    return b"".join(
-        [
-            bytes([_BLOCK_MARK | length_size]),
-            len(plain).to_bytes(length_size, "big"),
-            zlib.compress(plain),
-        ]
-    )
 
 
 class Compression(IntEnum):
@@ -91,28 +79,6 @@ class TransactionPayload:
         payload = body.take(fields.get(_SIZE_FIELD, body.left))
         body.finish()
         return cls(Compression(kind), payload, fields.get(_PLAIN_SIZE_FIELD, len(payload)))
-
-    @classmethod
-    def of(cls, events: list[bytes], compression: Compression) -> Self:
-        """Return the payload of whole events without checksums."""
-        plain = b"".join(events)
-        stored = plain
-        if compression is Compression.ZSTD:
-            stored = zstandard.ZstdCompressor().compress(plain)
-        return cls(compression, stored, len(plain))
-
-    def encode(self) -> bytes:
-        """Return the body."""
-        fields = {
-            _COMPRESSION_FIELD: self.compression,
-            _PLAIN_SIZE_FIELD: self.plain_bytes,
-            _SIZE_FIELD: len(self.payload),
-        }
-        parts = []
-        for number, value in fields.items():
-            packed = pack_number(value)
-            parts.append(bytes([number, len(packed)]) + packed)
-        return b"".join([*parts, bytes([_END_FIELD]), self.payload])
 
     def events(self) -> Iterator[bytes]:
         """Yield the events one by one; no more than one, and a MiB, is in memory.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from pumpclient.mysql.events.field_reader import BodyReader, pack_number, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
 
 _NAME_FIELD, _POSITION_FIELD, _END_FIELD = 1, 2, 0
 
@@ -46,20 +46,6 @@ class Heartbeat:
                 position = value.packed()
         return cls(file, position)
 
-    def encode(self) -> bytes:
-        """Return the body: of a HEARTBEAT_V2 when there is a position."""
-        name = self.file.encode()
-        if self.position is None:
-            return name
-        position = pack_number(self.position)
-        return b"".join(
-            [
-                bytes([_NAME_FIELD]) + pack_number(len(name)) + name,
-                bytes([_POSITION_FIELD]) + pack_number(len(position)) + position,
-                bytes([_END_FIELD]),
-            ]
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Incident:
@@ -75,11 +61,6 @@ class Incident:
         number = body.uint(2)
         return cls(number, body.take(body.uint(1)).decode("utf-8", "replace"))
 
-    def encode(self) -> bytes:
-        """Return the body."""
-        message = self.message.encode()
-        return pack_uint(self.number, 2) + pack_uint(len(message), 1) + message
-
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
@@ -93,10 +74,6 @@ class RowsQuery:
         body = BodyReader(data, "ROWS_QUERY")
         body.take(1)  # A length that says nothing above 255.
         return cls(body.rest())
-
-    def encode(self) -> bytes:
-        """Return MySQL's body; MariaDB's ANNOTATE_ROWS is the statement itself."""
-        return bytes([min(len(self.statement), 0xFF)]) + self.statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +91,6 @@ class IntVar:
         body.finish()
         return event
 
-    def encode(self) -> bytes:
-        """Return the body."""
-        return bytes([self.kind]) + pack_uint(self.value, 8)
-
 
 @dataclass(frozen=True, slots=True)
 class Rand:
@@ -133,10 +106,6 @@ class Rand:
         event = cls(body.uint(8), body.uint(8))
         body.finish()
         return event
-
-    def encode(self) -> bytes:
-        """Return the body."""
-        return pack_uint(self.seed1, 8) + pack_uint(self.seed2, 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,146 @@
 1    bytes of the default schema's name
 2    error code it ended with
 2    bytes of status variables
-n    status variables (`status_variables.py`)
+n    status variables: the session that the statement ran under
 n+1  schema, then 0
 n    the statement, in the character set of the session
+
+Each status variable is a code of one byte and a value whose length only the code tells, so that an
+unknown code makes everything after it unreadable.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from pumpclient.mysql.events.field_reader import BodyReader, pack_uint
-from pumpclient.mysql.events.status_variables import StatusVariables, decode_status
+
+_MANY_SCHEMAS = 254
+"""This many updated schemas stands for: too many to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusVariables:
+    """The session of a QUERY; None for what its server did not tell."""
+
+    flags2: int | None = None
+    sql_mode: int | None = None
+    catalog: bytes | None = None
+    auto_increment: tuple[int, int] | None = None
+    charsets: tuple[int, int, int] | None = None
+    """Collation ids of character_set_client, collation_connection, collation_server."""
+    time_zone: str | None = None
+    lc_time_names: int | None = None
+    charset_database: int | None = None
+    table_map_for_update: int | None = None
+    master_data_written: int | None = None
+    invoker: tuple[bytes, bytes] | None = None
+    updated_schemas: tuple[bytes, ...] | None = None
+    """Empty when they are too many to be named."""
+    microseconds: int | None = None
+    explicit_defaults_ts: int | None = None
+    ddl_xid: int | None = None
+    default_collation_utf8mb4: int | None = None
+    sql_require_primary_key: int | None = None
+    default_table_encryption: int | None = None
+    mysql_code_21: int | None = None
+    """What MySQL 9 writes with statements that change rows; it has no public name."""
+    mariadb_hrnow_us: int | None = None
+    mariadb_xid: int | None = None
+    mariadb_gtid_flags3: tuple[int, int] | None = None
+    """What MariaDB says besides, and of an ALTER's second phase the first one's number, else 0."""
+    mariadb_collations: tuple[tuple[int, int], ...] | None = None
+    """character_set_collations: of a charset's own collation and the one that it has instead."""
+
+
+def _read_pair(body: BodyReader) -> tuple[bytes, bytes]:
+    return body.take(body.uint(1)), body.take(body.uint(1))
+
+
+def _read_schemas(body: BodyReader) -> tuple[bytes, ...]:
+    count = body.uint(1)
+    return tuple(_zero_ended(body) for _ in range(0 if count == _MANY_SCHEMAS else count))
+
+
+def _zero_ended(body: BodyReader) -> bytes:
+    end = body.data.find(b"\0", body.at)
+    if end < 0:
+        raise body.malformed("a name without an end")
+    name = body.take(end - body.at)
+    body.take(1)
+    return name
+
+
+def _read_collations(body: BodyReader) -> tuple[tuple[int, int], ...]:
+    return tuple((body.uint(2), body.uint(2)) for _ in range(body.uint(1)))
+
+
+def _read_old_catalog(body: BodyReader) -> bytes:
+    name = body.take(body.uint(1))
+    body.take(1)
+    return name
+
+
+ALTER_BEGINS, ALTER_COMMITS, ALTER_IS_UNDONE = 2, 4, 8
+"""The phases of an ALTER under `binlog_alter_two_phase`, in MariaDB's flags."""
+
+
+def _read_flags3(body: BodyReader) -> tuple[int, int]:
+    flags = body.uint(1)
+    return flags, body.uint(8) if flags & (ALTER_COMMITS | ALTER_IS_UNDONE) else 0
+
+
+def _number(size: int) -> Callable[[BodyReader], int]:
+    return lambda body: body.uint(size)
+
+
+def _numbers(count: int) -> Callable[[BodyReader], tuple[int, ...]]:
+    return lambda body: tuple(body.uint(2) for _ in range(count))
+
+
+_READERS: dict[int, tuple[str, Callable[[BodyReader], Any]]] = {
+    0: ("flags2", _number(4)),
+    1: ("sql_mode", _number(8)),
+    2: ("catalog", _read_old_catalog),
+    3: ("auto_increment", _numbers(2)),
+    4: ("charsets", _numbers(3)),
+    5: ("time_zone", lambda body: body.text(body.uint(1))),
+    6: ("catalog", lambda body: body.take(body.uint(1))),
+    7: ("lc_time_names", _number(2)),
+    8: ("charset_database", _number(2)),
+    9: ("table_map_for_update", _number(8)),
+    10: ("master_data_written", _number(4)),
+    11: ("invoker", _read_pair),
+    12: ("updated_schemas", _read_schemas),
+    13: ("microseconds", _number(3)),
+    16: ("explicit_defaults_ts", _number(1)),
+    17: ("ddl_xid", _number(8)),
+    18: ("default_collation_utf8mb4", _number(2)),
+    19: ("sql_require_primary_key", _number(1)),
+    20: ("default_table_encryption", _number(1)),
+    21: ("mysql_code_21", _number(1)),
+    128: ("mariadb_hrnow_us", _number(3)),
+    129: ("mariadb_xid", _number(8)),
+    130: ("mariadb_gtid_flags3", _read_flags3),
+    131: ("mariadb_collations", _read_collations),
+}
+
+
+def decode_status(data: bytes) -> StatusVariables:
+    """Read the variables; raise `Malformed` for an unknown code."""
+    body = BodyReader(data, "QUERY status variables")
+    found: dict[str, Any] = {}
+    while body.left:
+        code = body.uint(1)
+        if code not in _READERS:
+            raise body.malformed(f"variable {code} is unknown")
+        name, read = _READERS[code]
+        found[name] = read(body)
+    return StatusVariables(**found)
+
 
 _HEAD = struct.Struct("<IIBHH")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from penstock.errors import NeedsOperator, Retryable
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import read_header
-from pumpclient.mysql.events.rotation import rotate_of
+from pumpclient.mysql.events.files import rotate_of
+from pumpclient.mysql.events.frame import EventType, read_header
 from pumpclient.mysql.gtid import GtidSet
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.refusals import PURGED_HINT, Purged

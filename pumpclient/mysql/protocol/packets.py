@@ -20,8 +20,7 @@ import struct
 from enum import IntFlag
 
 from penstock.errors import Retryable
-from pumpclient.mysql.gtid import MysqlGtidSet
-from pumpclient.mysql.gtid.sids import encode_sids
+from pumpclient.mysql.gtid import MysqlGtidSet, encode_sids
 from pumpclient.mysql.protocol.refusals import refusal
 
 FULL_PACKET = 0xFFFFFF

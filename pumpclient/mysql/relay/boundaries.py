@@ -14,12 +14,10 @@ from uuid import UUID
 
 from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.compressed import decompress_block
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
-from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum
-from pumpclient.mysql.events.gtids import PreviousGtids
-from pumpclient.mysql.events.mariadb import GtidFlag, GtidList
+from pumpclient.mysql.events.files import GtidList, PreviousGtids
+from pumpclient.mysql.events.frame import HEADER_SIZE, ROWS_TYPES, Checksum, EventType
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.tagged import decode_tagged
+from pumpclient.mysql.events.transactions import GtidFlag, decode_tagged
 from pumpclient.mysql.gtid import Gtid, GtidSet, MariadbGtid, MariadbGtidSet, MysqlGtid
 
 _MARIADB_GTID = struct.Struct("<QIB")

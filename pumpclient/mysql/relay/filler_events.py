@@ -12,8 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.event_types import EventFlag, EventType
-from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, Header, make_event
+from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
+    HEADER_SIZE,
+    Checksum,
+    EventFlag,
+    EventType,
+    Header,
+    make_event,
+)
 from pumpclient.mysql.events.notes import UserVar
 from pumpclient.mysql.events.query import Query
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from zlib import crc32
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE, checksum_holds
+from pumpclient.mysql.events.files import FormatDescription
+from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE, EventType, checksum_holds
 from pumpclient.mysql.gtid import GtidSet
 from pumpclient.mysql.relay.boundaries import TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName

@@ -18,9 +18,15 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventFlag, EventType
-from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Header, checksum_holds
+from pumpclient.mysql.events.files import FormatDescription
+from pumpclient.mysql.events.frame import (
+    HEADER,
+    HEADER_SIZE,
+    EventFlag,
+    EventType,
+    Header,
+    checksum_holds,
+)
 from pumpclient.mysql.relay.boundaries import TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION
 from pumpclient.mysql.relay.writer import RelayWriter

@@ -13,10 +13,8 @@ from pathlib import Path
 
 from penstock.errors import Corrupt
 from penstock.log.files import sync_folder
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventFlag
-from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, read_header
-from pumpclient.mysql.events.rotation import is_fake, rotate_of
+from pumpclient.mysql.events.files import FormatDescription, is_fake, rotate_of
+from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, EventFlag, Header, read_header
 from pumpclient.mysql.protocol.refusals import PositionLost
 from pumpclient.mysql.relay.filler_events import dummies
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName

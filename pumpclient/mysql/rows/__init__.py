@@ -6,9 +6,10 @@ it.
 """
 
 from pumpclient.mysql.rows.columns import Column, WireType
-from pumpclient.mysql.rows.decoder import Changes, Decoder, TableMaps, decoder_for
+from pumpclient.mysql.rows.decoder import Changes, Decoder, decoder_for
 from pumpclient.mysql.rows.rows_event import Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import TableMap
+from tests.kit.mysql.table_maps import TableMaps
 
 __all__ = [
     "Changes",

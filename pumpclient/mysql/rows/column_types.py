@@ -10,7 +10,6 @@ from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.values import numbers, texts, times
 from pumpclient.mysql.rows.values.json_binary import json_text
-from pumpclient.mysql.rows.values.json_encode import write_json
 from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, fixed, prefixed
 
 _INTEGERS = {
@@ -86,7 +85,7 @@ def _bit(column: Column) -> Reading:
 
 
 def _json(column: Column) -> Reading:
-    return prefixed(_prefix(column), "json_text({0})", write=write_json, json_text=json_text)
+    return prefixed(_prefix(column), "json_text({0})", json_text=json_text)
 
 
 _MAKERS: dict[WireType, Callable[[Column], Reading]] = {

@@ -131,11 +131,6 @@ class Column:
         return self.real_type in (WireType.ENUM, WireType.SET)
 
 
-def string_metadata(real_type: WireType, length: int) -> int:
-    """Return the metadata of a STRING column whose values have at most `length` bytes."""
-    return (real_type ^ (length & 0x300) >> 4) << 8 | length & 0xFF
-
-
 def wire_type(number: int) -> WireType:
     """Return the type of that number; raise `Malformed` when there is none."""
     try:
@@ -154,9 +149,3 @@ def metadata_size(type_: WireType) -> int:
 def read_metadata(type_: WireType, raw: bytes) -> int:
     """Return a column's metadata as a number: lengths are little-endian, pairs keep their order."""
     return int.from_bytes(raw, "little" if type_ in _LITTLE_ENDIAN else "big")
-
-
-def write_metadata(column: Column) -> bytes:
-    """Return a column's metadata as on the wire."""
-    order = "little" if column.type in _LITTLE_ENDIAN else "big"
-    return column.metadata.to_bytes(metadata_size(column.type), order)  # type: ignore[arg-type]

@@ -18,13 +18,12 @@ import struct
 from collections.abc import Callable, Sequence
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.generator import read_rows
 from pumpclient.mysql.rows.images import ImageReader, Row
-from pumpclient.mysql.rows.rows_event import LAYOUTS, STMT_END, Kind, RowsEvent
-from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.rows_event import Kind, RowsEvent, usual_heads
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 
 Changes = list[tuple[Row | None, Row | None]]
 """A row before and after; None before an insert and after a delete."""
@@ -59,14 +58,8 @@ class Decoder:
         # its images begin, and how its rows are paired.
         self._head_at = id_size + 2
         self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], Changes]]] = {}
-        for type_, layout in LAYOUTS.items():
-            if not layout.is_compressed and not layout.is_partial:
-                head = RowsEvent(
-                    EventType(type_), 0, width,
-                    None if layout.kind is Kind.INSERT else self._full,
-                    None if layout.kind is Kind.DELETE else self._full, b"",
-                ).encode(id_size=0)[2:]  # fmt: skip
-                self._heads[type_] = head, self._head_at + len(head), _PAIRS[layout.kind]
+        for type_, (kind, head) in usual_heads(width).items():
+            self._heads[type_] = head, self._head_at + len(head), _PAIRS[kind]
 
     def changes(self, type_: int, body: bytes) -> Changes:
         """Return the rows of a whole rows event, before and after.
@@ -143,58 +136,3 @@ def decoder_for(
     does not tell signs and charsets: complete it (`completed`).
     """
     return Decoder(table_map, columns_wanted, id_size, optional)
-
-
-class TableMaps:
-    """The TABLE_MAPs of a stream, and the decoders of their tables.
-
-    `choose` gives a table's decoder, or None for a table whose rows nobody wants: they are never
-    read. It is asked once for each different map.
-    """
-
-    def __init__(
-        self,
-        flavor: Flavor,
-        choose: Callable[[TableMap], Decoder | None] = decoder_for,
-        *,
-        id_size: int = TABLE_ID_SIZE,
-    ) -> None:
-        self._flavor = flavor
-        self._choose = choose
-        self._id_size = id_size
-        self._kept: dict[bytes, Decoder | None] = {}
-        self._of_id: dict[bytes, Decoder | None] = {NO_TABLE.to_bytes(id_size, "little"): None}
-
-    def add(self, body: bytes) -> None:
-        """Take a TABLE_MAP: rows with its id are of its table, until the statement ends."""
-        rest = body[self._id_size :]
-        try:
-            self._of_id[body[: self._id_size]] = self._kept[rest]
-        except KeyError:
-            decoder = self._choose(TableMap.decode(body, self._flavor, id_size=self._id_size))
-            if len(self._kept) >= _KEPT_MAX:
-                self._kept.clear()
-            self._of_id[body[: self._id_size]] = self._kept[rest] = decoder
-
-    def decoder_of(self, body: bytes) -> Decoder | None:
-        """Return the decoder of a rows event's table, None for one that is not wanted.
-
-        Raises `Malformed` when no TABLE_MAP told its id.
-        """
-        try:
-            return self._of_id[body[: self._id_size]]
-        except KeyError:
-            number = int.from_bytes(body[: self._id_size], "little")
-            raise Malformed(
-                f"rows of table id {number}, which no TABLE_MAP told",
-                hint="begin at the start of a transaction",
-            ) from None
-
-    def forget(self) -> None:
-        """Drop all ids, as a rotation and the end of a statement do; decoders are kept."""
-        self._of_id = {NO_TABLE.to_bytes(self._id_size, "little"): None}
-
-    def forget_if_ended(self, body: bytes) -> None:
-        """Drop all ids when this rows event is its statement's last."""
-        if body[self._id_size] & STMT_END:
-            self.forget()

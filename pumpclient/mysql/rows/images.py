@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.field_reader import BodyReader, pack_number
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
 from pumpclient.mysql.rows.values.json_binary import read_json, text_of
 from pumpclient.mysql.rows.values.json_diff import (
-    Change,
     apply_changes,
     read_changes,
-    write_changes,
 )
 from pumpclient.mysql.rows.values.reading import Reading
 
@@ -122,44 +120,3 @@ class ImageReader:
             None if data is None else read(data)
             for read, data in zip(self._values, raw, strict=True)
         )
-
-
-def make_image(
-    readings: Sequence[Reading], row: Sequence[Any], present: int | None = None
-) -> bytes:
-    """Return the image of a row; `present` tells the columns that it has, all without it."""
-    nulls = count = 0
-    values = []
-    for index, (reading, value) in enumerate(zip(readings, row, strict=True)):
-        if present is not None and not present >> index & 1:
-            continue
-        if value is None:
-            nulls |= 1 << count
-        else:
-            values.append(reading.write(value))
-        count += 1
-    return nulls.to_bytes(bitmap_size(count), "little") + b"".join(values)
-
-
-def make_partial_image(
-    columns: Sequence[Column], readings: Sequence[Reading], row: Sequence[Any]
-) -> bytes:
-    """Return a partial update's image after; a list of `Change` is a JSON's changes."""
-    bits = count = nulls = 0
-    values = []
-    for index, (column, value) in enumerate(zip(columns, row, strict=True)):
-        is_partial = isinstance(value, list) and all(isinstance(v, Change) for v in value)
-        if column.type is WireType.JSON:
-            bits |= is_partial << count
-            count += 1
-        if value is None:
-            nulls |= 1 << index
-        elif is_partial:
-            raw = write_changes(value)
-            values.append(len(raw).to_bytes(readings[index].prefix, "little") + raw)
-        else:
-            values.append(readings[index].write(value))
-    options = pack_number(_PARTIAL_JSON if bits else 0)
-    partial = bits.to_bytes(bitmap_size(count), "little") if bits else b""
-    head = options + partial + nulls.to_bytes(bitmap_size(len(columns)), "little")
-    return head + b"".join(values)

@@ -22,12 +22,11 @@ VECTOR among the texts. Labels are texts of the column's own charset in MySQL, a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import IntEnum
 
-from pumpclient.mysql.events.field_reader import BodyReader, pack_number
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.columns import Column, WireType
@@ -174,84 +173,3 @@ def label_text(raw: bytes, collation: int | None, flavor: Flavor) -> str:
         return raw.decode("utf-8")
     charset = charset_of(collation)
     return raw.decode("latin-1") if charset.is_binary else charset.decode(raw)
-
-
-def _label_bytes(label: str, column: Column, flavor: Flavor) -> bytes:
-    if flavor is Flavor.MARIADB or column.collation is None:
-        return label.encode()
-    charset = charset_of(column.collation)
-    return label.encode("latin-1") if charset.is_binary else charset.encode(label)
-
-
-def write_optional(columns: list[Column], key: PrimaryKey | None, flavor: Flavor) -> bytes:
-    """Return the fields that say what `columns` hold; a field with a column untold is left out."""
-    told = _Told(columns, flavor)
-    every = list(range(len(columns)))
-    choices = told.choices
-    values = {
-        OptionalField.SIGNEDNESS: _pack_bits([columns[n].is_unsigned for n in told.numeric]),
-        OptionalField.DEFAULT_CHARSET: _pack_charsets([columns[n].collation for n in told.textual]),
-        OptionalField.COLUMN_NAME: _pack_names([columns[n].name for n in every]),
-        OptionalField.SET_LABELS: _pack_labels(columns, told.of(WireType.SET), flavor),
-        OptionalField.ENUM_LABELS: _pack_labels(columns, told.of(WireType.ENUM), flavor),
-        OptionalField.GEOMETRY_TYPE: _pack_all(
-            [columns[n].geometry for n in told.of(WireType.GEOMETRY)]
-        ),
-        OptionalField.CHOICE_COLUMN_CHARSET: _pack_all([columns[n].collation for n in choices]),
-        OptionalField.VISIBILITY: _pack_bits([columns[n].is_visible for n in every]),
-        OptionalField.VECTOR_DIMENSION: _pack_all(
-            [columns[n].dimension for n in told.of(WireType.VECTOR)]
-        ),
-    }
-    if key is not None:
-        has_prefix = any(prefix for _, prefix in key)
-        pairs = (pair if has_prefix else pair[:1] for pair in key)
-        packed = b"".join(pack_number(number) for pair in pairs for number in pair)
-        values[_KEYS[has_prefix]] = packed
-    return b"".join(
-        bytes([number]) + pack_number(len(value)) + value
-        for number, value in sorted(values.items())
-        if value
-    )
-
-
-def _pack_bits(bits: list[bool | None]) -> bytes:
-    if None in bits:
-        return b""
-    packed = bytearray((len(bits) + 7) // 8)
-    for n, bit in enumerate(bits):
-        packed[n >> 3] |= (0x80 >> (n & 7)) * bool(bit)
-    return bytes(packed)
-
-
-def _pack_all(numbers: list[int | None]) -> bytes:
-    if None in numbers:
-        return b""
-    return b"".join(pack_number(number) for number in numbers if number is not None)
-
-
-def _pack_charsets(collations: list[int | None]) -> bytes:
-    known = [collation for collation in collations if collation is not None]
-    if not known or None in collations:
-        return b""
-    default = Counter(known).most_common(1)[0][0]
-    others = [(n, c) for n, c in enumerate(known) if c != default]
-    return _pack_all([default, *(number for pair in others for number in pair)])
-
-
-def _pack_names(names: list[str | None]) -> bytes:
-    if None in names:
-        return b""
-    raw = [name.encode() for name in names if name is not None]
-    return b"".join(pack_number(len(name)) + name for name in raw)
-
-
-def _pack_labels(columns: list[Column], indexes: list[int], flavor: Flavor) -> bytes:
-    out = []
-    for index in indexes:
-        labels = columns[index].labels
-        if labels is None:
-            return b""
-        raw = [_label_bytes(label, columns[index], flavor) for label in labels]
-        out.append(pack_number(len(raw)) + b"".join(pack_number(len(r)) + r for r in raw))
-    return b"".join(out)

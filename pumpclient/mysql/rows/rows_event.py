@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Self
 
-from pumpclient.mysql.events.compressed import compress_block, decompress_block
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
+from pumpclient.mysql.events.compressed import decompress_block
 from pumpclient.mysql.events.field_reader import BodyReader, pack_number, pack_uint
+from pumpclient.mysql.events.frame import ROWS_TYPES, EventType
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 
 STMT_END = 0x1
@@ -103,20 +103,23 @@ class RowsEvent:
         after = None if layout.kind is Kind.DELETE else bitmaps[-1]
         return cls(type_, table_id, width, before, after, images, flags, extra)
 
-    def encode(self, *, id_size: int = TABLE_ID_SIZE) -> bytes:
-        """Return the body."""
-        layout = LAYOUTS[self.type]
-        parts = [pack_uint(self.table_id, id_size), pack_uint(self.flags, 2)]
-        if layout.has_extra:
-            parts.append(pack_uint(len(self.extra) + _EXTRA_SIZE, _EXTRA_SIZE) + self.extra)
-        parts.append(pack_number(self.width))
-        for bitmap in (self.before, self.after):
-            if bitmap is not None:
-                parts.append(pack_uint(bitmap, bitmap_size(self.width)))
-        parts.append(compress_block(self.images) if layout.is_compressed else self.images)
-        return b"".join(parts)
-
     @property
     def layout(self) -> Layout:
         """What the type says."""
         return LAYOUTS[self.type]
+
+
+def usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
+    """Return, by type, what is after id and flags in the usual event of a table of `width` columns.
+
+    Its images have all columns, and are neither compressed nor partial; there is no extra data.
+    """
+    columns = pack_number(width)
+    bitmap = pack_uint((1 << width) - 1, bitmap_size(width))
+    heads = {}
+    for type_, layout in LAYOUTS.items():
+        if not layout.is_compressed and not layout.is_partial:
+            extra = pack_uint(_EXTRA_SIZE, _EXTRA_SIZE) if layout.has_extra else b""
+            bitmaps = bitmap * (1 + (layout.kind is Kind.UPDATE))
+            heads[type_] = layout.kind, extra + columns + bitmaps
+    return heads

@@ -20,16 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pumpclient.mysql.events.field_reader import BodyReader, pack_number, pack_uint
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.columns import (
     Column,
     metadata_size,
     read_metadata,
     wire_type,
-    write_metadata,
 )
-from pumpclient.mysql.rows.optional import PrimaryKey, read_optional, write_optional
+from pumpclient.mysql.rows.optional import PrimaryKey, read_optional
 
 TABLE_ID_SIZE = 6
 NO_TABLE = 0xFFFFFF
@@ -68,22 +67,6 @@ class TableMap:
         metadata.finish()
         columns, key = read_optional(body, columns, flavor)
         return cls(table_id, schema, table, tuple(columns), key, flavor, flags)
-
-    def encode(self, *, id_size: int = TABLE_ID_SIZE) -> bytes:
-        """Return the body, with all that is known of the columns."""
-        metadata = b"".join(map(write_metadata, self.columns))
-        nullable = sum(column.is_nullable << n for n, column in enumerate(self.columns))
-        parts = [pack_uint(self.table_id, id_size), pack_uint(self.flags, 2)]
-        for name in (self.schema.encode(), self.table.encode()):
-            parts.append(bytes([len(name)]) + name + b"\0")
-        parts += [
-            pack_number(len(self.columns)),
-            bytes(column.type for column in self.columns),
-            pack_number(len(metadata)) + metadata,
-            pack_uint(nullable, (len(self.columns) + 7) // 8),
-            write_optional(list(self.columns), self.primary_key, self.flavor),
-        ]
-        return b"".join(parts)
 
     @property
     def name(self) -> str:

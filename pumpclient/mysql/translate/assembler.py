@@ -20,13 +20,22 @@ from dataclasses import dataclass
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events import Event, decode_event
 from pumpclient.mysql.events.compressed import TransactionPayload
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, read_header
-from pumpclient.mysql.events.gtids import Gtid
-from pumpclient.mysql.events.mariadb import GTID_EVENT_SIZE_MIN, GtidFlag, read_begin
+from pumpclient.mysql.events.files import FormatDescription
+from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
+    HEADER_SIZE,
+    Checksum,
+    EventType,
+    read_header,
+)
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.transactions import XaPrepare
+from pumpclient.mysql.events.transactions import (
+    GTID_EVENT_SIZE_MIN,
+    Gtid,
+    GtidFlag,
+    XaPrepare,
+    read_begin,
+)
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE

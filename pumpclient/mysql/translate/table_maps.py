@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum
@@ -90,7 +91,8 @@ class MappedTables:
         return self._choose(TableMap.decode(body, flavor, id_size=self._id_size))
 
     def _left_out(self, body: bytes, flavor: Flavor) -> LeftOutRows:
-        return LeftOutRows(names_of(body, self._id_size), body, flavor, self._id_size)
+        decode = partial(TableMap.decode, body, flavor, id_size=self._id_size)
+        return LeftOutRows(names_of(body, self._id_size), decode, self._id_size)
 
     def rows(
         self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
@@ -122,7 +124,5 @@ class MappedTables:
             name = found.schema, found.table
             if not is_skipped():
                 raise Refused(error, name) from error
-            counter = LeftOutRows(
-                name, found.encode(id_size=self._id_size), found.flavor, self._id_size
-            )
+            counter = LeftOutRows(name, lambda: found, self._id_size)
             return (RowsLeftOut(name, counter.count(type_, body)),)

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator
 from typing import BinaryIO
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER,
     HEADER_SIZE,
     Checksum,
+    EventType,
     Header,
     checksum_holds,
 )

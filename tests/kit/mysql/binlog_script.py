@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventFlag, EventType
-from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, make_event
-from pumpclient.mysql.events.gtids import PreviousGtids
-from pumpclient.mysql.events.mariadb import GtidFlag, GtidList, MariadbGtidEvent
+from pumpclient.mysql.events.files import FormatDescription, GtidList, PreviousGtids, Rotate
+from pumpclient.mysql.events.frame import (
+    FILE_MAGIC,
+    Checksum,
+    EventFlag,
+    EventType,
+    Header,
+    make_event,
+)
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.transactions import Rotate, Xid
+from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, Xid
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
+from tests.kit.mysql.encoding import encode
 
 SERVER_ID = 1
 _MASK = 0xFFFF_FFFF
@@ -35,12 +40,12 @@ class BinlogScript:
         self.data = FILE_MAGIC
         self.stream = [self.fake_rotate()]
         version = "10.11.9-MariaDB" if flavor is Flavor.MARIADB else "8.4.2"
-        self.describe = FormatDescription(version, created_s, bytes(40), checksum).encode()
+        self.describe = encode(FormatDescription(version, created_s, bytes(40), checksum))
         self.add(EventType.FORMAT_DESCRIPTION, self.describe)
         if flavor is Flavor.MARIADB:
-            self.add(EventType.GTID_LIST, GtidList(MariadbGtidSet.parse(gtids)).encode())
+            self.add(EventType.GTID_LIST, encode(GtidList(MariadbGtidSet.parse(gtids))))
         else:
-            known = PreviousGtids(MysqlGtidSet.parse(gtids)).encode()
+            known = encode(PreviousGtids(MysqlGtidSet.parse(gtids)))
             self.add(EventType.PREVIOUS_GTIDS, known)
 
     def event(
@@ -65,7 +70,7 @@ class BinlogScript:
         return event
 
     def fake_rotate(self, position: int = 4) -> bytes:
-        body = Rotate(position, self.name).encode()
+        body = encode(Rotate(position, self.name))
         flags = int(EventFlag.ARTIFICIAL)
         return make_event(
             EventType.ROTATE,
@@ -84,7 +89,7 @@ class BinlogScript:
 
     def begin(self, sequence: int, flags: GtidFlag = GtidFlag.TRANSACTIONAL) -> bytes:
         gtid = MariadbGtid(0, SERVER_ID, sequence)
-        body = MariadbGtidEvent(gtid.sequence, gtid.domain, flags, rest=bytes(6)).encode()
+        body = encode(MariadbGtidEvent(gtid.sequence, gtid.domain, flags, rest=bytes(6)))
         return self.add(EventType.MARIADB_GTID, body)
 
     def transaction(self, sequence: int, inside: Callable[[], object] = lambda: None) -> None:
@@ -92,7 +97,7 @@ class BinlogScript:
         self.add(EventType.TABLE_MAP, b"map" * 5)
         inside()
         self.add(EventType.WRITE_ROWS_V1, b"rows" * 9)
-        self.add(EventType.XID, Xid(sequence).encode())
+        self.add(EventType.XID, encode(Xid(sequence)))
 
     def rotate(self, name: str) -> bytes:
-        return self.add(EventType.ROTATE, Rotate(4, name).encode())
+        return self.add(EventType.ROTATE, encode(Rotate(4, name)))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from io import BytesIO
 
 from pumpclient.mysql.events import body_of
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
-from pumpclient.mysql.events.frame import Checksum
+from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows import Changes, Decoder, TableMap, TableMaps, decoder_for
+from pumpclient.mysql.rows import Changes, Decoder, TableMap, decoder_for
 from tests.kit.mysql.binlog_file import BinlogFile
+from tests.kit.mysql.table_maps import TableMaps
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 

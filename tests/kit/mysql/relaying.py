@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import read_header
+from pumpclient.mysql.events.frame import EventType, read_header
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions

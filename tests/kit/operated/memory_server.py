@@ -12,18 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.mariadb import GtidFlag
+from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.transactions import Xid
+from pumpclient.mysql.events.transactions import GtidFlag, Xid
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.rows import Column, TableMap, WireType
-from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.images import make_image
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from tests.kit.mysql.binlog_script import BinlogScript
+from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
 
 UUID = "0-1"
 SCHEMA = "shop"
@@ -116,7 +115,7 @@ class MemoryServer:
             self._begin(GtidFlag.TRANSACTIONAL)
             for number, each in enumerate(changes, 1):
                 self._rows(number, each)
-            self._script.add(EventType.XID, Xid(self._sequence).encode())
+            self._script.add(EventType.XID, encode(Xid(self._sequence)))
             self._logged(Logged(self.end, changes))
 
     def statement(self, sql: str, *renames: tuple[str, str], lost: Change | None = None) -> None:
@@ -126,7 +125,7 @@ class MemoryServer:
             body = Query(SCHEMA.encode(), sql.encode()).encode()
             self._script.add(EventType.QUERY, body)
             if lost:
-                self._script.add(EventType.XID, Xid(self._sequence).encode())
+                self._script.add(EventType.XID, encode(Xid(self._sequence)))
             self._logged(Logged(self.end, sql=sql, renames=renames, lost=lost))
 
     def rotate(self) -> None:
@@ -166,14 +165,13 @@ class MemoryServer:
         )
         width, names = len(columns), list(table.columns)
         table_map = TableMap(number, SCHEMA, change.table, columns, flavor=Flavor.MARIADB)
-        self._script.add(EventType.TABLE_MAP, table_map.encode())
-        readings = [reading_of(column) for column in columns]
+        self._script.add(EventType.TABLE_MAP, encode_map(table_map))
         full = (1 << width) - 1
         before, after = (1, 2) if change.is_minimal else (full, full)
         images = b""
         for row, present in ((change.before, before), (change.after, after)):
             if row is not None:
-                images += make_image(readings, [row.get(name) for name in names], present)
+                images += make_image(columns, [row.get(name) for name in names], present)
         event = RowsEvent(
             _EVENTS[change.before is not None, change.after is not None],
             number,
@@ -182,4 +180,4 @@ class MemoryServer:
             None if change.after is None else after,
             images,
         )
-        self._script.add(event.type, event.encode())
+        self._script.add(event.type, encode_rows(event))

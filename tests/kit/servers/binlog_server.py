@@ -15,7 +15,7 @@ from deploy.local import mariadb as local_mariadb
 from deploy.local import mysql as local_mysql
 from deploy.local.programs import program
 from deploy.local.sql_server import SqlServer, Unpacked
-from pumpclient.mysql.events.event_types import EventFlag
+from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
 from tests.kit.wait import eventually

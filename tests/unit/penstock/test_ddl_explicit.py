@@ -7,10 +7,11 @@ import pytest
 from penstock.ddl.charsets.collations import collation_name, full_name, pads
 from penstock.ddl.rewrite.explicit import SessionCollations, explicit
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.status_variables import StatusVariables, decode_status, encode_status
+from pumpclient.mysql.events.query import StatusVariables, decode_status
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.collations import session_collations
 from pumpclient.mysql.translate.statements.sql import Dialect
+from tests.kit.mysql.encoding import encode_status
 from tests.unit.penstock.ddl_session import DdlSession
 
 SESSION = SessionCollations(

@@ -15,9 +15,8 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from pumpclient.mysql.events.field_reader import BodyReader, pack_number
+from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.rows.values.json_binary import malformed, read_json
-from pumpclient.mysql.rows.values.json_encode import key_order, write_json
 
 _LEG = re.compile(r'\s*(?:\.\s*("(?:[^"\\]|\\.)*"|[^\s."\[]+)|\[\s*(\d+)\s*\])')
 
@@ -53,18 +52,6 @@ def read_changes(data: bytes) -> list[Change]:
             value = read_json(body.take(body.packed()))
         changes.append(Change(Operation(number), path, value))
     return changes
-
-
-def write_changes(changes: list[Change]) -> bytes:
-    """Return the bytes of changes."""
-    out = []
-    for change in changes:
-        path = change.path.encode()
-        out += [bytes([change.operation]), pack_number(len(path)), path]
-        if change.operation is not Operation.REMOVE:
-            value = write_json(change.value)
-            out += [pack_number(len(value)), value]
-    return b"".join(out)
 
 
 def path_legs(path: str) -> list[str | int]:
@@ -136,3 +123,9 @@ def _insert(parent: object, leg: str | int, change: Change) -> None:
     ordered = sorted(parent.items(), key=lambda item: key_order(item[0]))
     parent.clear()
     parent.update(ordered)
+
+
+def key_order(key: str) -> tuple[int, bytes]:
+    """Return what the keys of an object are sorted by."""
+    raw = key.encode()
+    return len(raw), raw

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from decimal import Decimal
 
-from penstock.datum.decimals import WORD_BYTES, encode_unscaled, unscaled, word_sizes
+from penstock.datum.decimals import WORD_BYTES, word_sizes
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.values.reading import Reading, big_endian, fixed, joined, unsigned
 
@@ -22,7 +22,6 @@ _FLOAT = struct.Struct("<f")
 _EXACT = decimal.Context(prec=100)
 _DIGITS_MAX, _SCALE_MAX = 65, 38
 _SIGNED_CODES = {1: ("b",), 2: ("h",), 3: ("H", "b"), 4: ("i",), 8: ("q",)}
-_YEAR_BIAS = 1900
 _FIXED_POINT_MAX = 15  # Doubles with their point farther away print with an exponent.
 
 
@@ -31,9 +30,7 @@ def integer(size: int, *, is_unsigned: bool) -> Reading:
     if is_unsigned:
         return unsigned(size)
     codes = _SIGNED_CODES[size]
-    return fixed(
-        codes, joined(codes), write=lambda value: int(value).to_bytes(size, "little", signed=True)
-    )
+    return fixed(codes, joined(codes))
 
 
 def shortest_float(value: float) -> float:
@@ -55,9 +52,7 @@ def float_reading() -> Reading:
 
 def year() -> Reading:
     """Return the reading of YEAR, a number; 0 for 0000."""
-    return fixed(
-        "B", "({0} and {0} + 1900)", write=lambda value: bytes([value and value - _YEAR_BIAS])
-    )
+    return fixed("B", "({0} and {0} + 1900)")
 
 
 def bit(bits: int) -> Reading:
@@ -76,7 +71,6 @@ def decimal_reading(precision: int, scale: int) -> Reading:
     return fixed(
         f"{size}s",
         name + "({0})",
-        write=lambda value: encode_unscaled(unscaled(Decimal(value), scale), precision, scale)[2:],
         **{name: read},
     )
 

@@ -13,9 +13,8 @@ another result (a transcoder) takes shape and size from here and brings its own 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 PREFIX_CODES = {1: ("B",), 2: ("H",), 3: ("H", "B"), 4: ("I",)}
 _UINT_CODES = {
@@ -26,13 +25,9 @@ _UINT_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One column's shape and value; exactly one of `codes` and `prefix` is set.
-
-    `write` makes the bytes of a value, its length in front included: tests build images with it.
-    """
+    """One column's shape and value; exactly one of `codes` and `prefix` is set."""
 
     expression: str
-    write: Callable[[Any], bytes]
     codes: tuple[str, ...] = ()
     prefix: int = 0
     names: Mapping[str, object] = field(default_factory=dict)
@@ -47,30 +42,14 @@ class Reading:
         return self.expression.format(*raw)
 
 
-def fixed(
-    codes: str | tuple[str, ...],
-    expression: str = "{0}",
-    *,
-    write: Callable[[Any], bytes] | None = None,
-    **names: object,
-) -> Reading:
-    """Return a reading of fixed size; without `write` the one code of struct writes it."""
-    codes = (codes,) if isinstance(codes, str) else codes
-    return Reading(
-        expression, write or struct.Struct("<" + "".join(codes)).pack, codes, names=names
-    )
+def fixed(codes: str | tuple[str, ...], expression: str = "{0}", **names: object) -> Reading:
+    """Return a reading of fixed size."""
+    return Reading(expression, (codes,) if isinstance(codes, str) else codes, names=names)
 
 
-def prefixed(
-    prefix: int, expression: str = "{0}", *, write: Callable[[Any], bytes], **names: object
-) -> Reading:
-    """Return a reading of a value behind its length; `write` gives the bytes after the length."""
-
-    def write_whole(value: Any) -> bytes:
-        raw = write(value)
-        return len(raw).to_bytes(prefix, "little") + raw
-
-    return Reading(expression, write_whole, prefix=prefix, names=names)
+def prefixed(prefix: int, expression: str = "{0}", **names: object) -> Reading:
+    """Return a reading of a value after its length."""
+    return Reading(expression, prefix=prefix, names=names)
 
 
 def joined(codes: tuple[str, ...]) -> str:
@@ -85,13 +64,9 @@ def joined(codes: tuple[str, ...]) -> str:
 def unsigned(size: int) -> Reading:
     """Return the reading of a little-endian number of 1 to 8 bytes without a sign."""
     codes = _UINT_CODES[size]
-    return fixed(codes, joined(codes), write=lambda value: int(value).to_bytes(size, "little"))
+    return fixed(codes, joined(codes))
 
 
 def big_endian(size: int) -> Reading:
     """Return the reading of a big-endian number without a sign."""
-
-    def write(value: int) -> bytes:
-        return value.to_bytes(size, "big")
-
-    return fixed(f"{size}s", "from_bytes({0}, 'big')", write=write, from_bytes=int.from_bytes)
+    return fixed(f"{size}s", "from_bytes({0}, 'big')", from_bytes=int.from_bytes)

@@ -17,8 +17,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from ipaddress import IPv4Address
 from uuid import UUID
 
 from penstock.ddl.charsets.encodings import Charset
@@ -46,11 +45,6 @@ def text(prefix: int, charset: Charset, *, pad_to: int = 0, is_compressed: bool 
     raw = "plain({0})" if is_compressed else "{0}"
     names: dict[str, object] = {"plain": decompressed} if is_compressed else {}
 
-    def write(value: Any) -> bytes:
-        data: bytes = value if charset.is_binary else charset.encode(value)
-        data = data.rstrip(b"\0") if pad_to else data
-        return compressed(data) if is_compressed else data
-
     if charset.is_binary:
         expression = f"{raw}.ljust({pad_to}, b'\\0')" if pad_to else raw
     elif charset.table is not None:
@@ -58,7 +52,7 @@ def text(prefix: int, charset: Charset, *, pad_to: int = 0, is_compressed: bool 
         expression, names[name] = f"{name}({raw})", charset.decode
     else:
         expression = f"{raw}.decode({charset.codec!r})"
-    return prefixed(prefix, expression, write=write, **names)
+    return prefixed(prefix, expression, **names)
 
 
 def decompressed(raw: bytes) -> bytes:
@@ -85,35 +79,19 @@ def decompressed(raw: bytes) -> bytes:
     return plain
 
 
-def compressed(plain: bytes) -> bytes:
-    """Return a value as a COMPRESSED column stores it."""
-    if not plain:
-        return plain
-    size = (len(plain).bit_length() + 7) // 8
-    packing = zlib.compressobj(wbits=_RAW_DEFLATE)
-    head = bytes([_BLOCK | _WITHOUT_FRAME | size]) + len(plain).to_bytes(size, "big")
-    block = head + packing.compress(plain) + packing.flush()
-    return block if len(block) <= len(plain) else b"\0" + plain
-
-
 def geometry(prefix: int) -> Reading:
     """Return the reading of GEOMETRY: bytes of SRID and WKB, as MySQL and TiDB keep it."""
-    return prefixed(prefix, write=bytes)
+    return prefixed(prefix)
 
 
 def vector(prefix: int) -> Reading:
     """Return the reading of VECTOR: a tuple of numbers, each with the shortest digits."""
-    return prefixed(prefix, "vector({0})", write=write_vector, vector=read_vector)
+    return prefixed(prefix, "vector({0})", vector=read_vector)
 
 
 def read_vector(raw: bytes) -> tuple[float, ...]:
     """Return a vector's numbers."""
     return tuple(map(shortest_float, struct.unpack(f"<{len(raw) // _FLOAT_SIZE}f", raw)))
-
-
-def write_vector(numbers: tuple[float, ...]) -> bytes:
-    """Return the bytes of a vector."""
-    return struct.pack(f"<{len(numbers)}f", *numbers)
 
 
 def choice(size: int) -> Reading:
@@ -149,10 +127,10 @@ def inet6_text(raw: bytes) -> str:
     return ":".join(groups[:start]) + "::" + ":".join(groups[start + len(zeros) :])
 
 
-_DECLARED: dict[str, tuple[int, Callable[[bytes], str], Callable[[str], bytes]]] = {
-    "uuid": (16, uuid_text, lambda text: UUID(text).bytes),
-    "inet4": (4, inet4_text, lambda text: IPv4Address(text).packed),
-    "inet6": (16, inet6_text, lambda text: IPv6Address(text).packed),
+_DECLARED: dict[str, tuple[int, Callable[[bytes], str]]] = {
+    "uuid": (16, uuid_text),
+    "inet4": (4, inet4_text),
+    "inet6": (16, inet6_text),
 }
 
 
@@ -160,10 +138,6 @@ def declared(name: str) -> Reading:
     """Return the reading of MariaDB's `uuid`, `inet4` or `inet6`, which is text."""
     if name not in _DECLARED:
         raise Malformed(f"{name!r} is no type that comes as bytes", hint=", ".join(_DECLARED))
-    size, read, write = _DECLARED[name]
-    return prefixed(
-        1,
-        f"{name}_text({{0}}.ljust({size}, b'\\0'))",
-        write=lambda value: write(value).rstrip(b"\0"),
-        **{f"{name}_text": read},
-    )
+    size, read = _DECLARED[name]
+    function = f"{name}_text"
+    return prefixed(1, f"{function}({{0}}.ljust({size}, b'\\0'))", **{function: read})

@@ -50,12 +50,6 @@ def date_text(packed: int) -> str:
     return f"{packed >> 9:04d}-{packed >> 5 & 15:02d}-{packed & 31:02d}"
 
 
-def pack_date(text: str) -> int:
-    """Return the packed form of a DATE's text."""
-    year, month, day = map(int, text.split("-"))
-    return year << 9 | month << 5 | day
-
-
 DATES = Texts(date_text)
 _MONTH_DAYS = Texts(lambda n: date_text((n // 32 // 13) << 9 | (n // 32 % 13) << 5 | n & 31))
 _EPOCH_DAYS = Texts(lambda day: dt.date.fromordinal(_EPOCH + day).isoformat())
@@ -72,12 +66,6 @@ def fraction_size(fsp: int) -> int:
 
 def _fraction(number: int, fsp: int) -> str:
     return f".{number:0{2 * fraction_size(fsp)}d}"[: fsp + 1] if fsp else ""
-
-
-def _digits_of(text: str, fsp: int) -> int:
-    """Return the fraction of a text as it is stored."""
-    digits = text.partition(".")[2]
-    return int(digits[:fsp].ljust(2 * fraction_size(fsp), "0") or 0)
 
 
 def _split(fsp: int) -> tuple[int, int, int]:
@@ -102,21 +90,9 @@ def datetime2(fsp: int) -> Reading:
         whole = days[packed >> _CLOCK_BITS] + " " + clocks[packed & clock_mask]
         return whole + _fraction(number & mask, fsp)
 
-    def write(text: str) -> bytes:
-        date, clock = text.split(" ")
-        year, month, day = map(int, date.split("-"))
-        packed = (year * 13 + month) << 22 | day << _CLOCK_BITS | _pack_clock(clock)
-        number = (packed + _DATETIME_BIAS) << bits | _digits_of(clock, fsp)
-        return number.to_bytes(5 + size, "big")
-
     name = f"datetime2_{fsp}"
     chosen = read if fsp else read_whole
-    return fixed(f"{5 + size}s", name + "({0})", write=write, **{name: chosen})
-
-
-def _pack_clock(text: str) -> int:
-    hour, minute, second = map(int, text.partition(".")[0].split(":"))
-    return hour << 12 | minute << 6 | second
+    return fixed(f"{5 + size}s", name + "({0})", **{name: chosen})
 
 
 def time2(fsp: int) -> Reading:
@@ -132,12 +108,8 @@ def time2(fsp: int) -> Reading:
             number, sign = -number, "-"
         return sign + clocks[number >> bits] + _fraction(number & mask, fsp)
 
-    def write(text: str) -> bytes:
-        number = _pack_clock(text.lstrip("-")) << bits | _digits_of(text, fsp)
-        return (bias + (-number if text[0] == "-" else number)).to_bytes(3 + size, "big")
-
     name = f"time2_{fsp}"
-    return fixed(f"{3 + size}s", name + "({0})", write=write, **{name: read})
+    return fixed(f"{3 + size}s", name + "({0})", **{name: read})
 
 
 def epoch_text(seconds: int) -> str:
@@ -145,16 +117,6 @@ def epoch_text(seconds: int) -> str:
     if seconds == 0:
         return "0000-00-00 00:00:00"
     return _EPOCH_DAYS[seconds // _DAY_S] + " " + _SECONDS[seconds % _DAY_S]
-
-
-def epoch_seconds(text: str) -> int:
-    """Return the seconds of what `epoch_text` told."""
-    if text.startswith("0000"):
-        return 0
-    date, clock = text.partition(".")[0].split(" ")
-    hour, minute, second = map(int, clock.split(":"))
-    days = dt.date.fromisoformat(date).toordinal() - _EPOCH
-    return days * _DAY_S + hour * 3600 + minute * 60 + second
 
 
 def timestamp2(fsp: int) -> Reading:
@@ -166,12 +128,8 @@ def timestamp2(fsp: int) -> Reading:
         number = from_bytes(raw, "big")
         return epoch_text(number >> bits) + _fraction(number & mask, fsp)
 
-    def write(text: str) -> bytes:
-        number = epoch_seconds(text) << bits | _digits_of(text, fsp)
-        return number.to_bytes(4 + size, "big")
-
     name = f"timestamp2_{fsp}"
-    return fixed(f"{4 + size}s", name + "({0})", write=write, **{name: read})
+    return fixed(f"{4 + size}s", name + "({0})", **{name: read})
 
 
 def date() -> Reading:
@@ -179,7 +137,6 @@ def date() -> Reading:
     return fixed(
         ("H", "B"),
         "dates[{0} | {1} << 16]",
-        write=lambda text: pack_date(text).to_bytes(3, "little"),
         dates=DATES,
     )
 
@@ -189,7 +146,6 @@ def old_timestamp() -> Reading:
     return fixed(
         "I",
         "epoch_text({0})",
-        write=lambda text: epoch_seconds(text).to_bytes(4, "little"),
         epoch_text=epoch_text,
     )
 
@@ -202,12 +158,7 @@ def _old_time_text(number: int) -> str:
 def old_time() -> Reading:
     """Return the reading of TIME as servers before MySQL 5.6 wrote it."""
 
-    def write(text: str) -> bytes:
-        return int(text.replace(":", "")).to_bytes(3, "little", signed=True)
-
-    return fixed(
-        ("H", "b"), "old_times[{0} | {1} << 16]", write=write, old_times=Texts(_old_time_text)
-    )
+    return fixed(("H", "b"), "old_times[{0} | {1} << 16]", old_times=Texts(_old_time_text))
 
 
 def _old_datetime_text(number: int) -> str:
@@ -219,7 +170,4 @@ def _old_datetime_text(number: int) -> str:
 def old_datetime() -> Reading:
     """Return the reading of DATETIME as servers before MySQL 5.6 wrote it."""
 
-    def write(text: str) -> bytes:
-        return int("".join(filter(str.isdigit, text))).to_bytes(8, "little")
-
-    return fixed("Q", "old_datetime({0})", write=write, old_datetime=_old_datetime_text)
+    return fixed("Q", "old_datetime({0})", old_datetime=_old_datetime_text)

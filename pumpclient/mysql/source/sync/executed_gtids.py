@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pumpclient.mysql.events import body_of
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import Checksum
-from pumpclient.mysql.events.gtids import PreviousGtids
-from pumpclient.mysql.events.mariadb import GtidList
+from pumpclient.mysql.events.files import GtidList, PreviousGtids
+from pumpclient.mysql.events.frame import Checksum, EventType
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtid, MariadbGtidSet, parse_gtid_set
 
 LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))

@@ -6,9 +6,8 @@ import struct
 from uuid import UUID
 
 from pumpclient.mysql.events import body_of
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum
-from pumpclient.mysql.events.tagged import decode_tagged
+from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum, EventType
+from pumpclient.mysql.events.transactions import decode_tagged
 from pumpclient.mysql.gtid import GtidSet, MariadbGtid, MariadbGtidSet, MysqlGtid
 
 _MARIADB = struct.Struct("<QI")

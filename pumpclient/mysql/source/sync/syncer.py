@@ -17,9 +17,8 @@ from zlib import crc32
 from penstock import failpoints
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, checksum_holds
+from pumpclient.mysql.events.files import FormatDescription
+from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, EventType, checksum_holds
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
 from pumpclient.mysql.relay.transform import CRC_OF_WHOLE

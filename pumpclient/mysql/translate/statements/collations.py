@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from penstock.ddl.charsets.collations import charset_of_collation, collation_name
 from penstock.ddl.rewrite.explicit import SessionCollations
-from pumpclient.mysql.events.status_variables import StatusVariables
+from pumpclient.mysql.events.query import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.sql import Dialect
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status_variables import ALTER_BEGINS, ALTER_IS_UNDONE, StatusVariables
+from pumpclient.mysql.events.query import ALTER_BEGINS, ALTER_IS_UNDONE, Query, StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.charsets import charset_of
 

@@ -22,7 +22,7 @@ from penstock.ddl.syntax.elements import ColumnDef, Edit, Place, TableRef, Value
 from penstock.ddl.syntax.operations import AddColumns, ChangeColumn, DropColumn, RenameColumn
 from penstock.ddl.syntax.statements import AlterTable, CreateTable
 from penstock.schema.model import MysqlType, TableInfo
-from pumpclient.mysql.events.status_variables import StatusVariables
+from pumpclient.mysql.events.query import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.sql import Dialect
 

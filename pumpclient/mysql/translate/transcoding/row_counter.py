@@ -8,14 +8,13 @@ images are whole. What even so cannot be counted is an event with an unknown num
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from penstock.errors import PenstockError
-from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.field_reader import BodyReader
-from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.columns import Column, WireType
 from pumpclient.mysql.rows.generator import ReadRows, read_rows
@@ -31,11 +30,12 @@ _UNREADABLE = (PenstockError, LookupError, ValueError, ArithmeticError, struct.e
 class LeftOutRows:
     """Counts the rows of one table; stands where the transcoder of a followed table stands."""
 
-    def __init__(self, name: tuple[str, str], body: bytes, flavor: Flavor, id_size: int) -> None:
-        """Take the body of the table's TABLE_MAP, which may be one that cannot be decoded."""
+    def __init__(
+        self, name: tuple[str, str], table_map: Callable[[], TableMap], id_size: int
+    ) -> None:
+        """`table_map` returns the table's TABLE_MAP, or raises for one that cannot be decoded."""
         self.name = name
-        self._body = body
-        self._flavor = flavor
+        self._table_map = table_map
         self._id_size = id_size
 
     def count(self, type_: int, body: bytes) -> int | None:
@@ -47,13 +47,11 @@ class LeftOutRows:
 
     @cached_property
     def _readings(self) -> Sequence[Reading]:
-        table_map = TableMap.decode(self._body, self._flavor, id_size=self._id_size)
-        return [reading_of(_with_size(column)) for column in table_map.columns]
+        return [reading_of(_with_size(column)) for column in self._table_map().columns]
 
     @cached_property
     def _json_count(self) -> int:
-        table_map = TableMap.decode(self._body, self._flavor, id_size=self._id_size)
-        return sum(column.type is WireType.JSON for column in table_map.columns)
+        return sum(column.type is WireType.JSON for column in self._table_map().columns)
 
     @cached_property
     def _step_whole(self) -> ReadRows:

@@ -24,11 +24,11 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.changes import next_row_id
-from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.decoder import Decoder, decoder_for
 from pumpclient.mysql.rows.generator import Made, read_rows
-from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
+from pumpclient.mysql.rows.rows_event import Kind, RowsEvent, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 from pumpclient.mysql.translate.transcoding.column_mapping import NULL, Pairing, paired
 from pumpclient.mysql.translate.transcoding.datums import datum_reading
@@ -332,19 +332,7 @@ def _usual_heads(width: int, at: int) -> dict[int, tuple[Kind, bytes, int, int]]
 
     With it comes where it is, and where the images are behind it.
     """
-    full = (1 << width) - 1
-    heads: dict[int, tuple[Kind, bytes, int, int]] = {}
-    for type_, layout in LAYOUTS.items():
-        if layout.is_compressed or layout.is_partial:
-            continue
-        event = RowsEvent(
-            EventType(type_),
-            0,
-            width,
-            None if layout.kind is Kind.INSERT else full,
-            None if layout.kind is Kind.DELETE else full,
-            b"",
-        )
-        head = event.encode(id_size=0)[2:]
-        heads[type_] = layout.kind, head, at, at + len(head)
-    return heads
+    return {
+        type_: (kind, head, at, at + len(head))
+        for type_, (kind, head) in usual_heads(width).items()
+    }

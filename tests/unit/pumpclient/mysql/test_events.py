@@ -11,37 +11,46 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events import Opaque, Rows, Stop, body_of, decode_event
-from pumpclient.mysql.events.compressed import (
-    Compression,
-    TransactionPayload,
-    compress_block,
-    decompress_block,
+from pumpclient.mysql.events.compressed import Compression, TransactionPayload, decompress_block
+from pumpclient.mysql.events.files import (
+    BinlogCheckpoint,
+    FormatDescription,
+    GtidList,
+    PreviousGtids,
+    Rotate,
+    StartEncryption,
 )
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventFlag, EventType
 from pumpclient.mysql.events.frame import (
     HEADER,
+    ROWS_TYPES,
     Checksum,
+    EventFlag,
+    EventType,
     Header,
     checksum_holds,
     make_event,
     read_header,
 )
-from pumpclient.mysql.events.gtids import CommitInfo, Gtid, PreviousGtids
-from pumpclient.mysql.events.mariadb import (
-    BinlogCheckpoint,
-    GtidFlag,
-    GtidList,
-    MariadbGtidEvent,
-    StartEncryption,
-    begin_mariadb,
-)
 from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
-from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status_variables import StatusVariables, decode_status, encode_status
-from pumpclient.mysql.events.tagged import encode_tagged
-from pumpclient.mysql.events.transactions import Rotate, XaId, XaPrepare, Xid
+from pumpclient.mysql.events.query import Query, StatusVariables, decode_status
+from pumpclient.mysql.events.transactions import (
+    CommitInfo,
+    Gtid,
+    GtidFlag,
+    MariadbGtidEvent,
+    XaId,
+    XaPrepare,
+    Xid,
+)
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtid, MysqlGtidSet
+from tests.kit.mysql.encoding import (
+    begin_mariadb,
+    compress_block,
+    encode,
+    encode_status,
+    encode_tagged,
+    payload_of,
+)
 
 A = UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
@@ -87,7 +96,7 @@ ROUND_TRIPS: list[tuple[EventType, st.SearchStrategy[object]]] = [
     (EventType.BINLOG_CHECKPOINT, st.builds(BinlogCheckpoint, names)),
     (EventType.START_ENCRYPTION, st.builds(
         StartEncryption, st.just(1), u32, st.binary(min_size=12, max_size=12))),
-    (EventType.TRANSACTION_PAYLOAD, st.builds(TransactionPayload.of,
+    (EventType.TRANSACTION_PAYLOAD, st.builds(payload_of,
         st.just([whole(EventType.STOP, b"")]), st.sampled_from(Compression))),
 ]  # fmt: skip
 
@@ -98,7 +107,7 @@ def test_an_event_survives_its_bytes_and_no_cut_of_them_crashes(
     type_: EventType, events: st.SearchStrategy[object], data: st.DataObject
 ) -> None:
     event = data.draw(events)
-    body = event.encode()  # type: ignore[attr-defined]
+    body = encode(event)
     assert decode_event(whole(type_, body), Checksum.CRC32) == event
     cut = body[: data.draw(st.integers(0, len(body)))]
     with suppress(Malformed):
@@ -179,21 +188,21 @@ def description(checksum: Checksum = Checksum.CRC32, **changed: object) -> Forma
 @pytest.mark.parametrize("checksum", Checksum)
 def test_a_format_description_tells_how_its_file_is_laid_out(checksum: Checksum) -> None:
     told = description(checksum)
-    event = whole(EventType.FORMAT_DESCRIPTION, told.encode())
+    event = whole(EventType.FORMAT_DESCRIPTION, encode(told))
     assert decode_event(event, Checksum.NONE) == told
     assert told.flavor is Flavor.MYSQL
     assert description(server_version="10.11.6-MariaDB-log").flavor is Flavor.MARIADB
 
 
 def test_a_format_description_of_another_world_is_refused() -> None:
-    body = description().encode()
+    body = encode(description())
     for wrong in (b"\x03" + body[1:], body[:56] + b"\x14" + body[57:], body[:-1] + b"\x07"):
         with pytest.raises(Malformed):
             decode_event(whole(EventType.FORMAT_DESCRIPTION, wrong), Checksum.NONE)
 
 
 def test_a_checksum_leaves_out_the_mark_of_an_open_file() -> None:
-    closed = whole(EventType.FORMAT_DESCRIPTION, description().encode())
+    closed = whole(EventType.FORMAT_DESCRIPTION, encode(description()))
     opened = bytearray(closed)
     opened[17] |= EventFlag.BINLOG_IN_USE
     assert checksum_holds(bytes(opened))
@@ -265,7 +274,7 @@ def test_a_damaged_block_is_an_error(spoil: Callable[[bytes], bytes]) -> None:
 @given(st.lists(st.binary(max_size=300), max_size=8), st.sampled_from(Compression))
 def test_a_transaction_payload_yields_its_events(bodies: list[bytes], how: Compression) -> None:
     events = [make_event(EventType.ROWS_QUERY, b, checksum=Checksum.NONE) for b in bodies]
-    body = TransactionPayload.of(events, how).encode()
+    body = encode(payload_of(events, how))
     payload = decode_event(whole(EventType.TRANSACTION_PAYLOAD, body), Checksum.CRC32)
     assert isinstance(payload, TransactionPayload)
     assert list(payload.events()) == events
@@ -273,7 +282,7 @@ def test_a_transaction_payload_yields_its_events(bodies: list[bytes], how: Compr
 
 def test_a_large_payload_is_unpacked_piece_by_piece() -> None:
     one = make_event(EventType.ROWS_QUERY, b"x" * 300_000, checksum=Checksum.NONE)
-    payload = TransactionPayload.of([one] * 20, Compression.ZSTD)
+    payload = payload_of([one] * 20, Compression.ZSTD)
     assert len(payload.payload) < len(one)
     assert sum(event == one for event in payload.events()) == 20
 
@@ -281,7 +290,7 @@ def test_a_large_payload_is_unpacked_piece_by_piece() -> None:
 def test_a_damaged_payload_is_an_error() -> None:
     one = make_event(EventType.ROWS_QUERY, bytes(range(256)) * 9, checksum=Checksum.NONE)
     for how in Compression:
-        whole_payload = TransactionPayload.of([one, one], how)
+        whole_payload = payload_of([one, one], how)
         cut = TransactionPayload(how, whole_payload.payload[:-5], whole_payload.plain_bytes)
         with pytest.raises(Malformed):
             list(cut.events())
@@ -289,7 +298,7 @@ def test_a_damaged_payload_is_an_error() -> None:
 
 def test_a_mariadb_gtid_takes_its_server_from_the_header() -> None:
     event = begin_mariadb(MariadbGtid(1, 9, 5))
-    assert len(event.encode()) == 19
+    assert len(encode(event)) == 19
     assert event.gtid(9) == MariadbGtid(1, 9, 5)
     assert not event.is_standalone
     assert begin_mariadb(MariadbGtid(1, 9, 5), GtidFlag.STANDALONE).is_standalone

@@ -12,24 +12,25 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events import decode_event
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import EventType
 from pumpclient.mysql.events.field_reader import BodyReader
+from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
     Checksum,
+    EventType,
     make_event,
     read_header,
 )
-from pumpclient.mysql.events.mariadb import GtidFlag, MariadbGtidEvent
-from pumpclient.mysql.events.transactions import XaId
+from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, XaId
 from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.images import ImageReader, make_image
+from pumpclient.mysql.rows.images import ImageReader
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
 from tests.kit.mysql import binlog_file
 from tests.kit.mysql.binlog_file import BinlogFile
+from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.row_encoding import encode_rows, make_image
 
 COLUMNS = (
     Column(WireType.LONGLONG, is_nullable=False, is_unsigned=False),
@@ -72,11 +73,11 @@ def test_generated_code_reads_what_the_reader_value_by_value_reads(
         len(COLUMNS),
         None if layout.kind is Kind.INSERT else FULL,
         None if layout.kind is Kind.DELETE else FULL,
-        b"".join(make_image(READINGS, row) for row in drawn),
+        b"".join(make_image(COLUMNS, row) for row in drawn),
         extra=b"xyz" if has_extra and layout.has_extra else b"",
     )
     plain = ImageReader("s.t", COLUMNS, READINGS).changes(event)
-    assert decoder_for(TableMap(1, "s", "t", COLUMNS)).changes(type_, event.encode()) == plain
+    assert decoder_for(TableMap(1, "s", "t", COLUMNS)).changes(type_, encode_rows(event)) == plain
     flat = [row for change in plain for row in change if row is not None]
     assert flat == drawn
     assert [str(row[3]) for row in flat] == [str(row[3]) for row in drawn]
@@ -103,7 +104,7 @@ def test_a_gtid_is_read_at_once_as_field_by_field(data: bytes) -> None:
         return
     decoded = MariadbGtidEvent.decode(data)
     assert decoded == expected
-    assert decoded.encode() == data
+    assert encode(decoded) == data
     assert decoded.is_standalone == bool(GtidFlag(decoded.flags) & GtidFlag.STANDALONE)
     whole = make_event(EventType.MARIADB_GTID, data)
     assert type(decode_event(whole, Checksum.CRC32, read_header(whole))) is MariadbGtidEvent
@@ -128,7 +129,7 @@ def test_a_pass_over_some_types_is_the_whole_pass_without_the_others(
     block: int,
     cut: int,
 ) -> None:
-    description = FormatDescription("10.11.0-MariaDB", 5, bytes(40), checksum).encode()
+    description = encode(FormatDescription("10.11.0-MariaDB", 5, bytes(40), checksum))
     parts = [make_event(EventType.FORMAT_DESCRIPTION, description)]
     parts += [make_event(type_, body, checksum=checksum) for type_, body in events]
     data = FILE_MAGIC + b"".join(parts)
@@ -146,7 +147,7 @@ def test_a_pass_over_some_types_is_the_whole_pass_without_the_others(
 
 
 def test_events_that_are_passed_over_are_checked_all_the_same() -> None:
-    description = FormatDescription("10.11.0-MariaDB", 5, bytes(40), Checksum.CRC32).encode()
+    description = encode(FormatDescription("10.11.0-MariaDB", 5, bytes(40), Checksum.CRC32))
     head = FILE_MAGIC + make_event(EventType.FORMAT_DESCRIPTION, description)
     damaged = bytearray(make_event(EventType.XID, bytes(8)))
     damaged[HEADER_SIZE] ^= 1

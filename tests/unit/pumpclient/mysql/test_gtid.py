@@ -13,9 +13,10 @@ from pumpclient.mysql.gtid import (
     MariadbGtidSet,
     MysqlGtid,
     MysqlGtidSet,
+    decode_sids,
+    encode_sids,
     parse_gtid_set,
 )
-from pumpclient.mysql.gtid.sids import decode_sids, encode_sids
 
 A = UUID("3e11fa47-71ca-11e1-9e33-c80aa9429562")
 B = UUID("4e11fa47-71ca-11e1-9e33-c80aa9429562")

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pumpclient.mysql.events.event_types import EventFlag, EventType
-from pumpclient.mysql.events.frame import Header, make_event
+from pumpclient.mysql.events.files import Rotate
+from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
 from pumpclient.mysql.events.notes import Heartbeat
-from pumpclient.mysql.events.transactions import Rotate
-from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet
-from pumpclient.mysql.gtid.sids import decode_sids
+from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
 from pumpclient.mysql.protocol.locate import file_behind
 from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
 from pumpclient.mysql.protocol.prechecks import judge
@@ -31,10 +29,11 @@ from pumpclient.mysql.protocol.server import (
 from pumpclient.mysql.protocol.server_id import FIRST_DRAWN, draw_server_id
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, error, event_packet
+from tests.kit.mysql.encoding import encode
 
 QUICK = StreamOptions(idle_s=0.02, heartbeat_s=30)
 FAKE = Header(0, EventType.ROTATE, 7, 0, 0, EventFlag.ARTIFICIAL)
-HEARTBEAT = make_event(EventType.HEARTBEAT, Heartbeat("binlog.000004").encode())
+HEARTBEAT = make_event(EventType.HEARTBEAT, encode(Heartbeat("binlog.000004")))
 
 
 def framed(payloads: list[bytes]) -> bytes:
@@ -197,7 +196,7 @@ def test_a_mariadb_is_told_what_this_replica_can_and_where_to_begin() -> None:
 
 
 def rotate(file: str) -> bytes:
-    return make_event(EventType.ROTATE, Rotate(4, file).encode(), header=FAKE)
+    return make_event(EventType.ROTATE, encode(Rotate(4, file)), header=FAKE)
 
 
 def test_a_mysql_8_4_is_asked_by_its_new_names() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Corrupt, NeedsOperator
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import FILE_MAGIC, make_event
+from pumpclient.mysql.events.frame import FILE_MAGIC, EventType, make_event
 from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.relay.purge import Purger

@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from pumpclient.mysql.events import decode_event
-from pumpclient.mysql.events.event_types import EventFlag, EventType
-from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, Header, checksum_holds, read_header
-from pumpclient.mysql.events.gtids import Gtid
-from pumpclient.mysql.events.mariadb import GtidFlag
+from pumpclient.mysql.events.frame import (
+    FILE_MAGIC,
+    Checksum,
+    EventFlag,
+    EventType,
+    Header,
+    checksum_holds,
+    read_header,
+)
 from pumpclient.mysql.events.notes import Heartbeat, UserVar
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.transactions import XaId, XaPrepare, Xid
+from pumpclient.mysql.events.transactions import Gtid, GtidFlag, XaId, XaPrepare, Xid
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 from pumpclient.mysql.protocol.refusals import PositionLost
 from pumpclient.mysql.relay.boundaries import TransactionTracker
@@ -29,6 +34,7 @@ from pumpclient.mysql.relay.recover import recover
 from pumpclient.mysql.relay.transform import Transformer
 from pumpclient.mysql.relay.writer import RelayWriter
 from tests.kit.mysql.binlog_script import BinlogScript
+from tests.kit.mysql.encoding import encode
 
 NEAR = Header(77, 2, 3, 0, 0, int(EventFlag.THREAD_SPECIFIC))
 SOURCE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -72,7 +78,7 @@ def test_files_are_the_server_s(tmp_path: Path, checksum: Checksum) -> None:
 def test_what_the_server_made_for_the_stream_is_in_no_file(
     tmp_path: Path, script: BinlogScript
 ) -> None:
-    beat = script.event(EventType.HEARTBEAT, Heartbeat(script.name).encode(), 99)
+    beat = script.event(EventType.HEARTBEAT, encode(Heartbeat(script.name)), 99)
     made_up = script.event(EventType.GTID_LIST, bytes(4), 50, flags=int(EventFlag.ARTIFICIAL))
     stream = [piece for event in script.stream for piece in (event, beat)]
     made = relayed(tmp_path, stream, [made_up, beat])
@@ -187,9 +193,9 @@ def test_positions_go_on_behind_four_gibibytes(tmp_path: Path) -> None:
         file.truncate(start)
     events, at = [], start
     for number in range(20):
-        size = len(script.event(EventType.XID, Xid(number).encode(), 0))
+        size = len(script.event(EventType.XID, encode(Xid(number)), 0))
         at += size
-        events.append(script.event(EventType.XID, Xid(number).encode(), at))
+        events.append(script.event(EventType.XID, encode(Xid(number)), at))
     again = relay(tmp_path)
     again.take([*script.resumed(start), *events])
     again.take([*script.resumed(start), *events])
@@ -206,8 +212,8 @@ def test_events_without_a_position_follow_the_one_before(tmp_path: Path) -> None
     bodies = [b"map" * 5, b"rows" * 9]
     events = [script.event(EventType.TABLE_MAP, body, 0) for body in bodies]
     end = first + sum(map(len, events))
-    size = len(script.event(EventType.XID, Xid(1).encode(), 0))
-    events.append(script.event(EventType.XID, Xid(1).encode(), end + size))
+    size = len(script.event(EventType.XID, encode(Xid(1)), 0))
+    events.append(script.event(EventType.XID, encode(Xid(1)), end + size))
     made = relayed(tmp_path, script.stream, events)
     assert (tmp_path / script.name).read_bytes() == script.data + b"".join(events)
     assert made.safe == end + size
@@ -323,7 +329,7 @@ def test_transactions_of_mariadb_end_where_they_end() -> None:
     script.begin(4)
     script.query("XA END X'61',X'',1")
     xa = XaId(1, b"a", b"")
-    script.add(EventType.XA_PREPARE, XaPrepare(False, xa).encode())
+    script.add(EventType.XA_PREPARE, encode(XaPrepare(False, xa)))
     script.begin(5, GtidFlag.STANDALONE)
     script.query("XA COMMIT X'61',X'',1")
     script.begin(6)
@@ -339,7 +345,7 @@ def test_transactions_of_mysql_end_where_they_end() -> None:
     source = UUID(SOURCE)
 
     def begin(number: int) -> None:
-        script.add(EventType.GTID, Gtid(MysqlGtid(source, number)).encode())
+        script.add(EventType.GTID, encode(Gtid(MysqlGtid(source, number))))
 
     def rows() -> None:
         script.add(EventType.TABLE_MAP, b"map" * 5)
@@ -348,7 +354,7 @@ def test_transactions_of_mysql_end_where_they_end() -> None:
     begin(1)
     script.query("BEGIN")
     rows()
-    script.add(EventType.XID, Xid(1).encode())
+    script.add(EventType.XID, encode(Xid(1)))
     begin(2)
     script.query("DROP TABLE t")
     begin(3)
@@ -358,12 +364,12 @@ def test_transactions_of_mysql_end_where_they_end() -> None:
     begin(4)
     script.query("CREATE TABLE t (a INT) START TRANSACTION")
     rows()
-    script.add(EventType.XID, Xid(2).encode())
+    script.add(EventType.XID, encode(Xid(2)))
     begin(5)
     script.query("XA START X'61',X'',1")
     rows()
     script.query("XA END X'61',X'',1")
-    script.add(EventType.XA_PREPARE, XaPrepare(False, XaId(1, b"a", b"")).encode())
+    script.add(EventType.XA_PREPARE, encode(XaPrepare(False, XaId(1, b"a", b""))))
     begin(6)
     script.query("XA ROLLBACK X'61',X'',1")
     begin(7)

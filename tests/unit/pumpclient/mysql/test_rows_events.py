@@ -10,24 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events.description import FormatDescription
-from pumpclient.mysql.events.event_types import ROWS_TYPES, EventType
+from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
+    ROWS_TYPES,
     Checksum,
+    EventType,
     Header,
     make_event,
     read_header,
 )
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows import Column, RowsEvent, TableMap, TableMaps, WireType, decoder_for
-from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.columns import string_metadata
-from pumpclient.mysql.rows.images import make_image, make_partial_image
+from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
 from pumpclient.mysql.rows.values.json_diff import Change, Operation
 from tests.kit.mysql.binlog_file import BinlogFile, ends_as_told, first_timestamp
+from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.row_encoding import (
+    encode_map,
+    encode_rows,
+    make_image,
+    make_partial_image,
+    string_metadata,
+)
+from tests.kit.mysql.table_maps import TableMaps
 
 CHOICE = string_metadata(WireType.ENUM, 1)
 COLUMNS = (
@@ -53,7 +60,6 @@ COLUMNS = (
 TABLE = TableMap(77, "shop", "orders", COLUMNS, ((0, 0), (8, 5)), Flavor.MARIADB)
 ROW: tuple[Any, ...] = (4_000_000_000, "Ærø" * 60, 0, 2, 1, b"\0\0\0\0wkb", -5, b"\xff", None)
 OTHER: tuple[Any, ...] = (1, None, 2000, None, None, None, None, b"", "v")
-READINGS = [reading_of(column) for column in COLUMNS]
 FULL = (1 << len(COLUMNS)) - 1
 USUAL = sorted(t for t in ROWS_TYPES if t is not EventType.PARTIAL_UPDATE_ROWS)
 
@@ -66,14 +72,17 @@ def rows_event(type_: EventType, rows: list[tuple[Any, ...]], **changed: Any) ->
         len(COLUMNS),
         None if kind is Kind.INSERT else FULL,
         None if kind is Kind.DELETE else FULL,
-        b"".join(make_image(READINGS, row) for row in rows),
+        b"".join(make_image(COLUMNS, row) for row in rows),
     )
     return replace(event, **changed)
 
 
 @pytest.mark.parametrize("id_size", [4, 6])
 def test_a_table_map_survives_its_bytes_with_all_that_it_tells(id_size: int) -> None:
-    assert TableMap.decode(TABLE.encode(id_size=id_size), Flavor.MARIADB, id_size=id_size) == TABLE
+    assert (
+        TableMap.decode(encode_map(TABLE, id_size=id_size), Flavor.MARIADB, id_size=id_size)
+        == TABLE
+    )
 
 
 def test_mysql_counts_no_shapes_as_texts() -> None:
@@ -82,7 +91,7 @@ def test_mysql_counts_no_shapes_as_texts() -> None:
     )
     vector = Column(WireType.VECTOR, 4, collation=63, dimension=3, name="w", is_visible=True)
     table = replace(TABLE, columns=(*columns, vector), flavor=Flavor.MYSQL)
-    assert TableMap.decode(table.encode(), Flavor.MYSQL) == table
+    assert TableMap.decode(encode_map(table), Flavor.MYSQL) == table
 
 
 def test_a_map_that_a_mariadb_server_wrote_is_read() -> None:
@@ -111,8 +120,8 @@ def test_a_map_that_a_mariadb_server_wrote_is_read() -> None:
 @pytest.mark.parametrize("type_", USUAL, ids=lambda t: t.name)
 def test_rows_of_every_event_type_are_read(type_: EventType) -> None:
     event = rows_event(type_, [ROW, OTHER, OTHER, ROW])
-    assert RowsEvent.decode(type_, event.encode()) == event
-    changes = decoder_for(TABLE).changes(type_, event.encode())
+    assert RowsEvent.decode(type_, encode_rows(event)) == event
+    changes = decoder_for(TABLE).changes(type_, encode_rows(event))
     expected: dict[Kind, list[tuple[Any, Any]]] = {
         Kind.INSERT: [(None, ROW), (None, OTHER), (None, OTHER), (None, ROW)],
         Kind.DELETE: [(ROW, None), (OTHER, None), (OTHER, None), (ROW, None)],
@@ -123,37 +132,37 @@ def test_rows_of_every_event_type_are_read(type_: EventType) -> None:
 
 def test_extra_data_and_four_byte_ids_are_stepped_over() -> None:
     event = rows_event(EventType.UPDATE_ROWS, [ROW, OTHER], extra=b"\x01\x00\x00\x01\x00")
-    assert decoder_for(TABLE).changes(event.type, event.encode()) == [(ROW, OTHER)]
+    assert decoder_for(TABLE).changes(event.type, encode_rows(event)) == [(ROW, OTHER)]
     short = decoder_for(TABLE, id_size=4)
-    assert short.changes(event.type, event.encode(id_size=4)) == [(ROW, OTHER)]
+    assert short.changes(event.type, encode_rows(event, id_size=4)) == [(ROW, OTHER)]
 
 
 def test_only_wanted_columns_are_made_in_the_order_asked_for() -> None:
     event = rows_event(EventType.WRITE_ROWS_V1, [ROW, OTHER])
     wanted = decoder_for(TABLE, [8, 0])
-    assert wanted.changes(event.type, event.encode()) == [
+    assert wanted.changes(event.type, encode_rows(event)) == [
         (None, (None, 4_000_000_000)),
         (None, ("v", 1)),
     ]
     nothing = decoder_for(TABLE, [])
-    assert nothing.changes(event.type, event.encode()) == [(None, ()), (None, ())]
+    assert nothing.changes(event.type, encode_rows(event)) == [(None, ()), (None, ())]
 
 
 @pytest.mark.parametrize("type_", [EventType.WRITE_ROWS, EventType.UPDATE_ROWS_V1])
 def test_an_image_without_all_columns_is_refused_with_what_to_set(type_: EventType) -> None:
     kind = LAYOUTS[type_].kind
-    image = make_image(READINGS, ROW, 0b1)
+    image = make_image(COLUMNS, ROW, 0b1)
     event = rows_event(
         type_, [], images=image * 2, after=1, before=None if kind is Kind.INSERT else 1
     )
     with pytest.raises(NeedsOperator, match="binlog_row_image"):
-        decoder_for(TABLE).changes(type_, event.encode())
+        decoder_for(TABLE).changes(type_, encode_rows(event))
 
 
 def test_an_image_after_without_the_columns_that_stay_is_made_whole() -> None:
-    images = make_image(READINGS, ROW) + make_image(READINGS, OTHER, 0b10)
+    images = make_image(COLUMNS, ROW) + make_image(COLUMNS, OTHER, 0b10)
     event = rows_event(EventType.UPDATE_ROWS_V1, [], images=images, after=0b10)
-    changes = decoder_for(TABLE, [0, 1]).changes(event.type, event.encode())
+    changes = decoder_for(TABLE, [0, 1]).changes(event.type, encode_rows(event))
     assert changes == [(ROW[:2], (ROW[0], None))]
 
 
@@ -164,27 +173,26 @@ def test_a_partial_update_applies_its_changes_to_the_row_before() -> None:
         Column(WireType.JSON, 4),
         Column(WireType.JSON, 4),
     )
-    readings = [reading_of(column) for column in columns]
     before = (1, {"a": 1, "b": [1, 2]}, None, "keep")
     after = (2, [Change(Operation.REPLACE, "$.b[1]", 3.0)], {"n": 1}, None)
-    images = make_image(readings, before) + make_partial_image(columns, readings, after)
+    images = make_image(columns, before) + make_partial_image(columns, after)
     type_ = EventType.PARTIAL_UPDATE_ROWS
     event = RowsEvent(type_, 1, 4, 15, 15, images)
     decoder = decoder_for(TableMap(1, "s", "t", columns))
-    assert decoder.changes(type_, event.encode()) == [
+    assert decoder.changes(type_, encode_rows(event)) == [
         (
             (1, '{"a": 1, "b": [1, 2]}', None, '"keep"'),
             (2, '{"a": 1, "b": [1, 3.0]}', '{"n": 1}', None),
         )
     ]
-    plain = make_image(readings, before) + make_partial_image(columns, readings, before)
-    ((old, new),) = decoder.changes(type_, replace(event, images=plain).encode())
+    plain = make_image(columns, before) + make_partial_image(columns, before)
+    ((old, new),) = decoder.changes(type_, encode_rows(replace(event, images=plain)))
     assert old == new
 
 
 @given(st.sampled_from(sorted(ROWS_TYPES)), st.data())
 def test_damaged_rows_are_malformed(type_: EventType, data: st.DataObject) -> None:
-    raw = bytearray(rows_event(type_, [ROW, OTHER]).encode())
+    raw = bytearray(encode_rows(rows_event(type_, [ROW, OTHER])))
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
@@ -194,7 +202,7 @@ def test_damaged_rows_are_malformed(type_: EventType, data: st.DataObject) -> No
 
 @given(st.data())
 def test_damaged_table_maps_are_malformed(data: st.DataObject) -> None:
-    raw = bytearray(TABLE.encode())
+    raw = bytearray(encode_map(TABLE))
     for _ in range(data.draw(st.integers(0, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
@@ -210,9 +218,9 @@ def test_a_decoder_is_made_once_for_maps_that_differ_in_their_id_only() -> None:
         return decoder_for(table)
 
     maps = TableMaps(Flavor.MARIADB, choose)
-    body = rows_event(EventType.WRITE_ROWS_V1, [ROW]).encode()
+    body = encode_rows(rows_event(EventType.WRITE_ROWS_V1, [ROW]))
     for number in (77, 78):
-        maps.add(replace(TABLE, table_id=number).encode())
+        maps.add(encode_map(replace(TABLE, table_id=number)))
     assert asked == ["shop.orders"]
     decoder = maps.decoder_of(body)
     assert decoder is not None
@@ -225,7 +233,7 @@ def test_a_decoder_is_made_once_for_maps_that_differ_in_their_id_only() -> None:
 
 def binlog_file(count: int, checksum: Checksum = Checksum.CRC32) -> bytes:
     description = FormatDescription("10.11.0-MariaDB", 5, bytes(40), checksum)
-    body = description.encode()
+    body = encode(description)
     head = make_event(EventType.FORMAT_DESCRIPTION, body, header=Header(0, 15, 1, 0, 0, 0))
     events = [
         make_event(3, b"x" * n, header=Header(n + 9, 3, 1, 0, 0, 0), checksum=checksum)

@@ -16,8 +16,7 @@ from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import Column, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.charsets import charset_name, charset_of
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.columns import string_metadata
-from pumpclient.mysql.rows.images import make_image, value_reader
+from pumpclient.mysql.rows.images import value_reader
 from pumpclient.mysql.rows.values.json_binary import Opaque, json_text, read_json, text_of
 from pumpclient.mysql.rows.values.json_diff import (
     Change,
@@ -25,11 +24,11 @@ from pumpclient.mysql.rows.values.json_diff import (
     apply_changes,
     path_legs,
     read_changes,
-    write_changes,
 )
-from pumpclient.mysql.rows.values.json_encode import write_json
 from pumpclient.mysql.rows.values.numbers import double_text, shortest_float
-from pumpclient.mysql.rows.values.texts import compressed, decompressed, inet6_text
+from pumpclient.mysql.rows.values.texts import decompressed, inet6_text
+from tests.kit.mysql.json_encoding import write_changes, write_json
+from tests.kit.mysql.row_encoding import compressed, make_image, string_metadata, value_bytes
 
 UTF8, BINARY, LATIN1 = 45, 63, 8
 
@@ -200,10 +199,10 @@ def test_a_value_survives_its_bytes_by_both_ways_of_reading(
 ) -> None:
     value = data.draw(values)
     reading = reading_of(column)
-    raw = reading.write(value)
+    raw = value_bytes(column, value)
     assert value_reader(reading)(raw[reading.prefix :]) == value
     table = TableMap(1, "s", "t", (column, Column(WireType.DATE)))
-    image = make_image([reading, reading_of(table.columns[1])], (value, None))
+    image = make_image(table.columns, (value, None))
     decoder = decoder_for(table)
     assert decoder._read(image * 2, 0) == [(value, None)] * 2
 
@@ -215,9 +214,10 @@ def test_the_zero_timestamp_is_the_zero_date() -> None:
 
 def test_a_negative_time_borrows_its_fraction() -> None:
     # -00:00:00.01 is one hundredth below zero, so whole seconds read -1 and hundredths 255.
-    reading = reading_of(Column(WireType.TIME2, 2))
+    column = Column(WireType.TIME2, 2)
+    reading = reading_of(column)
     assert value_reader(reading)(bytes.fromhex("7fffffff")) == "-00:00:00.01"
-    assert reading.write("-00:00:00.01") == bytes.fromhex("7fffffff")
+    assert value_bytes(column, "-00:00:00.01") == bytes.fromhex("7fffffff")
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))

@@ -10,9 +10,7 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import Checksum, Header, make_event
-from pumpclient.mysql.events.mariadb import begin_mariadb
+from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal.journal import Group, Journal
 from pumpclient.mysql.relay.layout import Location
@@ -20,6 +18,7 @@ from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.start import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known import KnownTransactions
+from tests.kit.mysql.encoding import begin_mariadb, encode
 
 
 def test_a_journal_tells_the_next_life_what_is_open_and_how_far_it_got(tmp_path: Path) -> None:
@@ -62,7 +61,7 @@ def test_a_journal_does_not_grow_for_ever(tmp_path: Path) -> None:
 
 
 def gtid(sequence: int, at_s: int = 0) -> bytes:
-    body = begin_mariadb(MariadbGtid(0, 1, sequence)).encode()
+    body = encode(begin_mariadb(MariadbGtid(0, 1, sequence)))
     return make_event(
         EventType.MARIADB_GTID, body, header=Header(at_s, EventType.MARIADB_GTID, 1, 0, 0, 0)
     )

@@ -15,13 +15,11 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from pumpclient.mysql.events.event_types import EventType
+from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows import Column, TableMap, WireType
-from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.columns import string_metadata
-from pumpclient.mysql.rows.images import make_image
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
+from tests.kit.mysql.row_encoding import encode_rows, make_image, string_metadata
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.pumpclient.mysql.test_rows_values import (
     decimals,
@@ -125,7 +123,7 @@ def event(type_: EventType, width: int, images: bytes) -> bytes:
     full = (1 << width) - 1
     before = None if type_ is WRITE else full
     after = None if type_ is DELETE else full
-    return RowsEvent(type_, 7, width, before, after, images).encode()
+    return encode_rows(RowsEvent(type_, 7, width, before, after, images))
 
 
 @settings(max_examples=25)  # Each makes a table and generates code for it.
@@ -138,10 +136,10 @@ def test_images_become_what_a_writer_encodes(data: st.DataObject) -> None:
     columns = (key, *(each[1] for each in chosen))
     table_map = TableMap(7, "db", "t", columns)
     transcoder = Transcoder(table_map, table, rowid=lambda: 77)
-    codec, readings = RowCodec(table), [reading_of(column) for column in columns]
+    codec = RowCodec(table)
     row = st.tuples(key_values, *(st.one_of(st.none(), each[2]) for each in chosen))
     rows = data.draw(st.lists(row, min_size=1, max_size=3))
-    images = [make_image(readings, each) for each in rows]
+    images = [make_image(columns, each) for each in rows]
     kind, found = transcoder.changes(WRITE, event(WRITE, len(columns), b"".join(images)))
     assert kind is MutationType.INSERT
     assert found == [codec.encode_insert(each, rowid=77) for each in rows]
@@ -161,7 +159,7 @@ def test_a_date_that_no_calendar_has_stays_what_the_server_holds(text: str, key:
     table = made(["a INT", "b DATE", "c VARCHAR(9)", f"PRIMARY KEY ({key})"])
     columns = INT, Column(WireType.DATE), Column(WireType.VARCHAR, 36, collation=UTF8)
     transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
-    image = make_image([reading_of(column) for column in columns], (1, text, "key"))
+    image = make_image(columns, (1, text, "key"))
     found = transcoder.changes(WRITE, event(WRITE, 3, image))[1]
     assert RowCodec(table).decode_insert(found[0]) == (1, text, "key")
 
@@ -172,7 +170,7 @@ def test_columns_meet_by_name_when_the_server_tells_names() -> None:
     columns = (text, Column(WireType.LONG, is_unsigned=False, name="b"),
                Column(WireType.LONG, is_unsigned=False, name="a"))  # fmt: skip
     transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
-    image = make_image([reading_of(column) for column in columns], ("x", 2, 1))
+    image = make_image(columns, ("x", 2, 1))
     found = transcoder.changes(WRITE, event(WRITE, 3, image))[1]
     assert RowCodec(table).decode_insert(found[0]) == (1, 2, "x")
 
@@ -226,7 +224,7 @@ def test_columns_that_merged_tables_lack_have_their_default(key: str) -> None:
     last = Column(WireType.BLOB, 2, name="f", collation=UTF8)
     transcoder = Transcoder(TableMap(7, "db", "t", (column, last)), table, may_lack=True)
     codec = RowCodec(table)
-    image = make_image([reading_of(column), reading_of(last)], (5, "z"))
+    image = make_image([column, last], (5, "z"))
     row = 5, 7, "x", Decimal("1.50"), None, "z"
     inserted = transcoder.changes(WRITE, event(WRITE, 2, image))[1][0]
     assert tuple(codec.decode_insert(inserted)) == row
@@ -237,7 +235,7 @@ def test_columns_that_merged_tables_lack_have_their_default(key: str) -> None:
 def test_images_that_lack_columns_are_refused() -> None:
     table = made(["a INT PRIMARY KEY", "b INT"])
     transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT)), table)
-    body = RowsEvent(WRITE, 7, 2, None, 1, b"\0" + bytes(4)).encode()
+    body = encode_rows(RowsEvent(WRITE, 7, 2, None, 1, b"\0" + bytes(4)))
     with pytest.raises(NeedsOperator, match=r"db\.t"):
         transcoder.changes(WRITE, body)
 
@@ -246,17 +244,21 @@ def test_images_that_lack_columns_are_refused() -> None:
 def test_images_may_lack_what_every_server_computes_itself(generated: str) -> None:
     table = made(["a INT PRIMARY KEY", f"g INT AS (a + 1) {generated} NOT NULL", "b INT"])
     transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT, INT)), table)
-    image = make_image([reading_of(INT)] * 3, (1, None, 5), present=0b101)
-    deleted = transcoder.changes(DELETE, RowsEvent(DELETE, 7, 3, 0b101, None, image).encode())[1]
+    image = make_image([INT] * 3, (1, None, 5), present=0b101)
+    deleted = transcoder.changes(DELETE, encode_rows(RowsEvent(DELETE, 7, 3, 0b101, None, image)))[
+        1
+    ]
     assert RowCodec(table).decode_delete(deleted[0]) == (1, None, 5)
     with pytest.raises(NeedsOperator, match="columns \\[0, 2\\]"):
-        transcoder.changes(DELETE, RowsEvent(DELETE, 7, 3, 0b010, None, b"\0" + bytes(4)).encode())
+        transcoder.changes(
+            DELETE, encode_rows(RowsEvent(DELETE, 7, 3, 0b010, None, b"\0" + bytes(4)))
+        )
 
 
 def test_a_value_that_the_column_does_not_take_names_table_and_column() -> None:
     table = made(["a INT PRIMARY KEY", "b TINYINT"])
     transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT)), table)
-    image = make_image([reading_of(INT)] * 2, (1, 300))
+    image = make_image([INT] * 2, (1, 300))
     with pytest.raises(NeedsOperator, match=r"rows of db\.t: column 'b'.*300"):
         transcoder.changes(WRITE, event(WRITE, 2, image))
 
@@ -279,7 +281,7 @@ def test_json_of_mysql_becomes_json_of_tidb() -> None:
     table = made(["a INT PRIMARY KEY", "j JSON"])
     columns = (INT, Column(WireType.JSON, 4))
     value = {"zz": [1, 2.5, None], "a": {"b": "ü"}, "": True}
-    image = make_image([reading_of(column) for column in columns], (1, value))
+    image = make_image(columns, (1, value))
     body = event(WRITE, 2, image)
     row = Transcoder(TableMap(7, "db", "t", columns), table).changes(WRITE, body)[1][0]
     assert json.loads(str(RowCodec(table).decode_insert(row)[1])) == value
@@ -288,7 +290,7 @@ def test_json_of_mysql_becomes_json_of_tidb() -> None:
 def test_decimals_of_the_same_size_are_copied() -> None:
     table = made(["a INT PRIMARY KEY", "b DECIMAL(9,2)"])
     columns = (INT, Column(WireType.NEWDECIMAL, 9 << 8 | 2, is_unsigned=False))
-    image = make_image([reading_of(column) for column in columns], (1, Decimal("-7.25")))
+    image = make_image(columns, (1, Decimal("-7.25")))
     found = Transcoder(TableMap(7, "db", "t", columns), table).changes(
         WRITE, event(WRITE, 2, image)
     )
@@ -304,14 +306,13 @@ CURRENT, NEW_CURRENT, PAST = (
 def test_of_a_versioned_table_current_rows_alone_become_changes(end: str) -> None:
     times = [Column(WireType.TIMESTAMP2, 6, name=name) for name in ("row_start", "row_end")]
     columns = (replace(INT, name="id"), replace(INT, name="v"), *times)
-    readings = [reading_of(column) for column in columns]
     table = replace(made(["id INT PRIMARY KEY", "v INT"]), period=("row_start", "row_end"))
     counts: list[int] = []
     transcoder = Transcoder(TableMap(7, "db", "t", columns), table, on_history=counts.append)
     assert transcoder.is_versioned
 
     def steps(type_: EventType, *rows: tuple[int, int | None, str]) -> list[Any]:
-        images = [make_image(readings, (k, v, PAST, until)) for k, v, until in rows]
+        images = [make_image(columns, (k, v, PAST, until)) for k, v, until in rows]
         return transcoder.steps(type_, event(type_, 4, b"".join(images)))
 
     codec = RowCodec(table)

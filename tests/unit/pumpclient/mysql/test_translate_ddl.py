@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
-from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status_variables import StatusVariables, encode_status
+from pumpclient.mysql.events.query import Query, StatusVariables
 from pumpclient.mysql.translate.statements.ddl_pieces import (
     Ruling,
     Translator,
@@ -28,6 +27,7 @@ from pumpclient.mysql.translate.statements.sql import (
     plain_text,
     statement_text,
 )
+from tests.kit.mysql.encoding import encode_status
 from tests.unit.penstock.ddl_session import DdlSession
 
 MYSQL, MARIADB = dialect_of("8.0.36"), dialect_of("10.11.6-MariaDB-log")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.status_variables import (
+from pumpclient.mysql.events.query import (
     ALTER_BEGINS,
     ALTER_COMMITS,
     ALTER_IS_UNDONE,
+    Query,
     StatusVariables,
     decode_status,
-    encode_status,
 )
 from pumpclient.mysql.translate.statements.sql import dialect_of, phase_to_skip, plain_text
 from pumpclient.mysql.translate.transcoding.sequences import Numbers, Sequences
+from tests.kit.mysql.encoding import encode_status
 
 S = ("d", "s")
 

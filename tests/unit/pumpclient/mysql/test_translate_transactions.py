@@ -8,22 +8,26 @@ import pytest
 
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.compressed import Compression, TransactionPayload
-from pumpclient.mysql.events.event_types import EventType
-from pumpclient.mysql.events.frame import Checksum, Header, make_event
-from pumpclient.mysql.events.gtids import Gtid
-from pumpclient.mysql.events.mariadb import GtidFlag, MariadbGtidEvent
+from pumpclient.mysql.events.compressed import Compression
+from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.events.query import Query
-from pumpclient.mysql.events.transactions import XaId, XaPrepare, Xid
+from pumpclient.mysql.events.transactions import (
+    Gtid,
+    GtidFlag,
+    MariadbGtidEvent,
+    XaId,
+    XaPrepare,
+    Xid,
+)
 from pumpclient.mysql.gtid import MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows import Column, TableMap, WireType
-from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.images import make_image
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
+from tests.kit.mysql.encoding import encode, payload_of
+from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
 from tests.unit.pumpclient.mysql.test_transcode import made
 
 INT = Column(WireType.LONG, is_unsigned=False)
@@ -38,12 +42,12 @@ def event(type_: int, body: bytes, checksum: Checksum = Checksum.NONE) -> bytes:
 
 
 def begin(number: int = 1) -> bytes:
-    return event(EventType.GTID, Gtid(MysqlGtid(UUID(int=7), number)).encode())
+    return event(EventType.GTID, encode(Gtid(MysqlGtid(UUID(int=7), number))))
 
 
 def maria(flags: int = 0, sequence: int = 1) -> bytes:
     xid = NAME if flags & (GtidFlag.PREPARED_XA | GtidFlag.COMPLETED_XA) else None
-    body = MariadbGtidEvent(sequence, 0, flags, xid=xid, rest=bytes(6)).encode()
+    body = encode(MariadbGtidEvent(sequence, 0, flags, xid=xid, rest=bytes(6)))
     return event(EventType.MARIADB_GTID, body)
 
 
@@ -52,20 +56,20 @@ def query(text: str) -> bytes:
 
 
 def table(name: str = "t") -> bytes:
-    return event(EventType.TABLE_MAP, TableMap(7, "db", name, (INT,)).encode())
+    return event(EventType.TABLE_MAP, encode_map(TableMap(7, "db", name, (INT,))))
 
 
 def rows(*values: int) -> bytes:
-    images = b"".join(make_image([reading_of(INT)], (value,)) for value in values)
-    body = RowsEvent(EventType.WRITE_ROWS_V1, 7, 1, None, 1, images).encode()
+    images = b"".join(make_image([INT], (value,)) for value in values)
+    body = encode_rows(RowsEvent(EventType.WRITE_ROWS_V1, 7, 1, None, 1, images))
     return event(EventType.WRITE_ROWS_V1, body)
 
 
-XID = event(EventType.XID, Xid(1).encode())
+XID = event(EventType.XID, encode(Xid(1)))
 
 
 def prepare(one_phase: bool = False) -> bytes:
-    return event(EventType.XA_PREPARE, XaPrepare(one_phase, NAME).encode())
+    return event(EventType.XA_PREPARE, encode(XaPrepare(one_phase, NAME)))
 
 
 def choose(table_map: TableMap) -> Transcoder | None:
@@ -134,7 +138,7 @@ def test_the_end_of_a_transaction_tells_its_places_and_its_gtid() -> None:
 
 def test_a_payload_is_one_transaction_with_one_place() -> None:
     inner = [query("BEGIN"), table(), rows(1), table(), rows(2), XID]
-    payload = TransactionPayload.of(inner, Compression.ZSTD).encode()
+    payload = encode(payload_of(inner, Compression.ZSTD))
     out = fed(Assembler(choose), begin(), event(EventType.TRANSACTION_PAYLOAD, payload))
     assert told(out) == [[1, 2]]
     assert isinstance(out[-1], Finished)

@@ -1,9 +1,10 @@
-"""Writes MySQL's binary JSON (see `json_binary`): for tests, and for partial updates."""
+"""Encoder of MySQL's binary JSON, and of the changes of a partial update."""
 
 from __future__ import annotations
 
 import struct
 
+from pumpclient.mysql.events.field_reader import pack_number
 from pumpclient.mysql.rows.values.json_binary import (
     DEPTH_MAX,
     DOUBLE,
@@ -20,18 +21,13 @@ from pumpclient.mysql.rows.values.json_binary import (
     inlined,
     malformed,
 )
+from pumpclient.mysql.rows.values.json_diff import Change, Operation, key_order
 
 
 def write_json(value: object) -> bytes:
     """Return the binary form of a dict, list, str, int, float, bool, None or `Opaque`."""
     type_, body = _write(value, 1)
     return bytes([type_]) + body
-
-
-def key_order(key: str) -> tuple[int, bytes]:
-    """Return what the keys of an object are sorted by."""
-    raw = key.encode()
-    return len(raw), raw
 
 
 def _write(value: object, depth: int) -> tuple[int, bytes]:
@@ -105,3 +101,15 @@ def _layout(keys: list[bytes], items: list[tuple[int, bytes]], *, is_large: bool
     except struct.error:
         return None
     return head + bytes(entries) + bytes(tail)
+
+
+def write_changes(changes: list[Change]) -> bytes:
+    """Return the bytes of changes."""
+    out = []
+    for change in changes:
+        path = change.path.encode()
+        out += [bytes([change.operation]), pack_number(len(path)), path]
+        if change.operation is not Operation.REMOVE:
+            value = write_json(change.value)
+            out += [pack_number(len(value)), value]
+    return b"".join(out)

@@ -1,0 +1,175 @@
+"""File events: how a binlog file is laid out, what was before it, which one follows.
+
+FORMAT_DESCRIPTION is the first event of every file:
+
+    2    binlog version, always 4
+    50   the server's version, padded with zeros
+    4    when the file was created, seconds; 0 when it is not the server's first since its start
+    1    header length, always 19
+    n    post-header length of each event type, from type 1 on
+    1    checksum algorithm of the file's events
+
+After it this event has four checksum bytes in any case; they are no part of the body here.
+
+    PREVIOUS_GTIDS      the set of all earlier files, in binary as in `pumpclient.mysql.gtid`
+    GTID_LIST           the same of MariaDB: 4 bytes, of which the low 28 bits count, then
+                        domain 4, server 4 and sequence number 8 for each
+    ROTATE              8 position in the next file, then its name
+    BINLOG_CHECKPOINT   4 bytes of name, the oldest file that MariaDB's crash recovery needs
+    START_ENCRYPTION    scheme 1, key version 4, nonce 12; what a server sends is decrypted
+
+The first event of a stream is a ROTATE that names its file, and the FORMAT_DESCRIPTION that says
+whether events end in checksums comes after it. `rotate_of` sees by the last bytes of such a ROTATE
+whether it has a checksum itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from penstock.errors import Malformed
+from pumpclient.mysql.events.field_reader import BodyReader
+from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
+    HEADER_SIZE,
+    Checksum,
+    Header,
+    checksum_holds,
+)
+from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, decode_sids
+
+_VERSION_SIZE = 50
+_BINLOG_VERSION = 4
+_POSITION_SIZE = 8
+_COUNT_BITS = 28
+
+
+@dataclass(frozen=True, slots=True)
+class FormatDescription:
+    """What all later events of the file are read with."""
+
+    server_version: str
+    created_s: int
+    post_header_lengths: bytes
+    checksum: Checksum
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what follows the header, the event's own checksum included.
+
+        Raises `Malformed` for a version, header length or checksum that is unknown here.
+        """
+        body = BodyReader(data[: len(data) - CHECKSUM_SIZE], "FORMAT_DESCRIPTION")
+        binlog_version = body.uint(2)
+        version = body.take(_VERSION_SIZE).rstrip(b"\0").decode("ascii", "replace")
+        created_s = body.uint(4)
+        header_length = body.uint(1)
+        lengths = body.take(body.left - 1) if body.left else b""
+        algorithm = body.uint(1)
+        if binlog_version != _BINLOG_VERSION or header_length != HEADER_SIZE:
+            raise Malformed(
+                f"server {version} writes binlog version {binlog_version} with headers of"
+                f" {header_length} bytes",
+                hint="servers since MySQL 5.6 and MariaDB 10 write version 4 with 19 bytes",
+            )
+        if algorithm not in list(Checksum):
+            raise Malformed(
+                f"server {version} writes checksum algorithm {algorithm}",
+                hint="set its binlog_checksum to CRC32 or NONE",
+            )
+        return cls(version, created_s, lengths, Checksum(algorithm))
+
+    @property
+    def flavor(self) -> Flavor:
+        """Which kind of server wrote the file."""
+        return Flavor.of_version(self.server_version)
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousGtids:
+    """What all earlier files hold."""
+
+    gtids: MysqlGtidSet = field(default_factory=MysqlGtidSet)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        return cls(decode_sids(data))
+
+
+@dataclass(frozen=True, slots=True)
+class GtidList:
+    """What all earlier files hold: the last id of each domain and server."""
+
+    gtids: MariadbGtidSet = field(default_factory=MariadbGtidSet)
+    flags: int = 0
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "GTID_LIST")
+        flags, count = divmod(body.uint(4), 1 << _COUNT_BITS)
+        found = [MariadbGtid(body.uint(4), body.uint(4), body.uint(8)) for _ in range(count)]
+        # A list without entries is padded to the size of an entry's head.
+        if count:
+            body.finish()
+        return cls(MariadbGtidSet(found), flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """The file goes on in another; an artificial one says which file a stream is in."""
+
+    position: int
+    file: str
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "ROTATE")
+        return cls(body.uint(8), body.text(body.left))
+
+
+def rotate_of(event: bytes) -> Rotate:
+    """Return what a whole ROTATE says; raise `Malformed` when it is none."""
+    shortest = HEADER_SIZE + _POSITION_SIZE + CHECKSUM_SIZE
+    checked = len(event) > shortest and checksum_holds(event)
+    return Rotate.decode(event[HEADER_SIZE : len(event) - CHECKSUM_SIZE * checked])
+
+
+def is_fake(header: Header) -> bool:
+    """Tell whether a ROTATE was made for the stream: it is in no file."""
+    return header.is_artificial or header.timestamp_s == 0 or header.end_position == 0
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogCheckpoint:
+    """The oldest file that the server's crash recovery may need."""
+
+    file: str
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "BINLOG_CHECKPOINT")
+        event = cls(body.text(body.uint(4)))
+        body.finish()
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class StartEncryption:
+    """What follows in the file is encrypted; a stream is not."""
+
+    scheme: int
+    key_version: int
+    nonce: bytes
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "START_ENCRYPTION")
+        event = cls(body.uint(1), body.uint(4), body.take(12))
+        body.finish()
+        return event
