@@ -34,7 +34,7 @@ from penstock.wire.binlog import BinlogType
 from pump.counters import Figures
 from pump.service.admission import invalid
 from pump.store.record import IN_ONE, PIECE, OutOfSpace, PieceRecord, Record
-from pump.store.uploads import Upload
+from pump.store.space import Upload
 
 if TYPE_CHECKING:
     from pump.service.admission import Admission

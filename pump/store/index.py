@@ -1,4 +1,4 @@
-"""The index: where in the log the binlog of a timestamp is; a cache that the log can rebuild.
+"""Index: finds the binlog of a timestamp in the log; a cache that the log can rebuild.
 
 All in one LevelDB. Integers in keys are big-endian, so that LevelDB sorts them; those in values
 little-endian. A position is segment u32, offset u64, length u32.
@@ -9,7 +9,7 @@ little-endian. A position is segment u32, offset u64, length u32.
     "p" start_ts u64    kind u8 (0 taken, 3 rolled back), position
     "s" segment u32     ts u64: the largest timestamp that still needs this segment
     "h"                 the head: all of the log before it is indexed; part of every batch
-    "k"                 from where to replay, see `replay_point.py`
+    "k"                 from where to replay, see `checkpoint.py`
     "g"                 what is purged, see `Purge`
 
 A Commit's entry carries its Prewrite's position: a pull looks nothing up, and does not meet the
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,7 @@ import plyvel
 from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
 from penstock.log.segments import Place, Position
-from pump.store.replay_point import Checkpoint, pack_checkpoint, unpack_checkpoint
+from pump.store.checkpoint import Checkpoint, pack_checkpoint, unpack_checkpoint
 
 TAKEN, COMMIT, FAKE, ROLLED_BACK, LARGE = 0, 1, 2, 3, 4
 
@@ -76,6 +76,10 @@ class CommitEntry(NamedTuple):
     prewrite: Position
 
 
+Entry = tuple[int, int, Position, Position]
+"""Kind, timestamp, position, and for a Commit its Prewrite's position."""
+
+
 class Batch:
     """Entries that are written together."""
 
@@ -97,6 +101,16 @@ class Batch:
         """Add the entry of a fake binlog."""
         self._put(_COMMIT_KEY.pack(b"c", ts), _COMMIT.pack(FAKE, *position, *_NOWHERE))
 
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Add entries of any kind."""
+        for kind, ts, position, prewrite in entries:
+            if kind in (COMMIT, LARGE):
+                self.commit(ts, position, prewrite, kind)
+            elif kind == FAKE:
+                self.fake(ts, position)
+            else:
+                self.prewrite(ts, position, kind)
+
     def needed(self, segment: int, ts: int) -> None:
         """Say that `segment` is needed as long as `ts` may be pulled."""
         self._put(_SEGMENT_KEY.pack(b"s", segment), _TS.pack(ts))
@@ -115,7 +129,7 @@ class Index:
     """The LevelDB of one Pump; safe to read from any thread.
 
     Raises `Corrupt` for a folder that is there but is not a whole index: LevelDB itself would
-    begin anew in it, and then read whatever old log it finds.
+    begin again in it, and then read whatever old log it finds.
     """
 
     def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:
@@ -212,7 +226,7 @@ class Index:
     def last_transaction_ts(self) -> int:
         """Return the largest commit_ts that is not a fake binlog's, 0 without one.
 
-        Behind very many fake ones it gives up and returns where it got to, which is above.
+        After very many fake ones it stops and returns where it got to, which is above.
         """
         with (
             _errors(str(self.path)),

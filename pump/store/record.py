@@ -1,8 +1,9 @@
-"""One binlog on its way into the log, and the reasons why it may not get there."""
+"""Record: one binlog on its way into the log, and the reasons why it may not get there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -14,6 +15,8 @@ PIECE = -1
 IN_ONE = -1
 """In place of the first segment of a Prewrite that was not stored in pieces."""
 
+_START_TS, _COMMIT_TS = operator.itemgetter(1), operator.itemgetter(2)
+
 
 class Record(NamedTuple):
     """What the Pump must know of a binlog, and the binlog's bytes."""
@@ -24,6 +27,16 @@ class Record(NamedTuple):
     payload: bytes
     first_segment: int = IN_ONE
     """Of a Prewrite whose payload is an assembly: where its pieces begin."""
+
+
+Fields = tuple[int, int, int, bytes, int]
+"""A `Record`, or what a replay makes of millions of them more cheaply."""
+
+
+def largest_ts(records: Sequence[Fields]) -> int:
+    """Return the largest timestamp of `records`."""
+    start_ts = max(map(_START_TS, records), default=0)
+    return max(start_ts, max(map(_COMMIT_TS, records), default=0))
 
 
 class PieceRecord(Record):
@@ -112,5 +125,5 @@ class NotHere(NeedsOperator):
     def __init__(self, commit_ts: int, why: str) -> None:
         super().__init__(
             f"the binlog at commit_ts {commit_ts} cannot be fetched: {why}",
-            hint="was the Pump's data-dir exchanged? Restart the Drainer, which asks anew",
+            hint="was the Pump's data-dir exchanged? Restart the Drainer, which asks again",
         )

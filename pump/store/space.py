@@ -1,4 +1,4 @@
-"""The part of the volume that new transactions may not use.
+"""Space on the volume: a reserve that new transactions may not use, and what large ones announced.
 
     volume  ├──────────── for all binlogs ────────────┼─ Commits, Rollbacks ─┼─ index, repair ─┤
                                                    reserve               reserve / 2          0
@@ -6,18 +6,24 @@
 Without a setting the reserve is a fiftieth of the volume, at least 64 MiB for the index to write in
 and at most 10 GiB; on a small volume a quarter. Nothing is remembered: as soon as there is space
 again, by a purge or by hand, writers are served again.
+
+A large transaction announces its size before its chunks come. Until its assembly is stored nothing
+else knows of them, no index entry and no open Prewrite; so it also says where they begin.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.log.files import Files
+from penstock.log.segments import Position
 from penstock.wire.binlog import BinlogType
-from pump.store.record import OutOfSpace, Record
+from pump.store.record import OutOfSpace, PieceRecord, Record
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +95,7 @@ class Reserve:
         if is_low and not self._is_low:
             log.error(
                 "%s has %d bytes left: no new transactions until there are more than %d again;"
-                " pulls go on (free some space, or let purges take more: gc-days)",
+                " pulls continue (free some space, or let purges take more: gc-days)",
                 *(self._folder, free, reserve),
             )
         elif self._is_low and not is_low:
@@ -102,3 +108,47 @@ def _out_of_space(free: int, reserve: int) -> OutOfSpace:
     return OutOfSpace(
         f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}"
     )
+
+
+@dataclass(slots=True, eq=False)
+class Upload:
+    """One large binlog under way."""
+
+    start_ts: int
+    size_bytes: int
+    stored_bytes: int = 0
+    positions: list[Position] = field(default_factory=list)
+    first: PieceRecord | None = None
+
+
+class Uploads:
+    """All large transactions under way; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[Upload] = set()
+
+    def begin(self, upload: Upload) -> None:
+        """Note that an upload begins."""
+        with self._lock:
+            self._open.add(upload)
+
+    def end(self, upload: Upload) -> None:
+        """Note that it is stored or broken off."""
+        with self._lock:
+            self._open.discard(upload)
+
+    def __len__(self) -> int:
+        """Return how many are under way."""
+        return len(self._open)
+
+    def left_bytes(self) -> int:
+        """Return how much is announced and not stored yet."""
+        with self._lock:
+            return sum(upload.size_bytes - upload.stored_bytes for upload in self._open)
+
+    def segments(self) -> list[int]:
+        """Return the first segment of each upload that has stored something."""
+        with self._lock:
+            firsts = [upload.first for upload in self._open]
+        return [f.position.segment for f in firsts if f is not None and f.position is not None]

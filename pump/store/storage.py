@@ -1,4 +1,4 @@
-"""A Pump's storage: binlogs are durable when `append` returns and in the stream after `index`.
+"""Storage: binlogs are durable when `append` returns and in the stream after `index`.
 
     append    ledger ── log: one write, one fdatasync ── sorter         → the writers are answered
     index     one LevelDB batch ── max_commit_ts moves                  → the pullers are woken
@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock import failpoints
 from penstock.log.files import Files, OsFiles
-from penstock.log.segments import Position, WriteFailed
-from pump.store.flusher import Flusher
-from pump.store.index_entries import Appended, checkpoint_of, enter, fill, largest_ts
+from penstock.log.segments import Place, Position, WriteFailed
+from pump.store.checkpoint import Checkpoint, Flusher, checkpoint_of
+from pump.store.index import Entry
 from pump.store.purging import carry_out
 from pump.store.record import (
     Contradiction,
@@ -35,12 +36,11 @@ from pump.store.record import (
     PurgedRange,
     Record,
     Unmatched,
+    largest_ts,
 )
-from pump.store.recovery.progress import Progress
-from pump.store.recovery.recovery import Recovered, StorageConfig, lock_folder, recover
-from pump.store.space import Reserve
+from pump.store.recovery import Progress, Recovered, StorageConfig, lock_folder, recover
+from pump.store.space import Reserve, Uploads
 from pump.store.stream import Pulled, Stream
-from pump.store.uploads import Uploads
 
 __all__ = [
     "Appended",
@@ -66,6 +66,19 @@ _after_append = failpoints.point("pump.after_append")
 _after_index = failpoints.point("pump.after_index")
 
 
+class Appended(NamedTuple):
+    """What an append stored, for `Storage.index`."""
+
+    number: int
+    entries: Sequence[Entry]
+    needed: dict[int, int]
+    head: Place
+    max_commit_ts: int
+    checkpoint: Checkpoint | None
+    """From where to replay once this is indexed; only where a flush is due."""
+    size_bytes: int
+
+
 class Storage:
     """The log and the index of one Pump; create with `Storage.open`."""
 
@@ -82,7 +95,7 @@ class Storage:
         self._ledger = recovered.ledger
         self._needed = recovered.needed
         self.stream = Stream(recovered.index, recovered.segments, recovered.purge)
-        self._flusher = Flusher(recovered.index, recovered.flushed)
+        self._flusher = Flusher(recovered.index.flush, recovered.flushed)
         self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
         self._replayed = recovered.replayed
         self.uploads = Uploads()
@@ -113,8 +126,8 @@ class Storage:
     ) -> Storage:
         """Open the storage in `path`, creating it if need be; replay what the index may lack.
 
-        `on_progress` is told bytes done and to do. Raises `Corrupt` for damage, `NeedsOperator`
-        while another process has it open.
+        `on_progress` is called with the bytes done and to do. Raises `Corrupt` for damage,
+        `NeedsOperator` while another process has it open.
         """
         config, files = config or StorageConfig(), files or OsFiles()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -168,7 +181,7 @@ class Storage:
         now_ms, head = int(self._clock() * 1000), self._segments.end
         self._groups += 1
         with self._state_lock:
-            entries, needed, orphans = enter(self._ledger, stored, positions, now_ms)
+            entries, needed, orphans = self._ledger.enter(stored, positions, now_ms)
             assert not orphans, "the ledger admits no Commit without its Prewrite"
             self._ledger.end_group(self._groups, self._indexed_group)
             sorter = self._ledger.sorter
@@ -185,7 +198,7 @@ class Storage:
     def index(self, appended: Appended) -> None:
         """Put what was appended into the index and the stream; raise `Retryable` or `Corrupt`."""
         batch = self._index.batch()
-        fill(batch, appended.entries)
+        batch.add(appended.entries)
         for segment, ts in appended.needed.items():
             batch.needed(segment, ts)
         batch.head(appended.head)
@@ -202,8 +215,8 @@ class Storage:
     def pull(self, after_ts: int, *, bytes_max: int, count_max: int) -> Pulled:
         """Return merged and fake binlogs in (after_ts, max_commit_ts], in order.
 
-        At least one if there is any, else as many as the bounds allow; `last_ts` is where to go
-        on. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.
+        At least one if there is any, else as many as the bounds allow; `last_ts` is where to
+        continue. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.
         """
         return self.stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
 
@@ -218,7 +231,7 @@ class Storage:
     def unmatched(self, older_than_s: float = 0.0) -> list[Unmatched]:
         """Return the open Prewrites that arrived at least that long ago, oldest first.
 
-        After a restart their age begins anew.
+        After a restart their age begins again.
         """
         older_than_ms = int((self._clock() - older_than_s) * 1000)
         with self._state_lock:
@@ -265,7 +278,7 @@ class Storage:
         self._reserve.check(wanted_bytes)
 
     def stats(self) -> dict[str, int]:
-        """Return the figures an operator wants to see; sizes in bytes."""
+        """Return the numbers an operator wants to see; sizes in bytes."""
         count, size_bytes = self._segments.size()
         return {
             "max_commit_ts": self._max_commit_ts,

@@ -1,4 +1,4 @@
-"""What a Pump has been told of each transaction, and so whether it takes the next word about it.
+"""Ledger: deduplicates and validates binlogs per transaction, before and after they are logged.
 
     arrives    the transaction is   the Pump
     ─────────  ───────────────────  ────────────────────────────────────────────────────────
@@ -16,7 +16,7 @@
 
 Writers repeat themselves when an answer was lost; that must neither be stored twice nor be an
 error. Contradictions are never stored, so the log cannot contain them, and never acknowledged, so
-nobody believes that they were delivered.
+no one believes that they were delivered.
 
 The decided transactions of the last while are kept in memory; older ones are looked up in the
 index. Both together make the answers exact, whatever the age.
@@ -25,7 +25,7 @@ index. Both together make the answers exact, whatever the age.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -33,8 +33,17 @@ from penstock.errors import PenstockError
 from penstock.log.chunks import identity, is_special
 from penstock.log.segments import Position
 from penstock.wire.binlog import BinlogType
-from pump.store.index import FAKE, ROLLED_BACK, CommitEntry
-from pump.store.record import IN_ONE, PIECE, Contradiction, NoPrewrite, Record, TooManyOpen
+from pump.store.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, CommitEntry, Entry
+from pump.store.record import (
+    IN_ONE,
+    PIECE,
+    Contradiction,
+    Fields,
+    NoPrewrite,
+    PieceRecord,
+    Record,
+    TooManyOpen,
+)
 from pump.store.sorter import Open, Sorter
 
 GENERATION_MAX = 32_768
@@ -84,7 +93,7 @@ class _Group:
 
 
 class Ledger:
-    """Admits records, then is told where they were stored; one thread at a time."""
+    """Admits records, then notes where they were stored; one thread at a time."""
 
     def __init__(
         self,
@@ -249,8 +258,53 @@ class Ledger:
                 return "another one"
         return None
 
-    def prewritten(
-        self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
+    def enter(
+        self, records: Iterable[Fields], positions: Sequence[Position], now_ms: int
+    ) -> tuple[list[Entry], dict[int, int], list[tuple[int, Position]]]:
+        """Note what was stored where and return what the index must hold.
+
+        Besides, for each other segment that holds a Prewrite of theirs, or the first of its pieces,
+        the largest commit_ts; and the commit_ts and position of every Commit without open Prewrite,
+        which only a replay can meet. Pieces have no entry: their assembly leads to them.
+        """
+        entries: list[Entry] = []
+        needed: dict[int, int] = {}
+        orphans: list[tuple[int, Position]] = []
+        for record, position in zip(records, positions, strict=True):
+            tp, start_ts, commit_ts, _, first_segment = record
+            if tp == _PREWRITE:
+                is_open = self._prewritten(start_ts, position, now_ms, first_segment)
+                entries.append((TAKEN if is_open else ROLLED_BACK, start_ts, position, position))
+            elif tp == _COMMIT:
+                prewrite = self._committed(start_ts, commit_ts)
+                if prewrite is None:
+                    orphans.append((commit_ts, position))
+                    continue
+                begin, oldest, kind = prewrite.position, prewrite.position[0], COMMIT
+                if prewrite.first_segment != IN_ONE:  # The other pieces lie in it or after it.
+                    oldest, kind = prewrite.first_segment, LARGE
+                entries.append((kind, commit_ts, position, begin))
+                if oldest != position[0]:
+                    needed[oldest] = max(commit_ts, needed.get(oldest, 0))
+            else:
+                entries += self._enter_rare(record, position)
+        return entries, needed, orphans
+
+    def _enter_rare(self, record: Fields, position: Position) -> list[Entry]:
+        """Do the same for a piece, a Rollback or a fake binlog."""
+        tp, start_ts, commit_ts, _, _ = record
+        if tp == PIECE:
+            if isinstance(record, PieceRecord):  # A replay does not care.
+                record.position = position
+            return []
+        if start_ts == commit_ts:
+            self.sorter.push_fake(start_ts)
+            return [(FAKE, start_ts, position, position)]
+        where = self._rolled_back(start_ts)
+        return [] if where is None else [(ROLLED_BACK, start_ts, where, where)]
+
+    def _prewritten(
+        self, start_ts: int, position: Position, now_ms: int, first_segment: int
     ) -> bool:
         """Note a stored Prewrite; False if its Rollback came before it."""
         if start_ts in self.early:
@@ -260,7 +314,7 @@ class Ledger:
         self.sorter.push_prewrite(start_ts, position, now_ms, first_segment)
         return True
 
-    def committed(self, start_ts: int, commit_ts: int) -> Open | None:
+    def _committed(self, start_ts: int, commit_ts: int) -> Open | None:
         """Note a stored Commit and return its Prewrite, None if that is not open."""
         prewrite = self.sorter.push_commit(start_ts, commit_ts)
         if prewrite is None:
@@ -270,7 +324,7 @@ class Ledger:
         young.commits[commit_ts] = start_ts
         return prewrite
 
-    def rolled_back(self, start_ts: int) -> Position | None:
+    def _rolled_back(self, start_ts: int) -> Position | None:
         """Note a stored Rollback and return where its Prewrite is, None if that is not open."""
         prewrite = self.sorter.push_rollback(start_ts)
         if prewrite is None:

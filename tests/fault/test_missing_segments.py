@@ -18,7 +18,7 @@ from penstock.cluster.registry import Registry
 from penstock.errors import Corrupt
 from penstock.log.segment import segment_name
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from pump.store.recovery.lost_segments import FOLDER
+from pump.store.recovery import SET_ASIDE_FOLDER
 from pump.store.storage import NoPrewrite, NotStored, PurgedRange, Record, Storage
 from tests.kit.fakes.storage import SMALL, commit, commits, fake, opened, prewrite, rollback, write
 from tests.kit.servers.fix_pump import PumpProcess
@@ -90,7 +90,7 @@ def test_a_gap_is_named_and_given_up_only_by_its_name(
     with caplog.at_level(logging.ERROR):
         storage = accepting(tmp_path, up_to_ts)
     assert f"the binlogs in ({after_ts}, {up_to_ts}] are lost" in caplog.text
-    set_aside = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    set_aside = sorted(path.name for path in (tmp_path / SET_ASIDE_FOLDER).iterdir())
     assert set_aside == [segment_name(n) for n in range(gap[0])]
     purged_ts = storage.purged_ts
     assert purged_ts >= up_to_ts
@@ -132,7 +132,7 @@ def test_a_crash_while_giving_up_is_gone_on_with(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(f"pump.store.recovery.lost_segments.{killed_in}", killed)
+            patched.setattr(f"pump.store.recovery.{killed_in}", killed)
             with pytest.raises(KeyboardInterrupt):
                 accepting(tmp_path, up_to_ts)
     storage = accepting(tmp_path, up_to_ts)

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import Corrupt
 from penstock.log.segments import Place, Position
-from pump.store.index_entries import checkpoint_of
+from pump.store.checkpoint import Checkpoint, OpenPrewrite, checkpoint_of
 from pump.store.record import Record
-from pump.store.recovery.progress import Progress
-from pump.store.replay_point import Checkpoint, OpenPrewrite
+from pump.store.recovery import Progress
 from pump.store.sorter import Sorter
 from pump.store.storage import Appended, Storage
 from tests.kit.fakes.files import MemoryFiles

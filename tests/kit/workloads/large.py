@@ -11,8 +11,8 @@ from penstock.wire.batch import encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pump.store.record import IN_ONE, PIECE, PieceRecord
+from pump.store.space import Upload
 from pump.store.storage import Record, Storage
-from pump.store.uploads import Upload
 
 
 def large_prewrite(start_ts: int, rows: bytes, key: bytes = b"") -> bytes:

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.errors import Corrupt
 from penstock.log.segments import Place, Position
+from pump.store.checkpoint import Checkpoint, OpenPrewrite
 from pump.store.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, CommitEntry, Index, Purge
-from pump.store.replay_point import Checkpoint, OpenPrewrite
 
 TS_MAX = 2**64 - 1
 

@@ -24,8 +24,8 @@ from pump.service.large_upload import STREAMS_MAX, LargeWrites
 from pump.service.penstock_service import BatchService
 from pump.service.pulls import Pulls
 from pump.store.record import Record
+from pump.store.space import Upload
 from pump.store.storage import Storage, StorageConfig
-from pump.store.uploads import Upload
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import commit
 from tests.kit.wait import never, turn

@@ -1,0 +1,447 @@
+"""Recovery: opens log and index of a data folder and replays what the index lacks.
+
+Start-up, step by step:
+
+    1  open the index; a damaged one is removed, since the log can rebuild it
+    2  open the log; the index says how far it was durable, the rest of its last file is checked
+       frame by frame, and a torn end is cut
+    3  finish a garbage collection that a crash interrupted
+    4  replay the log from the checkpoint into index and ledger, batch by batch, with the same code
+       that fills them while the Pump runs; frames are checked and parsed in this thread, LevelDB
+       writes in one of its own
+
+The flush that spares the next start this work is left to the running Pump.
+
+Without an index, step 4 begins at the oldest segment. What was purged is then known from that
+segment's header, and from Commits whose Prewrites are gone.
+
+When segments are gone for good, and an operator has declared them lost:
+
+    000000  000001  (000002)  000003  000004      000002 is missing
+    └── given-up/ ──┘          └── the log from now on; all up to `up_to_ts` counts as purged
+
+Nobody can pull past the gap without missing something, so what lies before it is of no use to a
+stream: it is set aside, not removed, for `binlogctl dump`. The index goes and is rebuilt from what
+is left. A puller from before the gap's end gets the error for purged binlogs, with the range; a
+Drainer that has everything up to there continues and notices nothing.
+
+What is accepted is one gap, by its last timestamp: the setting may be left in place, and the next
+gap is refused again. A crash on the way leaves a gap with the same end, and the next start
+continues.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from penstock import failpoints
+from penstock.errors import Corrupt, Malformed, NeedsOperator
+from penstock.log.chunks import PIECE as PIECE_KIND
+from penstock.log.chunks import decode_assembly, piece_start_ts, special_kind
+from penstock.log.files import Files
+from penstock.log.frame import HEADER_SIZE
+from penstock.log.segment import BEGIN, CutShort, segment_name
+from penstock.log.segment_chain import MissingSegments
+from penstock.log.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
+from penstock.pb import binlog_pb2
+from penstock.settings.setting import out_of_range
+from penstock.wire.binlog import BinlogType
+from pump.store.checkpoint import Checkpoint, checkpoint_of
+from pump.store.index import Index, Purge
+from pump.store.purging import Needed, finish_purge
+from pump.store.record import IN_ONE, PIECE, Fields, largest_ts
+from pump.store.sorter import Open, Sorter
+from pump.store.transactions import OPEN_MAX, Ledger
+
+log = logging.getLogger(__name__)
+_index_opened = failpoints.point("pump.open.index_opened")
+_log_opened = failpoints.point("pump.open.log_opened")
+_batch_entered = failpoints.point("pump.open.batch_entered")
+_replayed = failpoints.point("pump.open.replayed")
+
+SET_ASIDE_FOLDER = "given-up"
+_BATCH_RECORDS = 4096
+_PROGRESS_EVERY_S = 2.0
+_ROLLBACK = int(BinlogType.ROLLBACK)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """An open log and its index, in step with each other."""
+
+    folder: Path
+    segments: Segments
+    index: Index
+    ledger: Ledger
+    needed: Needed
+    purge: Purge
+    checkpoint: Checkpoint
+    """Holds as soon as the index is flushed."""
+    flushed: Checkpoint
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """How a Pump stores; the defaults are meant to stay."""
+
+    sync_log: bool = True
+    """False acknowledges what a crash of the machine may lose; only for what can be made again."""
+    segment_bytes_max: int = SEGMENT_BYTES_MAX
+    stop_write_at_available_bytes: int = -1
+    """Refuse new transactions below this. Negative: by the volume, see space.py."""
+    open_prewrites_max: int = OPEN_MAX
+    """Above so many transactions without an outcome, new ones are refused."""
+    accept_loss_up_to_ts: int = 0
+    """The last timestamp of missing segments that are given up; the refusal to start names it."""
+    index_write_buffer_bytes: int = 16 << 20
+    index_cache_bytes: int = 32 << 20
+
+    def __post_init__(self) -> None:
+        """Raise `NeedsOperator` for a value out of range."""
+        for name in (
+            "segment_bytes_max",
+            "open_prewrites_max",
+            "index_write_buffer_bytes",
+            "index_cache_bytes",
+        ):
+            if getattr(self, name) < 1:
+                raise out_of_range(f"storage.{name}", getattr(self, name), "it must be above zero")
+        if self.accept_loss_up_to_ts < 0:
+            name = "storage.accept_loss_up_to_ts"
+            raise out_of_range(name, self.accept_loss_up_to_ts, "use 0 or a timestamp")
+
+
+def recover(
+    folder: Path,
+    config: StorageConfig,
+    *,
+    files: Files,
+    on_progress: Progress,
+    now_ms: int,
+) -> Recovered:
+    """Open log and index in `folder` and replay what the index lacks; raise `Corrupt`.
+
+    Segments that are missing are an error unless `config` declares them lost.
+    """
+    while True:
+        try:
+            return _recover(folder, config, files, on_progress, now_ms)
+        except MissingSegments as missing:
+            _abandon(folder, missing, files, accepted_ts=config.accept_loss_up_to_ts)
+
+
+def _recover(
+    folder: Path, config: StorageConfig, files: Files, on_progress: Progress, now_ms: int
+) -> Recovered:
+    index, head, checkpoint = _open_index(folder / "index", config)
+    _index_opened()
+    try:
+        try:
+            segments = _open_log(folder, config, files, head)
+        except CutShort as short:
+            if config.sync_log:
+                raise
+            log.warning("%s: lost in a crash, as sync-log is off; rebuilding the index", short)
+            index.close()
+            shutil.rmtree(folder / "index")
+            index, head, checkpoint = _open_index(folder / "index", config)
+            segments = _open_log(folder, config, files, head)
+        _log_opened()
+        try:
+            found = _replay(folder, index, segments, checkpoint, on_progress, now_ms)
+            found.ledger.open_max = config.open_prewrites_max
+            return found
+        except BaseException:
+            segments.close()
+            raise
+    except BaseException:
+        index.close()
+        raise
+
+
+def _open_index(path: Path, config: StorageConfig) -> tuple[Index, Place | None, Checkpoint | None]:
+    for is_new in (False, True):
+        try:
+            index = Index(
+                path,
+                write_buffer_bytes=config.index_write_buffer_bytes,
+                cache_bytes=config.index_cache_bytes,
+            )
+        except Corrupt as error:
+            if is_new:
+                raise
+            log.warning("%s; rebuilding it from the log", error)
+            shutil.rmtree(path)
+            continue
+        try:
+            return index, index.head(), index.checkpoint()
+        except Corrupt as error:
+            index.close()
+            if is_new:
+                raise
+            log.warning("%s; rebuilding it from the log", error)
+            shutil.rmtree(path)
+    raise AssertionError("the second turn returns or raises")
+
+
+def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | None) -> Segments:
+    return Segments.open(
+        folder / "log",
+        files=files,
+        segment_bytes_max=config.segment_bytes_max,
+        known_end=head,
+    )
+
+
+def _replay(
+    folder: Path,
+    index: Index,
+    segments: Segments,
+    checkpoint: Checkpoint | None,
+    on_progress: Progress,
+    now_ms: int,
+) -> Recovered:
+    purge = finish_purge(index, segments)
+    replay = Replay(index, segments, purge, checkpoint, now_ms)
+    replay.run(on_progress, now_ms)
+    _replayed()
+    sorter = replay.ledger.sorter
+    after = checkpoint_of(sorter, segments.end)
+    segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, replay.needed.largest_ts())
+    read = _reader(segments)
+    ledger = Ledger(sorter, index, read, index.last_ts(), early=replay.ledger.early)
+    return Recovered(
+        folder,
+        segments,
+        index,
+        ledger,
+        replay.needed,
+        replay.purge,
+        after,
+        replay.checkpoint,
+        replay.records,
+    )
+
+
+def _reader(segments: Segments) -> Callable[[Position], bytes | None]:
+    def read(position: Position) -> bytes | None:
+        return segments.read(position) if position.segment >= segments.first else None
+
+    return read
+
+
+def lock_folder(folder: Path) -> int:
+    """Return a descriptor that keeps other processes out of `folder`; raise `NeedsOperator`."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise NeedsOperator(
+            f"another process has {folder} open", hint="two Pumps cannot share a data folder"
+        ) from error
+    return descriptor
+
+
+def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_ts: int) -> None:
+    """Set aside what lies before a gap, and drop the index; raise `Corrupt` unless it is accepted.
+
+    `folder` is the Pump's; `accepted_ts` is the gap's `up_to_ts` when it is accepted.
+    """
+    if accepted_ts <= 0 or accepted_ts != missing.up_to_ts:
+        raise Corrupt(
+            missing.path,
+            missing.offset,
+            f"{missing.what} (put the files back; or abandon all binlogs up to {missing.up_to_ts}"
+            f" with accept-loss-up-to-ts = {missing.up_to_ts} in [storage]: Drainers whose"
+            " checkpoint is below that are then refused)",
+        ) from missing
+    aside = folder / SET_ASIDE_FOLDER
+    aside.mkdir(exist_ok=True)
+    names = [n for n in files.names(folder / "log") if n.endswith(".seg")]
+    gone = sorted(n for n in names if int(n[:-4]) < missing.first)
+    for name in gone:
+        os.rename(folder / "log" / name, aside / name)
+    for changed in (aside, folder / "log", folder):
+        files.sync_folder(changed)
+    shutil.rmtree(folder / "index", ignore_errors=True)
+    log.error(
+        "%s, as accepted: the binlogs in (%d, %d] are lost, and no one who lacks any up to %d can"
+        " pull from here any more; %d older segments are set aside in %s",
+        *(missing, missing.after_ts, missing.up_to_ts, missing.up_to_ts, len(gone), aside),
+    )
+
+
+class Replay:
+    """One replay, from the checkpoint to the end of the log."""
+
+    def __init__(
+        self,
+        index: Index,
+        segments: Segments,
+        purge: Purge,
+        checkpoint: Checkpoint | None,
+        now_ms: int,
+    ) -> None:
+        self.index = index
+        self.segments = segments
+        self.purge = purge
+        self.needed = Needed(index.needed())
+        self.records = 0
+        self._thread = ThreadPoolExecutor(1, "pump-replay")
+        self._writing: Future[None] | None = None
+        self.checkpoint = checkpoint or Checkpoint(Place(segments.first, BEGIN), 0)
+        sorter = Sorter(self.checkpoint.largest_ts)
+        for start_ts, position, floor_ts, first_segment in self.checkpoint.open:
+            sorter.open[start_ts] = Open(position, floor_ts, now_ms, first_segment)
+        self.ledger = Ledger(sorter, index, lambda position: None, (0, 0))
+
+    def run(self, on_progress: Callable[[int, int], None], now_ms: int) -> None:
+        """Read, check and enter everything; raise `Corrupt`."""
+        segments, start = self.segments, self.checkpoint.pointer
+        total = segments.bytes_between(start, segments.end)
+        try:
+            with _no_garbage_collection():
+                for positions, payloads in segments.scan_blocks(start):
+                    self._block(positions, _fields(segments, positions, payloads), now_ms)
+                    on_progress(segments.bytes_between(start, _place_after(positions[-1])), total)
+                if self._writing is not None:
+                    self._writing.result()
+        finally:
+            self._thread.shutdown()
+        if self.records:
+            log.info("replayed %d binlogs, %d bytes of log", self.records, total)
+        on_progress(total, total)
+
+    def _block(self, positions: list[Position], records: list[Fields], now_ms: int) -> None:
+        """Enter some records of one segment into ledger and index."""
+        for i in range(0, len(records), _BATCH_RECORDS):
+            last = i + _BATCH_RECORDS
+            self._batch(records[i:last], positions[i:last], now_ms)
+
+    def _batch(self, records: list[Fields], positions: list[Position], now_ms: int) -> None:
+        entries, needed, orphans = self.ledger.enter(records, positions, now_ms)
+        for gone in [n for n in needed if n < self.segments.first]:
+            self._lost(needed.pop(gone))
+        needed[positions[0].segment] = largest_ts(records)
+        for commit_ts, position in orphans:
+            self._orphan(commit_ts, position)
+        batch = self.index.batch()
+        batch.add(entries)
+        self.needed.note(needed)
+        for segment, ts in needed.items():
+            batch.needed(segment, ts)
+        batch.head(_place_after(positions[-1]))
+        if self._writing is not None:
+            self._writing.result()
+        self._writing = self._thread.submit(batch.write)
+        self.ledger.end_group(0, 0)  # Lets go of what was decided long ago: it is in the index.
+        self.records += len(records)
+        _batch_entered()
+
+    def _orphan(self, commit_ts: int, position: Position) -> None:
+        """Accept a Commit whose Prewrite lies before the replay, or was purged.
+
+        In the first case its entry is in the index already. In the second its segment outlived
+        its Prewrite's, and what cannot be pulled whole must not be pulled at all.
+        """
+        if commit_ts <= self.purge.purged_ts or self.index.commit(commit_ts) is not None:
+            return
+        if self.purge.first_segment == 0:
+            path = self.segments.folder / segment_name(position.segment)
+            raise Corrupt(str(path), position.offset, f"Commit {commit_ts} without its Prewrite")
+        self._lost(commit_ts)
+
+    def _lost(self, commit_ts: int) -> None:
+        """Count a Commit as purged whose Prewrite, or the first of its pieces, was purged."""
+        if commit_ts > self.purge.purged_ts:
+            self.purge = Purge(commit_ts, self.purge.first_segment)
+            self.index.set_purge(self.purge)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Spare millions of young tuples the search for cycles: it would take a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _fields(segments: Segments, positions: list[Position], payloads: list[bytes]) -> list[Fields]:
+    """Return what the ledger must know of each binlog; the bytes themselves stay out of memory."""
+    found: list[Fields] = []
+    add, parsed = found.append, binlog_pb2.Binlog.FromString
+    try:
+        for payload in payloads:
+            if not payload[0]:
+                add(_special(payload))
+                continue
+            binlog = parsed(payload)
+            tp = binlog.tp
+            if tp > _ROLLBACK:
+                raise DecodeError(f"the obsolete type {tp}")
+            add((tp, binlog.start_ts, binlog.commit_ts, b"", IN_ONE))
+    except (DecodeError, Malformed) as error:
+        position = positions[len(found)]
+        path = segments.folder / segment_name(position.segment)
+        raise Corrupt(str(path), position.offset, f"not a binlog: {error}") from error
+    return found
+
+
+def _place_after(position: Position) -> Place:
+    return Place(position.segment, position.offset + HEADER_SIZE + position.length)
+
+
+def _special(payload: bytes) -> Fields:
+    """Return what the ledger must know of a piece or an assembly; raise `Malformed`."""
+    if special_kind(payload) == PIECE_KIND:
+        return PIECE, piece_start_ts(payload), 0, b"", IN_ONE
+    assembly = decode_assembly(payload)
+    return int(BinlogType.PREWRITE), assembly.start_ts, 0, b"", assembly.first_segment
+
+
+class Progress:
+    """Passes bytes done and to do on to a listener, and every two seconds to the log."""
+
+    def __init__(
+        self,
+        listener: Callable[[int, int], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener = listener
+        self._clock = clock
+        self._begun_s = self._reported_s = clock()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Report that `done` of `total` bytes are replayed."""
+        if self._listener is not None:
+            self._listener(done, total)
+        now_s = self._clock()
+        if now_s - self._reported_s < _PROGRESS_EVERY_S or not 0 < done < total:
+            return
+        self._reported_s = now_s
+        rate = done / (now_s - self._begun_s)
+        log.info(
+            "replaying the log into the index: %d %% of %d MB, %.0f MB/s, about %.0f s left",
+            100 * done // total,
+            total // 1_000_000,
+            rate / 1e6,
+            (total - done) / rate,
+        )

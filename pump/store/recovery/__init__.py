@@ -1,1 +1,0 @@
-"""From the log to the index at a start."""
