@@ -1,4 +1,4 @@
-"""`python -m pump`, the same as the `pump` script: one Pump in the foreground."""
+"""Command: `python -m pump`, the same as the `pump` script, runs one Pump in the foreground."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
     from penstock.node import service
     from penstock.settings.published import differing
-    from pump.compat import load_settings
-    from pump.config import PumpConfig
+    from pump.config import PumpConfig, load_settings
     from pump.node import run
 
     settings, notes = load_settings(argv)
@@ -46,8 +45,8 @@ def _run(argv: Sequence[str] | None) -> int:
     _tune_memory()
 
     async def serve(stop: asyncio.Event) -> None:
-        told = "; ".join(differing(settings, PumpConfig())) or "all defaults"
-        for line in (told, *notes):
+        changed = "; ".join(differing(settings, PumpConfig())) or "all defaults"
+        for line in (changed, *notes):
             log.info("settings: %s", line)
         await run(settings, stop)
 
@@ -61,7 +60,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _tune_memory() -> None:
-    """Keep Python and the C library from doing again and again what is in vain here.
+    """Keep Python and the C library from doing again and again what is useless here.
 
     The ledger holds some 100,000 tuples that no cycle runs through: they need no visits. And a
     group's buffers of some MiB, given back to the kernel each time, come back as page faults,

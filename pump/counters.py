@@ -1,25 +1,30 @@
-"""What the parts of a Pump count while they work, cheap enough for every call; no thread, no clock.
+"""Counters: what the parts of a Pump count while they work, and the files and calls that are timed.
 
-Metrics are made of it when somebody asks (`observe/metrics.py`); nothing here knows how they look.
-Counting takes no lock: each figure has one thread that writes it.
+Metrics are made of them at a scrape (`observe/metrics.py`); nothing here knows how they look.
+Counting takes no lock: each counter has one thread that writes it.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from penstock.errors import Retryable
+from penstock.log.files import File, Files
 from penstock.node.histogram import Distribution
 from penstock.pb import penstock_pb2
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, TooManyOpen
 
 SECONDS = tuple(5e-5 * 2**n for n in range(18))
-"""The original's bounds, 50 µs to 6.6 s."""
+"""TiDB-Binlog's bounds, 50 µs to 6.6 s."""
 SIZES_BYTES = tuple(16.0 * 2**n for n in range(25))
 COUNTS = tuple(float(2**n) for n in range(16))
 
 
-class Figures:
+class Counters:
     """All that one Pump counts since it started."""
 
     def __init__(self) -> None:
@@ -67,3 +72,93 @@ def reason_of(error: BaseException) -> str:
     if isinstance(code, int):
         return penstock_pb2.Refusal.Code.Name(code).lower()
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "other")
+
+
+class MeteredFile:
+    """A file that is written to; everything but the measuring is done by another one."""
+
+    def __init__(self, file: File, counters: Counters) -> None:
+        self._file = file
+        self._counters = counters
+        self.size = file.size
+        self.read = file.read
+        self.truncate = file.truncate
+        self.close = file.close
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._file.path
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        self._file.path = path
+
+    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write as the file does, and note how much and how long."""
+        begin_s = time.perf_counter()
+        self._file.write(buffers, offset)
+        self._counters.write_s.note(time.perf_counter() - begin_s)
+        self._counters.write_bytes.note(sum(map(len, buffers)))
+
+    def sync(self) -> None:
+        """Sync as the file does, and note how long it took, also if it failed."""
+        begin_s = time.perf_counter()
+        try:
+            self._file.sync()
+        finally:
+            self._counters.sync_s.note(time.perf_counter() - begin_s)
+
+
+class MeteredFiles:
+    """A file system whose written files are measured; what is only read costs nothing more."""
+
+    def __init__(self, files: Files, counters: Counters) -> None:
+        self._files = files
+        self._counters = counters
+        self._created_s: float | None = None
+        self.names = files.names
+        self.rename = files.rename
+        self.remove = files.remove
+        self.space = files.space
+
+    def sync_folder(self, path: Path) -> None:
+        """Make names durable; after `create` this ends the making of a segment."""
+        self._files.sync_folder(path)
+        created_s, self._created_s = self._created_s, None
+        if created_s is not None:
+            self._counters.rotate_s.note(time.perf_counter() - created_s)
+
+    def create(self, path: Path) -> File:
+        """Open `path` for reading and writing, empty."""
+        self._created_s = time.perf_counter()
+        return MeteredFile(self._files.create(path), self._counters)
+
+    def open(self, path: Path, *, writable: bool = False) -> File:
+        """Open an existing file."""
+        file = self._files.open(path, writable=writable)
+        return MeteredFile(file, self._counters) if writable else file
+
+
+def timed(methods: Mapping[str, Any], counters: Counters) -> dict[str, Any]:
+    """Return gRPC handlers that note how long each call took; streams are left as they are."""
+    return {name: _timed(name, handler, counters) for name, handler in methods.items()}
+
+
+def _timed(name: str, handler: Any, counters: Counters) -> Any:
+    handle = handler.unary_unary
+    if handle is None:
+        return handler
+    succeeded, failed = counters.calls[name, "succ"], counters.calls[name, "fail"]
+
+    async def measured(data: bytes, context: Any) -> bytes:
+        begin_s = time.perf_counter()
+        try:
+            reply: bytes = await handle(data, context)
+        except BaseException:
+            failed.note(time.perf_counter() - begin_s)
+            raise
+        succeeded.note(time.perf_counter() - begin_s)
+        return reply
+
+    return handler._replace(unary_unary=measured)

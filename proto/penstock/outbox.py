@@ -47,7 +47,7 @@ it acknowledged (innodb_flush_log_at_trx_commit = 1; SQLite: synchronous FULL wi
 A Prewrite may lie on several Pumps, when the first did not answer in time. Each of them asks by
 itself and gets the same answer; equal transactions merge to one in the Drainer. A Pump where the
 Prewrite arrived only after 3 may have streamed past commit_ts; then it is not the Pump of 2, which
-commits, and it drops its own copy (`pump/cluster/resolver/resolving.py`).
+commits, and it drops its own copy (`pump/cluster/resolver.py`).
 
 A committed row is needed until the Pump of 2 has the Commit. The writer removes the rows of
 acknowledged transactions along with a later one; what is left by writers that died is removed by

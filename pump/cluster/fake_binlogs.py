@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 
-class Faker:
+class FakeBinlogs:
     """The task that keeps an idle Pump's stream moving."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A Pump among the others: how it joins, keeps its status in etcd, and what Drainers still need.
+"""Membership: joins the cluster, keeps this Pump's entry in etcd, says goodbye with a last word.
 
     serving ──> `paused` in etcd ──> Notify every live Drainer ──> `online` in etcd ──> Prewrites
        └─ its last word is withdrawn first; the next one is left when it stops
@@ -6,37 +6,57 @@
 A Drainer that was notified has this Pump in its merge before any writer can choose it; so no
 binlog can be overtaken. A Drainer whose heartbeat is stale is dead and skipped: when it starts, it
 finds this Pump in etcd. etcd calls run in threads; while etcd is away, only the status grows old.
+
+Each heartbeat carries a score from 0 to 1000, for clients that choose by `score`:
+
+    score = 1000 × space × queue × latency, at least 1 while new transactions are taken
+
+    space      free bytes above the reserve / bytes of the volume above the reserve
+    queue      the part of the write queue that is empty
+    latency    1 / (1 + average append / 10 ms): one half where a group takes 10 ms
+
+Each factor is 1 for a Pump at rest on an empty disk. Clients give each Pump turns in proportion to
+its score. So a Pump whose disk is nine tenths full gets a tenth of the transactions of an empty
+one, and the disks fill up together. One that is out of space or whose queue is full scores 0 and
+gets none while another scores more. A slow append is forgotten by way of new ones; fake binlogs see
+to it that there are some.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import grpc.aio
 
 from penstock.cluster.labels import published, text_of
+from penstock.cluster.last_word import LastWord
 from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 
 if TYPE_CHECKING:
-    from penstock.cluster.last_word import LastWord
     from penstock.cluster.registry import NodeRegistry
     from pump.cluster.clock import ClusterClock
     from pump.cluster.identity import Identity
+    from pump.service.group_commit import Writer
     from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
 NOTIFY_WITHIN_S = 10.0
+SCORE_MAX = 1000
+LATENCY_HALF_S = 0.010
 _RETRY_S = 1.0
 _LATE_S = 1.0
 _LAST_WORD_TRIES = 60
@@ -106,7 +126,7 @@ class Membership:
             await self._insist()
 
     async def heartbeats(self, interval_s: float) -> None:
-        """Renew the status, for ever; `NeedsOperator` when another Pump has taken our name."""
+        """Renew the status indefinitely; `NeedsOperator` when another Pump has taken our name."""
         while True:
             await asyncio.sleep(interval_s)
             with suppress(Retryable, Malformed):
@@ -127,7 +147,7 @@ class Membership:
         return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
 
     async def give_up(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
-        """Leave word for Drainers of what they will miss: they refuse to start with such a gap."""
+        """Note for Drainers what they will miss: they refuse to start with such a gap."""
         for drainer in drainers:
             gap = Gap(
                 drainer=drainer.node_id,
@@ -150,7 +170,7 @@ class Membership:
             await asyncio.to_thread(self._registry.put_entered, self._node_id, now_ts)
 
     async def _insist(self) -> None:
-        """Publish the last state there will be: Drainers would wait for this Pump for ever."""
+        """Publish the last state there will be: Drainers would wait for this Pump forever."""
         for _ in range(_LAST_WORD_TRIES):
             await asyncio.sleep(_RETRY_S)
             await self._beat()
@@ -172,7 +192,7 @@ class Membership:
             await self._put(self.state)
         except PenstockError as error:
             if not self.etcd_is_away:
-                log.warning("the status in etcd grows old, writes and pulls go on: %s", error)
+                log.warning("the status in etcd grows old, writes and pulls continue: %s", error)
             self.etcd_is_away = True
         else:
             if self.etcd_is_away:
@@ -200,7 +220,7 @@ class Membership:
         """Raise `NeedsOperator` when we were declared lost, or another living Pump has our name.
 
         One whose heartbeat is fresh but that does not answer may live: `Retryable` until that is
-        stale. Where nobody listens, nobody lives.
+        stale. Where no one listens, no process is left.
         """
         lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
         if lost is not None:
@@ -242,7 +262,7 @@ class Membership:
 
 
 async def _notify_stopped(drainer: NodeStatus, tls: Tls | None) -> None:
-    """Notify one that was heard of a moment ago and is said to have stopped: anybody may say so."""
+    """Notify one that was heard of a moment ago and is said to have stopped: anyone may say so."""
     async with open_aio_channel(drainer.host, tls) as channel:
         stub: Any = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
         with suppress(grpc.RpcError):
@@ -264,13 +284,63 @@ async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
                 return
             except grpc.RpcError as error:
                 if left_s < _RETRY_S:
-                    raise Retryable(_refused(drainer, error)) from error
+                    raise Retryable(_not_notified(drainer, error)) from error
                 await asyncio.sleep(_RETRY_S)
 
 
-def _refused(drainer: NodeStatus, error: Any) -> str:
+def _not_notified(drainer: NodeStatus, error: Any) -> str:
     return (
         f"drainer {drainer.node_id} at {drainer.host} is alive but did not take notice within"
         f" {NOTIFY_WITHIN_S:.0f} s: {error.code().name}: {error.details()} (look at its log; a dead"
         " one is skipped once its heartbeat is stale)"
+    )
+
+
+def last_word_of(node_id: str, storage: Storage) -> LastWord | None:
+    """Return it, once nothing is written any more; None when the Pump's index cannot be read."""
+    try:
+        up_to_ts = storage.holds_up_to_ts()
+    except PenstockError as error:
+        log.error("it cannot be said up to where this Pump holds transactions: %s", error)
+        return None
+    return LastWord(
+        pump=node_id,
+        up_to_ts=up_to_ts,
+        open_count=len(storage.unmatched()),
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+class Load(NamedTuple):
+    """What a Pump's score is made of."""
+
+    free_bytes: int
+    reserve_bytes: int
+    volume_bytes: int
+    queue_fill: float
+    append_s_average: float
+
+
+def score_of(load: Load) -> int:
+    """Return the score; higher is better."""
+    usable = load.free_bytes - load.reserve_bytes
+    if usable <= 0 or load.queue_fill >= 1:
+        return 0
+    space = usable / max(load.volume_bytes - load.reserve_bytes, usable)
+    queue = 1 - load.queue_fill
+    latency = 1 / (1 + load.append_s_average / LATENCY_HALF_S)
+    return max(1, round(SCORE_MAX * space * queue * latency))
+
+
+def score_now(storage: Storage, writer: Writer, folder: Path) -> int:
+    """Return the present score of the Pump whose data is in `folder`."""
+    stats = storage.stats()
+    return score_of(
+        Load(
+            free_bytes=stats["available_bytes"],
+            reserve_bytes=stats["stop_write_at_available_bytes"],
+            volume_bytes=shutil.disk_usage(folder).total,
+            queue_fill=writer.queue_fill,
+            append_s_average=writer.append_s_average,
+        )
     )

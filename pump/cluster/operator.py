@@ -26,7 +26,7 @@ from penstock.ts import seconds_between
 
 if TYPE_CHECKING:
     from penstock.cluster.registry import NodeStatus
-    from pump.cluster.fake_binlogs import Faker
+    from pump.cluster.fake_binlogs import FakeBinlogs
     from pump.cluster.membership import Membership
     from pump.cluster.retention import Retention
     from pump.store.storage import Storage
@@ -46,14 +46,14 @@ class Operator:
         node_id: str,
         storage: Storage,
         membership: Membership,
-        faker: Faker,
+        fake_binlogs: FakeBinlogs,
         retention: Retention,
         details: Callable[[], dict[str, str]],
     ) -> None:
         self._node_id = node_id
         self._storage = storage
         self._membership = membership
-        self._faker = faker
+        self._fake_binlogs = fake_binlogs
         self._retention = retention
         self._details = details
         self._closing: asyncio.Task[None] | None = None
@@ -151,7 +151,7 @@ class Operator:
             given_up: Sequence[NodeStatus] = ()
             try:
                 # Every transaction here commits before this: no Prewrite is taken any more.
-                end_ts = end_ts or await self._faker.write()
+                end_ts = end_ts or await self._fake_binlogs.write()
                 self._progress, given_up = await self._look(end_ts)
                 if not self._progress:
                     await self._membership.give_up(given_up, end_ts)

@@ -1,7 +1,7 @@
-"""A Pump's metrics: computed when somebody asks, from what the parts count anyway.
+"""Metrics: computed at each scrape from what the parts of a Pump count anyway.
 
-`binlog_pump_…` are the names of the original, as its dashboards and alerts spell them; its gauges
-of timestamps hold milliseconds. `penstock_pump_…` are what else a person needs in the night.
+`binlog_pump_…` are the names of TiDB-Binlog, as its dashboards and alerts spell them; its gauges of
+timestamps hold milliseconds. `penstock_pump_…` are what else a person needs in the night.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from penstock.ts import physical_ms, seconds_between
 
 if TYPE_CHECKING:
     from penstock.node.histogram import Distribution
-    from pump.observe.components import Observed
+    from pump.components import Components
 
-ORIGINAL = "binlog_pump"
+TIDB = "binlog_pump"
 OWN = "penstock_pump"
 
 
 class PumpMetrics(Collector):
     """All metrics of one Pump, and of its process."""
 
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
+    def __init__(self, components: Components) -> None:
+        self._components = components
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         for process in (ProcessCollector, PlatformCollector, GCCollector):
@@ -60,7 +60,7 @@ class PumpMetrics(Collector):
         yield from self._pulling()
 
     def _state(self) -> Iterator[Metric]:
-        membership = self._observed.membership
+        membership = self._components.membership
         state = GaugeMetricFamily(f"{OWN}_state", "1 for the state it is in.", labels=["state"])
         for each in NodeState:
             state.add_metric([each.value], float(membership.state is each))
@@ -68,14 +68,14 @@ class PumpMetrics(Collector):
         yield _gauge(
             "etcd_reachable", "0 while the status in etcd grows old.", not membership.etcd_is_away
         )
-        oracle = self._observed.oracle
+        oracle = self._components.oracle
         leads = oracle is not None and oracle.is_leader
         yield _gauge("leads_oracle", "1 while it hands out the timestamps.", leads)
 
     def _writing(self) -> Iterator[Metric]:
-        figures, writer = self._observed.figures, self._observed.writer
+        counters, writer = self._components.counters, self._components.writer
         yield _gauge("queue_bytes", "Binlogs that wait to be written.", writer.queued_bytes)
-        most = self._observed.queue_bytes_max
+        most = self._components.config.write_queue_bytes
         yield _gauge("queue_bytes_max", "Above this, writers are refused.", most)
         yield _gauge("appends_inline", "1 while the event loop appends.", writer.appends_inline)
         yield _counter("binlogs_written", "Binlogs made durable.", writer.records_written)
@@ -83,113 +83,113 @@ class PumpMetrics(Collector):
         refused = CounterMetricFamily(
             f"{OWN}_binlogs_refused", "Binlogs that were not taken.", labels=["reason"]
         )
-        for reason, count in sorted(list(figures.refused.items())):
+        for reason, count in sorted(list(counters.refused.items())):
             refused.add_metric([reason], count)
         yield refused
-        lost = sum(n for why, n in list(figures.refused.items()) if why != "cluster_mismatch")
-        yield _original("loss_binlog_count", "Writes that failed.", {(): lost})
-        yield _original(
+        lost = sum(n for why, n in list(counters.refused.items()) if why != "cluster_mismatch")
+        yield _tidb("loss_binlog_count", "Writes that failed.", {(): lost})
+        yield _tidb(
             "storage_error_count",
             "What the disk did not take or give: writes, their groups, index batches, reads.",
             {
-                ("write_binlog",): figures.failed_writes,
-                ("write_binlog_batch",): figures.failed_groups,
-                ("batch_write_kv",): figures.failed_indexing,
-                ("read_value",): self._observed.pulls.failed,
+                ("write_binlog",): counters.failed_writes,
+                ("write_binlog_batch",): counters.failed_groups,
+                ("batch_write_kv",): counters.failed_indexing,
+                ("read_value",): self._components.pulls.failed,
             },
             "type",
         )
         own = {
-            "append_seconds": (figures.append_s, "A group's way onto the disk."),
-            "write_seconds": (figures.write_s, "One write to a segment."),
-            "fdatasync_seconds": (figures.sync_s, "One fdatasync of a segment."),
-            "acknowledge_seconds": (figures.acknowledge_s, "From submission to acknowledgement."),
-            "group_binlogs": (figures.group_records, "Binlogs that one fdatasync covered."),
-            "write_bytes": (figures.write_bytes, "Bytes of one write to a segment."),
+            "append_seconds": (counters.append_s, "A group's way onto the disk."),
+            "write_seconds": (counters.write_s, "One write to a segment."),
+            "fdatasync_seconds": (counters.sync_s, "One fdatasync of a segment."),
+            "acknowledge_seconds": (counters.acknowledge_s, "From submission to acknowledgement."),
+            "group_binlogs": (counters.group_records, "Binlogs that one fdatasync covered."),
+            "write_bytes": (counters.write_bytes, "Bytes of one write to a segment."),
         }
         for name, (distribution, about) in own.items():
             yield histogram(f"{OWN}_{name}", about, {(): distribution})
-        yield from self._original_histograms()
+        yield from self._tidb_histograms()
 
-    def _original_histograms(self) -> Iterator[Metric]:
-        figures = self._observed.figures
+    def _tidb_histograms(self) -> Iterator[Metric]:
+        counters = self._components.counters
         yield histogram(
-            f"{ORIGINAL}_rpc_duration_seconds",
+            f"{TIDB}_rpc_duration_seconds",
             "Calls by method and outcome.",
-            dict(figures.calls),
+            dict(counters.calls),
             "method",
             "label",
         )
         durations: dict[Labels, Distribution] = {
-            ("single",): figures.acknowledge_s,
-            ("batch",): figures.append_s,
-            ("to_disk",): figures.write_s,
-            ("fsync",): figures.sync_s,
-            ("rotate",): figures.rotate_s,
+            ("single",): counters.acknowledge_s,
+            ("batch",): counters.append_s,
+            ("to_disk",): counters.write_s,
+            ("fsync",): counters.sync_s,
+            ("rotate",): counters.rotate_s,
         }
-        name = f"{ORIGINAL}_storage_write_binlog_duration_time"
+        name = f"{TIDB}_storage_write_binlog_duration_time"
         yield histogram(name, "Seconds of the steps of a write.", durations, "type")
-        sizes: dict[Labels, Distribution] = {("batch",): figures.write_bytes}
-        name = f"{ORIGINAL}_storage_write_binlog_size"
+        sizes: dict[Labels, Distribution] = {("batch",): counters.write_bytes}
+        name = f"{TIDB}_storage_write_binlog_size"
         yield histogram(name, "Bytes of one write.", sizes, "type")
 
     def _storage(self) -> Iterator[Metric]:
-        storage = self._observed.storage
+        storage = self._components.storage
         for name, value in storage.stats().items():
             yield _gauge(f"storage_{name}", "See the Pump's status, storage.", value)
-        volume = os.statvfs(self._observed.data_dir)
+        volume = os.statvfs(self._components.config.data_dir)
         sizes: dict[Labels, float] = {
             ("capacity",): volume.f_blocks * volume.f_frsize,
             ("available",): volume.f_bavail * volume.f_frsize,
         }
-        yield _original("storage_storage_size_bytes", "The volume.", sizes, "type", gauge=True)
+        yield _tidb("storage_storage_size_bytes", "The volume.", sizes, "type", gauge=True)
         purged_ms = physical_ms(storage.purged_ts)
         for name, about, ms in (
             ("max_commit_ts", "Up to where it can be pulled.", physical_ms(storage.max_commit_ts)),
             ("gc_ts", "Up to where it is purged.", purged_ms),
             ("done_gc_ts", "The same: a purge is one step here.", purged_ms),
         ):
-            yield _original(f"storage_{name}", about, {(): ms}, gauge=True)
+            yield _tidb(f"storage_{name}", about, {(): ms}, gauge=True)
         deleted = storage.stats()["purged_entries"]
         about = "Index entries that purges removed."
-        yield _original("storage_deleted_kv_total", about, {(): deleted})
+        yield _tidb("storage_deleted_kv_total", about, {(): deleted})
 
     def _transactions(self) -> Iterator[Metric]:
-        unmatched = self._observed.storage.unmatched(older_than_s=0)
+        unmatched = self._components.storage.unmatched(older_than_s=0)
         yield _gauge("open_prewrites", "Prewrites without Commit or Rollback.", len(unmatched))
-        now_ts = self._observed.now_ts()
+        now_ts = self._components.now_ts()
         age_s = max(0.0, seconds_between(unmatched[0].start_ts, now_ts)) if unmatched else 0.0
         about = "Age of the open Prewrite that arrived first; it holds up all pulls."
         yield _gauge("oldest_open_prewrite_seconds", about, age_s)
-        resolved = self._observed.resolving.resolved
+        resolved = self._components.resolving.resolved
         yield _counter("transactions_resolved", "Outcomes found out by the resolver.", resolved)
-        asked = self._observed.resolving.asked
+        asked = self._components.resolving.asked
         about = "Questions to the resolver, which is who knows here what TiKV knew there."
-        yield _original("storage_query_tikv_count", about, {(): asked})
-        written = self._observed.faker.written
+        yield _tidb("storage_query_tikv_count", about, {(): asked})
+        written = self._components.fake_binlogs.written
         yield _counter("fake_binlogs", "Written to keep an idle stream moving.", written)
-        late_s = max(0.0, seconds_between(self._observed.storage.max_commit_ts, now_ts))
+        late_s = max(0.0, seconds_between(self._components.storage.max_commit_ts, now_ts))
         yield _gauge("stream_lag_seconds", "How old the newest is that can be pulled.", late_s)
 
     def _pulling(self) -> Iterator[Metric]:
         pullers: dict[str, int] = {}
-        for puller in list(self._observed.pulls.open.values()):
+        for puller in list(self._components.pulls.open.values()):
             pullers[puller.name] = min(puller.after_ts, pullers.get(puller.name, puller.after_ts))
-        yield _gauge("pullers", "Open pulls.", len(self._observed.pulls.open))
+        yield _gauge("pullers", "Open pulls.", len(self._components.pulls.open))
         lag = GaugeMetricFamily(
             f"{OWN}_puller_lag_seconds",
             "How far the pull is behind what can be pulled, in time of commits.",
             labels=["puller"],
         )
-        max_commit_ts = self._observed.storage.max_commit_ts
+        max_commit_ts = self._components.storage.max_commit_ts
         for name, after_ts in sorted(pullers.items()):
             lag.add_metric([name], max(0.0, seconds_between(after_ts, max_commit_ts)))
         yield lag
         late: dict[Labels, float] = {
-            (name,): count for name, count in sorted(self._observed.pulls.late.items())
+            (name,): count for name, count in sorted(self._components.pulls.late.items())
         }
         about = "Pulls that asked for purged binlogs."
-        yield _original("detected_drainer_binlog_purge_count", about, late, "id")
+        yield _tidb("detected_drainer_binlog_purge_count", about, late, "id")
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:
@@ -200,16 +200,16 @@ def _counter(name: str, about: str, value: float) -> Metric:
     return CounterMetricFamily(f"{OWN}_{name}", about, value=float(value))
 
 
-def _original(
+def _tidb(
     name: str,
     about: str,
     values: Mapping[Labels, float],
     *labels: str,
     gauge: bool = False,
 ) -> Metric:
-    """Return a metric of the original; its counters lack the ending that the library would add."""
+    """Return a metric of TiDB-Binlog; its counters lack the ending that the library would add."""
     kind = GaugeMetricFamily if gauge else UnknownMetricFamily
-    family = kind(f"{ORIGINAL}_{name}", about, labels=labels)
-    for told, value in values.items():
-        family.add_metric(told, float(value))
+    family = kind(f"{TIDB}_{name}", about, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, float(value))
     return family

@@ -27,7 +27,7 @@ from pump.observe.metrics import PumpMetrics
 if TYPE_CHECKING:
     from penstock.cluster.registry import NodeRegistry, NodeStatus
     from pump.cluster.operator import Operator
-    from pump.observe.components import Observed
+    from pump.components import Components
 
 _OK, _WRONG = 200, 3
 """TiDB-Binlog's codes, in the body."""
@@ -36,11 +36,11 @@ _OK, _WRONG = 200, 3
 class Pages:
     """What the pages of one Pump say."""
 
-    def __init__(self, registry: NodeRegistry, operator: Operator, observed: Observed) -> None:
+    def __init__(self, registry: NodeRegistry, operator: Operator, components: Components) -> None:
         self._registry = registry
         self._operator = operator
-        self._observed = observed
-        self._metrics = PumpMetrics(observed)
+        self._components = components
+        self._metrics = PumpMetrics(components)
 
     def add_to(self, server: HttpStatus) -> None:
         """Add all pages to a server."""
@@ -63,7 +63,7 @@ class Pages:
             problem = str(error)
         page = {
             "status": {pump.node_id: self._listed(pump) for pump in pumps},
-            "CommitTS": self._observed.now_ts(),
+            "CommitTS": self._components.now_ts(),
             "Checkpoint": {},
             "ErrMsg": problem,
             "self": facts_of(self._operator.status()),
@@ -72,7 +72,7 @@ class Pages:
 
     def _listed(self, node: NodeStatus) -> Any:
         """Return a node as etcd knows it, and whether it was heard of just now."""
-        alive = is_live(node, self._observed.now_ts())
+        alive = is_live(node, self._components.now_ts())
         return json.loads(replace(node, is_alive=alive).to_json())
 
     async def drainers(self, names: Mapping[str, str]) -> Answer:
@@ -88,7 +88,7 @@ class Pages:
         """Answer with a stored binlog as text."""
         if not names["ts"].isdecimal() or len(names["ts"]) > 19 or int(names["ts"]) >> 63:
             raise BadRequest(HTTPStatus.BAD_REQUEST, f"{names['ts']!r} is not a timestamp")
-        ts, storage = int(names["ts"]), self._observed.storage
+        ts, storage = int(names["ts"]), self._components.storage
         parts = []
         for title, read in (("binlog in the stream", storage.get), ("Prewrite", storage.prewrite)):
             payload = await asyncio.to_thread(read, ts)

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.pb import binlog_pb2, penstock_pb2
 from penstock.wire.batch import peek_binlog
 from penstock.wire.binlog import BinlogType
-from pump.counters import Figures
+from pump.counters import Counters
 from pump.store.record import IN_ONE, Record
 
 _Code = penstock_pb2.Refusal
@@ -51,14 +51,14 @@ class Admission:
         state: Callable[[], NodeState],
         check_space: Callable[[], None],
         payload_bytes_max: int,
-        figures: Figures | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._cluster_id = cluster_id
         self._state = state
         self._check_space = check_space
         self._payload_bytes_max = payload_bytes_max
         self._common_bytes_max = min(payload_bytes_max, _COMMON_BYTES)
-        self._figures = figures or Figures()
+        self._counters = counters or Counters()
 
     def check_cluster(self, cluster_id: int) -> None:
         """Raise `Refused` unless the caller belongs to this Pump's cluster."""
@@ -68,7 +68,7 @@ class Admission:
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}",
             )
-            self._figures.refuse(mismatch)
+            self._counters.refuse(mismatch)
             raise mismatch
 
     def check_large(self, size_bytes: int, bytes_max: int) -> None:
@@ -84,7 +84,7 @@ class Admission:
                     " transactions)",
                 )
         except Refused as refused:
-            self._figures.refuse(refused)
+            self._counters.refuse(refused)
             raise
 
     def admit(self, payload: bytes) -> Record | None:
@@ -108,7 +108,7 @@ class Admission:
         try:
             return self._record(payload)
         except PenstockError as error:
-            self._figures.refuse(error)
+            self._counters.refuse(error)
             raise
 
     def _record(self, payload: bytes) -> Record | None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, Retryable
-from pump.counters import Figures
+from pump.counters import Counters
 from pump.store.record import NotStored, TooManyOpen
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ class Writer:
         group_bytes_max: int = 4 << 20,
         queue_bytes_max: int = 256 << 20,
         inline_below_s: float = INLINE_BELOW_S,
-        figures: Figures | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._storage = storage
         self._on_indexed = on_indexed
         self._group_bytes_max = group_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._inline_below_s = inline_below_s
-        self._figures = figures or Figures()
+        self._counters = counters or Counters()
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "pump-append")
         self._waiting: deque[_Waiting] = deque()
@@ -130,7 +130,7 @@ class Writer:
             overloaded = Retryable(
                 f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written"
             )
-            self._figures.refuse(overloaded)
+            self._counters.refuse(overloaded)
             raise overloaded
         done: asyncio.Future[Refusals] = self._loop.create_future()
         size_bytes = sum(len(record.payload) for record in records)
@@ -215,8 +215,8 @@ class Writer:
         if trusted and took_s < self._inline_below_s <= self.append_s_average:
             self.append_s_average = took_s
         self.append_s_average += _EWMA_WEIGHT * (took_s - self.append_s_average)
-        self._figures.append_s.note(took_s)
-        self._figures.group_records.note(count)
+        self._counters.append_s.note(took_s)
+        self._counters.group_records.note(count)
         if took_s > _SLOW_S:
             log.warning("writing %d binlogs to disk took %.1f s", count, took_s)
 
@@ -224,11 +224,11 @@ class Writer:
         """Acknowledge the group; its index entries follow once the acknowledgements left."""
         appended, refused = stored
         _tell(group, refused)
-        now_s, acknowledged = time.perf_counter(), self._figures.acknowledge_s
+        now_s, acknowledged = time.perf_counter(), self._counters.acknowledge_s
         for waiting in group:
             acknowledged.note(now_s - waiting.since_s)
         for error in refused.values():
-            self._figures.refuse(error)
+            self._counters.refuse(error)
             if isinstance(error, TooManyOpen):
                 log.warning("new transactions are refused: %s", error)
         if appended is not None:
@@ -239,8 +239,8 @@ class Writer:
 
     def _failed(self, group: Sequence[_Waiting], error: BaseException) -> None:
         log.error("a group of %d writes failed: %s", len(group), error)
-        self._figures.failed_groups += 1
-        self._figures.failed_writes += len(group)
+        self._counters.failed_groups += 1
+        self._counters.failed_writes += len(group)
         for waiting in group:
             if not waiting.done.done():
                 waiting.done.set_exception(error)
@@ -257,7 +257,7 @@ class Writer:
         try:
             self._storage.index(self._unindexed)
         except Exception:
-            self._figures.failed_indexing += 1
+            self._counters.failed_indexing += 1
             log.exception("indexing failed; trying again in %.0f s", _INDEX_RETRY_S)
             self._loop.call_later(_INDEX_RETRY_S, self._turn)
             return False

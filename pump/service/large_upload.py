@@ -31,7 +31,7 @@ from penstock.log.chunks import (
 )
 from penstock.pb import penstock_pb2 as pb
 from penstock.wire.binlog import BinlogType
-from pump.counters import Figures
+from pump.counters import Counters
 from pump.service.admission import invalid
 from pump.store.record import IN_ONE, PIECE, OutOfSpace, PieceRecord, Record
 from pump.store.space import Upload
@@ -64,14 +64,14 @@ class LargeWrites:
         *,
         bytes_max: int,
         data_bytes: int = DATA_BYTES,
-        figures: Figures | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._storage = storage
         self._writer = writer
         self._admission = admission
         self._bytes_max = bytes_max
         self._data_bytes = data_bytes
-        self._figures = figures or Figures()
+        self._counters = counters or Counters()
 
     async def write(self, messages: AsyncIterator[bytes]) -> None:
         """Return once the binlog in `messages` is durable; raise `PenstockError` when it is not.
@@ -136,7 +136,7 @@ class LargeWrites:
                     f" {uploads.left_bytes()} of other large transactions"
                 )
         if error is not None:
-            self._figures.refuse(error)
+            self._counters.refuse(error)
             raise error
 
     async def _store(
@@ -206,5 +206,5 @@ class LargeWrites:
 
     def _refused(self, problem: str) -> PenstockError:
         refused = invalid(problem)
-        self._figures.refuse(refused)
+        self._counters.refuse(refused)
         return refused

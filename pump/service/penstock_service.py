@@ -1,4 +1,4 @@
-"""`penstock.Pump`: writes and pulls in batches, and the operator's verbs.
+"""Penstock service: `penstock.Pump`, writes and pulls in batches, and the operator's verbs.
 
 A unary call costs this server some 200 µs whatever it carries, a binlog in a batch a few. Batches
 of one stream are pipelined: the next is read and queued while the one before is on its way to the
@@ -21,11 +21,12 @@ from google.protobuf.message import DecodeError
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.chunks import DATA_BYTES
+from penstock.pb import binlog_pb2
 from penstock.pb import penstock_pb2 as pb
 from penstock.wire.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
+from penstock.wire.binlog import BinlogType
 from pump.service.admission import Refused, invalid
-from pump.service.front import abort, parsed, undecodable
-from pump.service.metadata import encode_metadata
+from pump.service.grpc_server import abort, parsed, undecodable
 from pump.store.record import OutOfSpace
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_COMMIT = int(BinlogType.COMMIT)
 _BATCHES_IN_FLIGHT_MAX = 32
 
 WHOLE_BYTES_MAX = 16 << 20
@@ -72,8 +74,8 @@ class _Answer:
     done: asyncio.Future[Refusals] | None = None
 
 
-class BatchService:
-    """Penstock's own service beside the compatible one."""
+class PenstockService:
+    """The handlers of `penstock.Pump`."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class BatchService:
                 await self._writer.room()
                 await answers.put(self._accept(cluster_id, seq, payloads))
         except Exception:
-            await answers.put(None)  # Not when cancelled: nobody takes answers then.
+            await answers.put(None)  # Not when cancelled: no one takes answers then.
             raise
         await answers.put(None)
 
@@ -200,7 +202,7 @@ class BatchService:
             await abort(context, error)
 
     async def fetch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Stream the binlogs of which a pull told no more than the metadata."""
+        """Stream the binlogs of which a pull sent no more than the metadata."""
         request = await parsed(context, pb.FetchRequest, data)
         try:
             self._admission.check_cluster(request.cluster_id)
@@ -276,3 +278,33 @@ def _code(error: BaseException) -> int:
     if isinstance(error, Retryable):
         return pb.Refusal.RETRYABLE
     return pb.Refusal.INVALID if isinstance(error, NeedsOperator) else pb.Refusal.RETRYABLE
+
+
+def encode_metadata(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> bytes:
+    """Return a serialized `PullBatch` with what a Drainer needs whose tasks fetch the rows.
+
+        rows only                 its size and its start_ts
+        rows passed on (origin)   the same, and the binlog without its row changes
+        DDL, fake binlogs         the whole binlog, size 0
+
+    What is no binlog goes whole: its reader says what is wrong with it. The payloads are read for
+    this: whether a Prewrite is a DDL is in no index.
+    """
+    heads, sizes, start_ts = zip(*map(_metadata, payloads), strict=True)
+    batch = pb.PullBatch(payloads=heads, commit_ts=commit_ts, sizes=sizes, start_ts=start_ts)
+    return batch.SerializeToString()
+
+
+def _metadata(payload: bytes) -> tuple[bytes, int, int]:
+    """Return what is sent of the payload, its size where that is not all, and its start_ts."""
+    try:
+        binlog = binlog_pb2.Binlog.FromString(payload)
+    except DecodeError:
+        return payload, 0, 0
+    start_ts = binlog.start_ts
+    if binlog.tp != _COMMIT or binlog.ddl_job_id > 0 or binlog.ddl_query:
+        return payload, 0, start_ts
+    if not binlog.HasField("origin"):
+        return b"", len(payload), start_ts
+    binlog.ClearField("prewrite_value")
+    return binlog.SerializeToString(), len(payload), start_ts

@@ -16,8 +16,7 @@ from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced, settle
 from penstock.ts import compose
-from pump.cluster.resolver.databases import opener
-from pump.cluster.resolver.sql import Database
+from pump.cluster.sql_resolver import Database, opener
 from pumpclient import PumpClient
 from pumpclient.outbox import Outbox
 from tests.kit.servers.fix_mariadb import MariadbServer

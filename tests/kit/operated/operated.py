@@ -36,8 +36,7 @@ from penstock.wire.codec import decode_binlog
 from pump.cluster import membership as pump_membership
 from pump.cluster import operator as pump_operator
 from pump.cluster.identity import Identity
-from pump.cluster.leaving import last_word_of
-from pump.cluster.membership import Membership
+from pump.cluster.membership import Membership, last_word_of
 from pump.cluster.operator import Operator
 from pump.cluster.retention import Retention
 from pump.store.record import PurgedRange
@@ -117,7 +116,7 @@ class TwinPump:
         self.line, time = Line(cluster.registry), cluster.time
         line: Any = self.line
         clock: Any = time
-        faker: Any = SimpleNamespace(write=self.write_fake)
+        fake_binlogs: Any = SimpleNamespace(write=self.write_fake)
         self.membership = Membership(
             line, storage, clock,
             identity=Identity(self.name, self.address, {}), score=lambda: 1,
@@ -127,7 +126,7 @@ class TwinPump:
             node_id=self.name,
             storage=storage,
             membership=self.membership,
-            faker=faker,
+            fake_binlogs=fake_binlogs,
             retention=retention,
             details=dict,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
-from pump.cluster.fake_binlogs import Faker
+from pump.cluster.fake_binlogs import FakeBinlogs
 from pump.store.record import Record
 from tests.kit.fakes.virtual_time import pass_time, run_in_virtual_time
 
@@ -40,14 +40,16 @@ class Stream:
         return [ts for _, ts in self.written]
 
 
-def run(body: Callable[[Stream, Faker], Awaitable[None]], next_ts: Callable[[], int]) -> Stream:
+def run(
+    body: Callable[[Stream, FakeBinlogs], Awaitable[None]], next_ts: Callable[[], int]
+) -> Stream:
     async def main() -> Stream:
         stream = Stream()
 
         async def ask() -> int:
             return next_ts()
 
-        faker = Faker(
+        fake_binlogs = FakeBinlogs(
             stream,  # type: ignore[arg-type]
             stream,  # type: ignore[arg-type]
             stream,  # type: ignore[arg-type]
@@ -55,9 +57,9 @@ def run(body: Callable[[Stream, Faker], Awaitable[None]], next_ts: Callable[[], 
             interval_pulled_s=0.02,
             interval_idle_s=0.2,
         )
-        task = asyncio.create_task(faker.run())
+        task = asyncio.create_task(fake_binlogs.run())
         try:
-            await body(stream, faker)
+            await body(stream, fake_binlogs)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -71,14 +73,14 @@ def counter(begin: int = 1000) -> Callable[[], int]:
 
 
 def test_an_idle_pump_that_nobody_pulls_writes_rarely() -> None:
-    async def body(stream: Stream, faker: Faker) -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         await pass_time(0.3)
 
     assert len(run(body, counter()).written) == 2
 
 
 def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
-    async def body(stream: Stream, faker: Faker) -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.moves_to(1)
         await pass_time(0.1)
         assert stream.written == []
@@ -95,7 +97,7 @@ def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
 
 
 def test_a_stream_that_moves_by_itself_needs_none() -> None:
-    async def body(stream: Stream, faker: Faker) -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.hungry.set()
         for ts in range(1, 30):
             stream.moves_to(ts)
@@ -105,7 +107,7 @@ def test_a_stream_that_moves_by_itself_needs_none() -> None:
 
 
 def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> None:
-    async def body(stream: Stream, faker: Faker) -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.held_up = True
         stream.hungry.set()
         await pass_time(0.1)
@@ -129,7 +131,7 @@ def test_a_dead_oracle_is_reported_once_and_tried_again(
             raise Retryable("no leader")
         return answer
 
-    async def body(stream: Stream, faker: Faker) -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.hungry.set()
         await pass_time(0.04)
 

@@ -14,15 +14,15 @@ from penstock.cluster.registry import NodeState
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.counters import Figures
+from pump.counters import Counters
 from pump.service import large_upload as large_module
 from pump.service import penstock_service
 from pump.service.admission import Admission
-from pump.service.front import CompatibleService
 from pump.service.group_commit import Writer
 from pump.service.large_upload import STREAMS_MAX, LargeWrites
-from pump.service.penstock_service import BatchService
+from pump.service.penstock_service import PenstockService
 from pump.service.pulls import Pulls
+from pump.service.tidb_service import TidbService
 from pump.store.record import Record
 from pump.store.space import Upload
 from pump.store.storage import Storage, StorageConfig
@@ -46,15 +46,15 @@ class Pump:
             folder, StorageConfig(stop_write_at_available_bytes=0), files=self.files
         )
         self.state = NodeState.ONLINE
-        self.figures = Figures()
+        self.counters = Counters()
         self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20, message_bytes_max=1500)
-        self.writer = Writer(self.storage, on_indexed=self.pulls.wake, figures=self.figures)
+        self.writer = Writer(self.storage, on_indexed=self.pulls.wake, counters=self.counters)
         self.admission = Admission(
             cluster_id=CLUSTER,
             state=lambda: self.state,
             check_space=self.storage.check_space,
             payload_bytes_max=1500,
-            figures=self.figures,
+            counters=self.counters,
         )
         self.large = LargeWrites(
             self.storage,
@@ -62,11 +62,13 @@ class Pump:
             self.admission,
             bytes_max=2000,
             data_bytes=100,
-            figures=self.figures,
+            counters=self.counters,
         )
         operations: Any = None
-        self.batches = BatchService(self.writer, self.large, self.pulls, self.admission, operations)
-        self.compatible = CompatibleService(self.writer, self.pulls, self.admission)
+        self.batches = PenstockService(
+            self.writer, self.large, self.pulls, self.admission, operations
+        )
+        self.compatible = TidbService(self.writer, self.pulls, self.admission)
 
     async def close(self) -> None:
         self.pulls.close()

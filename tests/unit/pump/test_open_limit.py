@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.pb import penstock_pb2
-from pump.counters import Figures, reason_of
+from pump.counters import Counters, reason_of
 from pump.service.group_commit import Writer
 from pump.service.penstock_service import _code
 from pump.store.record import NotStored, TooManyOpen
@@ -69,10 +69,10 @@ def test_the_bound_holds_after_a_restart_with_more_open_than_are_allowed(tmp_pat
 def test_a_writer_is_told_to_go_elsewhere_and_an_operator_whom_to_blame(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    figures = Figures()
+    counters = Counters()
 
     async def main() -> None:
-        writer = Writer(storage, on_indexed=lambda: None, figures=figures)
+        writer = Writer(storage, on_indexed=lambda: None, counters=counters)
         await writer.write([prewrite(start_ts) for start_ts in (1, 2, 3)])
         with pytest.raises(TooManyOpen) as raised:
             await writer.write([prewrite(4)])
@@ -83,7 +83,7 @@ def test_a_writer_is_told_to_go_elsewhere_and_an_operator_whom_to_blame(
         asyncio.run(main())
     assert "new transactions are refused: 3 transactions are open" in caplog.text
     assert "the oldest has the start_ts 1 " in caplog.text
-    assert figures.refused == {"too_many_open": 1}
+    assert counters.refused == {"too_many_open": 1}
     assert reason_of(TooManyOpen(1, 1)) == "too_many_open"
 
 

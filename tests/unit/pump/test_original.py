@@ -8,8 +8,7 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.settings.compat import Met
-from pump.compat import KEYS, load_settings
-from pump.config import PumpConfig
+from pump.config import KEYS, PumpConfig, load_settings
 
 KV = ("block-cache-capacity", "block-restart-interval", "block-size", "compaction-L0-trigger",
       "compaction-table-size", "compaction-total-size", "compaction-total-size-multiplier",

@@ -10,7 +10,7 @@ from penstock.schema.model import DdlJob, DdlType
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.cluster.resolver.resolving import (
+from pump.cluster.resolver import (
     ROLLED_BACK,
     UNKNOWN,
     DdlResolver,

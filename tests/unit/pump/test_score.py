@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.cluster.score import SCORE_MAX, Load, score_of
+from pump.cluster.membership import SCORE_MAX, Load, score_of
 
 GIB = 1 << 30
 IDLE = Load(100 * GIB, 2 * GIB, 100 * GIB, 0.0, 0.0)

@@ -17,13 +17,14 @@ from penstock.errors import Corrupt, NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.counters import Figures
+from pump.counters import Counters
 from pump.service.admission import Admission, Refused
-from pump.service.front import CompatibleService, status_of
 from pump.service.group_commit import Writer
+from pump.service.grpc_server import status_of
 from pump.service.large_upload import LargeWrites
-from pump.service.penstock_service import BatchService
+from pump.service.penstock_service import PenstockService
 from pump.service.pulls import Pulls
+from pump.service.tidb_service import TidbService
 from pump.store.record import OutOfSpace
 from pump.store.storage import Storage
 
@@ -68,10 +69,10 @@ class Pump:
             check_space=self._check_space,
             payload_bytes_max=1000,
         )
-        self.compatible = CompatibleService(self.writer, self.pulls, self.admission)
+        self.compatible = TidbService(self.writer, self.pulls, self.admission)
         operations: Any = None
         large = LargeWrites(self.storage, self.writer, self.admission, bytes_max=1000)
-        self.batches = BatchService(self.writer, large, self.pulls, self.admission, operations)
+        self.batches = PenstockService(self.writer, large, self.pulls, self.admission, operations)
 
     def _check_space(self) -> None:
         if self.full:
@@ -280,17 +281,17 @@ def test_every_failure_has_a_status(error: Exception, code: grpc.StatusCode) -> 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_admission_fail_otherwise_than_by_refusing(payload: bytes) -> None:
-    figures = Figures()
+    counters = Counters()
     admission = Admission(
         cluster_id=1,
         state=lambda: NodeState.ONLINE,
         check_space=lambda: None,
         payload_bytes_max=150,
-        figures=figures,
+        counters=counters,
     )
     try:
         record = admission.admit(payload)
     except Refused:
-        assert figures.refused == {"invalid": 1}
+        assert counters.refused == {"invalid": 1}
     else:
         assert record is None or record.payload is payload

@@ -13,10 +13,8 @@ from penstock import outbox
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE
 from penstock.ts import compose
-from pump.cluster.resolver.choice import open_resolver
-from pump.cluster.resolver.databases import opener
-from pump.cluster.resolver.resolving import ROLLED_BACK, UNKNOWN, Outcome, Question, Resolution
-from pump.cluster.resolver.sql import Database, SqlResolver, databases
+from pump.cluster.resolver import ROLLED_BACK, UNKNOWN, Outcome, Question, Resolution
+from pump.cluster.sql_resolver import Database, SqlResolver, databases, open_resolver, opener
 from pump.config import ResolverConfig
 
 START_TS, COMMIT_TS = compose(1_000, 0), compose(1_001, 0)

@@ -1,7 +1,7 @@
-"""What became of a transaction whose Prewrite waits here and whose writer went silent.
+"""Resolver: finds out what became of a transaction whose writer went silent.
 
-A Prewrite without its Commit holds up everything this Pump received after it. So after a second
-somebody is asked, and again with growing pauses, outside the write path; the answer enters the log
+A Prewrite without its Commit holds up everything this Pump received after it. So after a second a
+resolver is asked, and again with growing pauses, outside the write path; the answer enters the log
 as a Commit or Rollback of the Pump's own, through the same group commit as everything else.
 
     unmatched for 1 s ──> Resolver ──> COMMITTED(ts)  a Commit binlog
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pump.service.group_commit import Writer
     from pump.store.storage import Storage, Unmatched
 
+
 log = logging.getLogger(__name__)
 
 ASK_AFTER_S = 1.0
@@ -70,7 +71,7 @@ ROLLED_BACK = Resolution(Outcome.ROLLED_BACK)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a resolver is told; `waited_s` is for how long the Prewrite has been open here."""
+    """What a resolver gets; `waited_s` is for how long the Prewrite has been open here."""
 
     start_ts: int
     prewrite_key: bytes = b""
@@ -79,12 +80,12 @@ class Question:
 
 
 class Resolver(Protocol):
-    """Whoever can say what became of a transaction."""
+    """Says what became of a transaction: time alone, the DDL history, the writers' databases."""
 
     async def resolve(self, question: Question) -> Resolution:
         """Return what is known now; UNKNOWN is asked about again. May raise a `PenstockError`.
 
-        COMMITTED and ROLLED_BACK are for ever: the opposite can never become true any more.
+        COMMITTED and ROLLED_BACK are final: the opposite can never become true any more.
         """
 
     async def close(self) -> None:
@@ -95,7 +96,7 @@ class TimeoutResolver:
     """Knows nothing but the time: a transaction older than the timeout is rolled back.
 
     A writer acknowledges a commit to its caller only when the Pump has acknowledged the Commit
-    binlog, and gives up within ten minutes: so what is dropped here nobody was promised.
+    binlog, and gives up within ten minutes: so what is dropped here no one was promised.
     """
 
     def __init__(self, now_ts: Callable[[], int], *, txn_timeout_s: float) -> None:
@@ -127,8 +128,8 @@ class DdlResolver:
     async def resolve(self, question: Question) -> Resolution:
         """Return COMMITTED at the job's `finished_ts` when the history holds the job.
 
-        ROLLED_BACK when it does not and never will: whoever died within a DDL and does it again,
-        or whoever does the next one, would else wait for the other resolver's timeout.
+        ROLLED_BACK when it does not and never will: a writer that died within a DDL and does it
+        again, or does the next one, would else wait for the other resolver's timeout.
         """
         if question.ddl_job_id > 0:
             job = await self._job(question.ddl_job_id)
@@ -169,7 +170,7 @@ class Resolving:
         self.asked = 0
 
     async def run(self) -> None:
-        """Ask and write, for ever; log failures and try again."""
+        """Ask and write indefinitely; log failures and try again."""
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
@@ -227,15 +228,15 @@ class Resolving:
 
     async def _write(self, unmatched: Unmatched, resolution: Resolution) -> None:
         start_ts, commit_ts = unmatched.start_ts, resolution.commit_ts
-        told = resolution.outcome.value
+        outcome = resolution.outcome.value
         if commit_ts and commit_ts <= unmatched.floor_ts:
-            told = f"rolled back here, as another Pump has its Commit at {commit_ts}"
+            outcome = f"rolled back here, as another Pump has its Commit at {commit_ts}"
             commit_ts = 0
         tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
         payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
         await self._writer.write([Record(tp, start_ts, commit_ts, payload)])
         self.resolved += 1
-        log.info("transaction %d is %s, says the resolver", start_ts, told)
+        log.info("transaction %d is %s, says the resolver", start_ts, outcome)
 
     def _complain(self, start_ts: int, error: Exception) -> None:
         """Log a failure, but not the same one for a thousand transactions."""

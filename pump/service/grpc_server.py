@@ -1,4 +1,4 @@
-"""The gRPC front of a Pump, and its compatible service `binlog.Pump`: one binlog per call.
+"""gRPC server: its options, the status of each error, health and reflection.
 
 Handlers take and give raw bytes and parse by themselves: an undecodable request then gets a clear
 INVALID_ARGUMENT instead of an internal error, and constant answers are never built.
@@ -15,46 +15,49 @@ INVALID_ARGUMENT instead of an internal error, and constant answers are never bu
     purged binlogs asked for            OUT_OF_RANGE         …
     pulled whole, and too large for it  FAILED_PRECONDITION  commit_ts, both sizes
     damaged bytes on disk               DATA_LOSS            file, offset
+
+Health is for load balancers and probes, reflection for `grpcurl`. SERVING from the moment this Pump
+is online until it has paused: while it is pausing or closing it takes no Prewrites, but Commits and
+pulls still need it. Before that and after it: NOT_SERVING.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
-from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
-from penstock.pb import binlog_pb2, pump_pb2
+from penstock.cluster.registry import NodeState
+from penstock.errors import Corrupt, NeedsOperator, Retryable
 from pump.service.admission import Refused
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
 
 if TYPE_CHECKING:
     from penstock.security.tls import Security
     from pump.config import PumpConfig
-    from pump.service.admission import Admission
-    from pump.service.group_commit import Writer
-    from pump.service.pulls import Pulls
 
-log = logging.getLogger(__name__)
+_SERVING = frozenset({NodeState.ONLINE, NodeState.PAUSING, NodeState.CLOSING})
+_WATCH_TICK_S = 0.5
+_Status = health_pb2.HealthCheckResponse
 
 _ENVELOPE_BYTES = 16 << 20
 """What a message may have around its largest payload, so that our own check speaks first."""
 
 _CALLS_MAX = 20_000
 _HANDSHAKE_MS = 10_000
-_WRITTEN = pump_pb2.WriteBinlogResp().SerializeToString()
 
 _STATUS: tuple[tuple[type[BaseException], grpc.StatusCode], ...] = (
     (PurgedRange, grpc.StatusCode.OUT_OF_RANGE),
     (Contradiction, grpc.StatusCode.INVALID_ARGUMENT),
     (NoPrewrite, grpc.StatusCode.NOT_FOUND),
-    # Clients of the original go on to the next Pump on UNKNOWN, which is right for a full disk;
-    # RESOURCE_EXHAUSTED would make them give up.
+    # TiDB-Binlog's clients try the next Pump on UNKNOWN, which is right for a full disk;
+    # RESOURCE_EXHAUSTED would make them stop.
     (OutOfSpace, grpc.StatusCode.UNKNOWN),
     (Corrupt, grpc.StatusCode.DATA_LOSS),
     (Retryable, grpc.StatusCode.UNAVAILABLE),
@@ -130,52 +133,36 @@ def listen(server: Any, config: PumpConfig, security: Security) -> int:
         ) from error
 
 
-class CompatibleService:
-    """`binlog.Pump`, as the original's clients and Drainers call it."""
-
-    def __init__(self, writer: Writer, pulls: Pulls, admission: Admission) -> None:
-        self._writer = writer
-        self._pulls = pulls
-        self._admission = admission
-
-    def methods(self) -> dict[str, Any]:
-        """Return the handlers by method name."""
-        return {
-            "WriteBinlog": grpc.unary_unary_rpc_method_handler(self.write_binlog),
-            "PullBinlogs": grpc.unary_stream_rpc_method_handler(self.pull_binlogs),
-        }
-
-    async def write_binlog(self, data: bytes, context: Any) -> bytes:
-        """Answer once the binlog is durable."""
-        request = await parsed(context, pump_pb2.WriteBinlogReq, data)
-        try:
-            self._admission.check_cluster(request.clusterID)
-            record = self._admission.admit(request.payload)
-            if record is not None:
-                await self._writer.write([record])
-        except (PenstockError, OSError) as error:
-            await abort(context, error)
-        return _WRITTEN
-
-    async def pull_binlogs(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Stream merged binlogs after a commit_ts, one per message, until the Pump closes."""
-        request = await parsed(context, pump_pb2.PullBinlogReq, data)
-        try:
-            self._admission.check_cluster(request.clusterID)
-            batches = self._pulls.batches(context.peer(), request.startFrom.offset)
-            async with aclosing(batches):
-                async for pulled in batches:
-                    if pulled.large is not None:
-                        payload = await self._pulls.whole(pulled.large)
-                        yield _entity(pulled.large.commit_ts, payload)
-                    for commit_ts, payload in zip(pulled.commit_ts, pulled.payloads, strict=True):
-                        yield _entity(commit_ts, payload)
-        except (PenstockError, OSError) as error:
-            await abort(context, error)
+def add_health(server: Any, state: Callable[[], NodeState], services: tuple[str, ...]) -> None:
+    """Add both services to a server that was not started yet; `services` are what it serves."""
+    health_pb2_grpc.add_HealthServicer_to_server(_Health(state, services), server)
+    names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
 
 
-def _entity(commit_ts: int, payload: bytes) -> bytes:
-    meta = pump_pb2.Meta(startTs=binlog_pb2.Binlog.FromString(payload).start_ts, commitTs=commit_ts)
-    return pump_pb2.PullBinlogResp(
-        entity=pump_pb2.Entity(payload=payload, meta=meta)
-    ).SerializeToString()
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Asks the node itself at each check, so that nothing can be out of date."""
+
+    def __init__(self, state: Callable[[], NodeState], services: tuple[str, ...]) -> None:
+        self._state = state
+        self._known = {"", *services}
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answer for the whole Pump or for one of its services."""
+        if request.service not in self._known:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r} here")
+        return _Status(status=self._status())
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Answer now and at each change."""
+        last = None
+        while True:
+            known = request.service in self._known
+            status = self._status() if known else _Status.SERVICE_UNKNOWN
+            if status != last:
+                yield _Status(status=status)
+                last = status
+            await asyncio.sleep(_WATCH_TICK_S)
+
+    def _status(self) -> Any:
+        return _Status.SERVING if self._state() in _SERVING else _Status.NOT_SERVING

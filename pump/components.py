@@ -1,10 +1,9 @@
-"""The parts of a Pump that its status and its metrics are about."""
+"""Components: the parts of a running Pump, and what an operator wants to read about them."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.ts import compose
@@ -12,30 +11,33 @@ from penstock.ts import compose
 if TYPE_CHECKING:
     from penstock.oracle.server import OracleServer
     from pump.cluster.clock import ClusterClock
-    from pump.cluster.fake_binlogs import Faker
+    from pump.cluster.fake_binlogs import FakeBinlogs
     from pump.cluster.membership import Membership
-    from pump.cluster.resolver.resolving import Resolving
-    from pump.counters import Figures
+    from pump.cluster.resolver import Resolver, Resolving
+    from pump.cluster.retention import Retention
+    from pump.config import PumpConfig
+    from pump.counters import Counters
     from pump.service.group_commit import Writer
     from pump.service.pulls import Pulls
     from pump.store.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """The parts; they are asked when somebody asks for status or metrics, never on their own."""
+class Components:
+    """What `build` constructs, `node` runs, and status and metrics ask when they are asked."""
 
-    figures: Figures
+    config: PumpConfig
+    counters: Counters
     storage: Storage
-    writer: Writer
-    pulls: Pulls
-    membership: Membership
-    clock: ClusterClock
-    faker: Faker
-    resolving: Resolving
     oracle: OracleServer | None
-    data_dir: Path
-    queue_bytes_max: int
+    clock: ClusterClock
+    pulls: Pulls
+    writer: Writer
+    membership: Membership
+    fake_binlogs: FakeBinlogs
+    resolver: Resolver
+    resolving: Resolving
+    retention: Retention
     began_s: float = field(default_factory=time.monotonic)
 
     def now_ts(self) -> int:
@@ -53,8 +55,8 @@ class Observed:
             "groups_written": str(self.writer.groups_written),
             "append_ms_average": f"{self.writer.append_s_average * 1000:.2f}",
             "appends_run_in": "event loop" if self.writer.appends_inline else "thread",
-            "binlogs_refused": self.figures.refused_text(),
-            "fake_binlogs_written": str(self.faker.written),
+            "binlogs_refused": self.counters.refused_text(),
+            "fake_binlogs_written": str(self.fake_binlogs.written),
             "transactions_resolved": str(self.resolving.resolved),
             "large_transactions_coming": str(len(self.storage.uploads)),
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),

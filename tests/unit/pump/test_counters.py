@@ -7,8 +7,7 @@ import pytest
 from penstock.errors import PenstockError, Retryable
 from penstock.node.histogram import Distribution
 from penstock.pb import penstock_pb2
-from pump.counters import COUNTS, SECONDS, SIZES_BYTES, Figures, reason_of
-from pump.observe.metered import MeteredFiles
+from pump.counters import COUNTS, SECONDS, SIZES_BYTES, Counters, MeteredFiles, reason_of
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace
 from pump.store.storage import Storage
 from tests.kit.fakes.files import MemoryFiles
@@ -52,17 +51,17 @@ def test_a_refusal_has_one_word_for_its_reason(error: Exception, word: str) -> N
 def test_what_the_log_writes_and_syncs_is_measured(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    figures, disk = Figures(), MemoryFiles()
+    counters, disk = Counters(), MemoryFiles()
     path = tmp_path_factory.mktemp("pump")
-    storage = Storage.open(path, SMALL, files=MeteredFiles(disk, figures))
-    syncs, size = figures.sync_s.count, figures.write_bytes.sum
+    storage = Storage.open(path, SMALL, files=MeteredFiles(disk, counters))
+    syncs, size = counters.sync_s.count, counters.write_bytes.sum
     write(storage, prewrite(1), commit(1, 5))
-    assert figures.sync_s.count == syncs + 1
-    assert figures.write_s.count == figures.write_bytes.count
+    assert counters.sync_s.count == syncs + 1
+    assert counters.write_s.count == counters.write_bytes.count
     stored = storage.stats()["log_bytes"]
-    assert figures.write_bytes.sum - size == stored - 32
+    assert counters.write_bytes.sum - size == stored - 32
     disk.fail_once("sync")
     with pytest.raises(Retryable):
         storage.append([prewrite(9)])
-    assert figures.sync_s.count == syncs + 2
+    assert counters.sync_s.count == syncs + 2
     storage.close()

@@ -1,0 +1,263 @@
+"""Build: constructs every part of a Pump, in order, and hands them over.
+
+port bound, pages up ── data folder opened ── etcd answered ── `build` ── `Entrance.open`
+     └─ health: NOT_SERVING; every other call: UNAVAILABLE with what it waits for
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+
+from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.history import History
+from penstock.cluster.labels import parse_labels
+from penstock.cluster.registry import NodeState, Registry
+from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
+from penstock.oracle.client import open_oracle
+from penstock.oracle.server import OracleServer
+from penstock.security.tls import Security
+from pump.cluster.clock import ClusterClock
+from pump.cluster.fake_binlogs import FakeBinlogs
+from pump.cluster.identity import Identity, kept_node_id
+from pump.cluster.membership import Membership, score_now
+from pump.cluster.operator import Operator
+from pump.cluster.resolver import DdlResolver, Resolver, Resolving, TimeoutResolver
+from pump.cluster.retention import Retention
+from pump.cluster.sql_resolver import open_resolver
+from pump.components import Components
+from pump.config import PumpConfig
+from pump.counters import Counters, timed
+from pump.observe.pages import Pages
+from pump.service.admission import Admission
+from pump.service.group_commit import Writer
+from pump.service.grpc_server import add_health, add_service, build_server, listen
+from pump.service.large_upload import LargeWrites
+from pump.service.penstock_service import PenstockService
+from pump.service.pulls import Pulls
+from pump.service.tidb_service import TidbService
+from pump.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+SERVER_GRACE_S = 0.5
+"""For calls under way; streams of batches stay open indefinitely and are then cut."""
+
+_HEALTH = "/grpc.health."
+
+
+def build(
+    config: PumpConfig,
+    entrance: Entrance,
+    storage: Storage,
+    etcd: EtcdClient,
+    cluster_id: int,
+    counters: Counters,
+) -> tuple[Components, Operator]:
+    """Construct everything and let the callers in; return what is to run, and who may end it."""
+    registry, identity = Registry(etcd), _identity(config, entrance.port)
+    oracle = None if config.pd_address else OracleServer(etcd, identity.host)
+    clock = _clock(config, etcd, entrance.security)
+    pulls = Pulls(
+        storage,
+        batch_bytes_max=config.pull_batch_bytes,
+        message_bytes_max=config.max_message_bytes,
+    )
+    writer = Writer(
+        storage,
+        on_indexed=pulls.wake,
+        group_bytes_max=config.write_group_bytes,
+        queue_bytes_max=config.write_queue_bytes,
+        counters=counters,
+    )
+    membership = Membership(
+        registry,
+        storage,
+        clock,
+        identity=identity,
+        score=lambda: score_now(storage, writer, config.data_dir),
+        tls=entrance.security.tls,
+    )
+    resolver = _resolver(config, clock, History(etcd))
+    components = Components(
+        config=config,
+        counters=counters,
+        storage=storage,
+        oracle=oracle,
+        clock=clock,
+        pulls=pulls,
+        writer=writer,
+        membership=membership,
+        fake_binlogs=_fake_binlogs(config, storage, writer, pulls, clock),
+        resolver=resolver,
+        resolving=Resolving(storage, writer, resolver),
+        retention=_retention(config, storage, membership, clock),
+    )
+    operator = _operator(components, identity.node_id, entrance.pages)
+    _add_services(components, operator, cluster_id, entrance.server)
+    entrance.open(f"Pump {identity.node_id} at {identity.host}", lambda: membership.state)
+    Pages(registry, operator, components).add_to(entrance.pages)
+    log.info("pump %s serves at %s, Prewrites once it is online", identity.node_id, identity.host)
+    return components, operator
+
+
+def _identity(config: PumpConfig, port: int) -> Identity:
+    """Return name and address, the latter with the port that was really bound."""
+    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
+    address = f"{host}:{port if int(wanted) == 0 else wanted}"
+    node_id = kept_node_id(config.data_dir, config.node_id, address)
+    return Identity(node_id, address, parse_labels(config.labels))
+
+
+def _clock(config: PumpConfig, etcd: EtcdClient, security: Security) -> ClusterClock:
+    pd_address = config.pd_address or None
+    return ClusterClock(open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls))
+
+
+def _resolver(config: PumpConfig, clock: ClusterClock, history: History) -> Resolver:
+    timeout = TimeoutResolver(clock.now_ts, txn_timeout_s=config.txn_timeout_s)
+    return DdlResolver(
+        lambda job_id: asyncio.to_thread(history.get, job_id),
+        lambda job_id: asyncio.to_thread(history.is_overtaken, job_id),
+        open_resolver(config.resolver, timeout),
+    )
+
+
+def _fake_binlogs(
+    config: PumpConfig, storage: Storage, writer: Writer, pulls: Pulls, clock: ClusterClock
+) -> FakeBinlogs:
+    return FakeBinlogs(
+        storage,
+        writer,
+        pulls,
+        clock.next_ts,
+        interval_pulled_s=config.fake_binlog_interval_pulled_s,
+        interval_idle_s=config.fake_binlog_interval_s,
+    )
+
+
+def _retention(
+    config: PumpConfig, storage: Storage, membership: Membership, clock: ClusterClock
+) -> Retention:
+    return Retention(
+        storage,
+        membership,
+        clock,
+        gc_days=config.gc_days,
+        force_after_days=config.gc_force_after_days,
+    )
+
+
+def _operator(components: Components, node_id: str, pages: HttpStatus) -> Operator:
+    return Operator(
+        node_id=node_id,
+        storage=components.storage,
+        membership=components.membership,
+        fake_binlogs=components.fake_binlogs,
+        retention=components.retention,
+        details=lambda: {"status_pages": pages.url or "none", **components.details()},
+    )
+
+
+def _add_services(components: Components, operator: Operator, cluster_id: int, server: Any) -> None:
+    config, counters = components.config, components.counters
+    storage, writer, pulls = components.storage, components.writer, components.pulls
+    admission = Admission(
+        cluster_id=cluster_id,
+        state=lambda: components.membership.state,
+        check_space=storage.check_space,
+        payload_bytes_max=config.max_message_bytes,
+        counters=counters,
+    )
+    large = LargeWrites(
+        storage, writer, admission, bytes_max=config.transaction_bytes_max, counters=counters
+    )
+    tidb = TidbService(writer, pulls, admission)
+    add_service(server, "binlog.Pump", timed(tidb.methods(), counters))
+    penstock = PenstockService(writer, large, pulls, admission, operator)
+    add_service(server, "penstock.Pump", penstock.methods())
+    if components.oracle is not None:
+        components.oracle.add_to_server(server)
+
+
+class Entrance:
+    """The port and the pages of a Pump, from the first moment to the last.
+
+    Until the parts are there, it says what the Pump waits for.
+    """
+
+    def __init__(self, config: PumpConfig, security: Security) -> None:
+        """Bind the port; raise `NeedsOperator` when that is impossible."""
+        self.security = security
+        self.server = build_server(config, security)
+        self.port = listen(self.server, config, security)
+        self.pages = HttpStatus("a Pump that is starting")
+        self.waits_for = "its data folder is being opened"
+        """The answer to every caller until `open`."""
+        self._status_addr = config.status_addr
+        self._began_s = time.monotonic()
+        self._is_open = False
+        self._state: Callable[[], NodeState] = lambda: NodeState.PAUSED
+
+    async def start(self) -> None:
+        """Serve what can be served by now."""
+        self.server.add_generic_rpc_handlers((_Doorkeeper(self),))
+        add_health(self.server, lambda: self._state(), ("binlog.Pump", "penstock.Pump"))
+        self.pages.add("GET", "/status", self._status, "what this Pump waits for")
+        self.pages.add("GET", "/metrics", self._metrics, "for Prometheus: the state, no more")
+        await self.server.start()
+        await self.pages.start(self._status_addr, self.port, self.security)
+
+    def open(self, title: str, state: Callable[[], NodeState]) -> None:
+        """Let all calls through to the services that were added, and make room for their pages."""
+        self._state = state
+        self._is_open = True
+        self.pages.begin_anew(title)
+
+    async def close(self) -> None:
+        """Let go of port and pages; they may be closed already."""
+        await self.server.stop(SERVER_GRACE_S)
+        await self.pages.close()
+
+    @property
+    def problem(self) -> str:
+        """What stands between this Pump and its callers; empty: nothing."""
+        return "" if self._is_open else f"this Pump is starting: {self.waits_for}"
+
+    async def _status(self, names: Mapping[str, str]) -> Answer:
+        page = {
+            "state": "starting",
+            "waits_for": self.waits_for,
+            "uptime_s": round(time.monotonic() - self._began_s),
+        }
+        return Answer(json.dumps({"self": page}, indent=2) + "\n", JSON)
+
+    async def _metrics(self, names: Mapping[str, str]) -> Answer:
+        return Answer('penstock_pump_state{state="starting"} 1\n', TEXT)
+
+
+class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Stands before all services while the Pump is starting.
+
+    Without it the answer to a caller would be that the method does not exist, as from another kind
+    of node.
+    """
+
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+
+    def service(self, details: Any) -> Any:
+        """Return a handler that refuses; None lets the call through."""
+        if not self._entrance.problem or details.method.startswith(_HEALTH):
+            return None
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def _refuse(self, requests: Any, context: Any) -> NoReturn:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, self._entrance.problem)
+        raise AssertionError("abort raises")
