@@ -8,9 +8,14 @@ import pytest
 
 from deploy.local.sql_server import SqlServer
 from drainer.task.sql.row_statements import fold_of
-from penstock.ddl.charsets.charsets import built_in, char_bytes_max
-from penstock.ddl.charsets.collations import charset_of_collation, collation_name, pads
-from penstock.ddl.rewrite.substitutes import aliases, substitutes
+from penstock.ddl.charsets import (
+    built_in,
+    char_bytes_max,
+    charset_of_collation,
+    collation_name,
+    pads,
+)
+from penstock.ddl.rewrite.collation_substitutes import aliases, substitutes
 from penstock.schema.model import ColumnInfo, MysqlType
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, SchemaChange
-from penstock.ddl.tables.shapes import GEOMETRIES
+from penstock.ddl.tables.column_types import GEOMETRIES
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnFlag, ColumnInfo, DdlJob, DdlType, MysqlType, TableInfo
 from tests.kit.servers.fix_mariadb import MariadbServer

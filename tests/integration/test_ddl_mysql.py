@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deploy.local.sql_server import SqlServer
 from penstock.ddl.rewrite.foreign import spelled_for
-from penstock.ddl.syntax.elements import Flavor
+from penstock.ddl.syntax.statements import Flavor
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 from tests.kit.servers.binlog_server import KINDS, MYSQL, on_servers
 from tests.kit.servers.fix_mariadb import drop_user_databases

@@ -1,10 +1,10 @@
 """Which collations the downstream has, and which stand in there for those that it lacks.
 
 DDL comes with all its collations written out. What the downstream has goes through as it is; for
-the rest `penstock.ddl.rewrite.substitutes` has what comes nearest. Each one in use is logged once
-and shown in the status. A key decides which rows are one row, so a unique key takes *fine*
-substitutes only, and where the downstream has none, the DDL is refused before it runs. What a
-substitute still gets wrong, among letters that one of the two servers does not know, the upsert's
+the rest `collation_substitutes` in `penstock.ddl.rewrite` has what comes nearest. Each one in use
+is logged once and shown in the status. A key decides which rows are one row, so a unique key takes
+*fine* substitutes only, and where the downstream has none, the DDL is refused before it runs. What
+a substitute still gets wrong, among letters that one of the two servers does not know, the upsert's
 guard stops.
 """
 
@@ -17,10 +17,15 @@ from typing import TYPE_CHECKING, Any
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from penstock.ddl.charsets.collations import charset_of_collation
-from penstock.ddl.rewrite.recollate import recollated
-from penstock.ddl.rewrite.substitutes import SUBSTITUTE_CHARSETS, Substitute, aliases, substitutes
-from penstock.ddl.tables.shapes import TEXT_TYPES
+from penstock.ddl.charsets import charset_of_collation
+from penstock.ddl.rewrite.collation_substitutes import (
+    SUBSTITUTE_CHARSETS,
+    Substitute,
+    aliases,
+    recollated,
+    substitutes,
+)
+from penstock.ddl.tables.column_types import TEXT_TYPES
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, IndexInfo, TableInfo
 

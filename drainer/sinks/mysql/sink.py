@@ -60,8 +60,8 @@ from drainer.sinks.protocol import (
 )
 from drainer.task.sql.literals import MYSQL
 from penstock.ddl.rewrite.foreign import spelled_for
-from penstock.ddl.syntax.elements import Flavor
 from penstock.ddl.syntax.lexer import quote_name
+from penstock.ddl.syntax.statements import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
 from penstock.ts import physical_ms

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.operations import ChangeColumn
-from penstock.ddl.syntax.statements import AlterTable
+from penstock.ddl.syntax.statements import AlterTable, ChangeColumn
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.ddl import Catalog, plan_ddl
-from penstock.ddl.rewrite.explicit import explicit
+from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.ddl.charsets.collations import charset_of_collation, collation_name
-from penstock.ddl.charsets.encodings import Charset, charset_named
+from penstock.ddl.charsets import Charset, charset_named, charset_of_collation, collation_name
 
 BINARY = 63
 """The collation id of bytes that are no text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.ddl.charsets.encodings import Charset
+from penstock.ddl.charsets import Charset
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.columns import Column, WireType

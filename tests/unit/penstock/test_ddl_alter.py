@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.ddl.rewrite.foreign import spelled_for
-from penstock.ddl.syntax.elements import Flavor
+from penstock.ddl.syntax.statements import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnFlag, DdlType, MysqlType, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession, check_invariants

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.ddl.rewrite.foreign import spelled_for
-from penstock.ddl.syntax.elements import Flavor
+from penstock.ddl.syntax.statements import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema.model import MysqlType
 from penstock.schema.tableinfo import table_from_json, table_to_json

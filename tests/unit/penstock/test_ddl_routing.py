@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, rename_tables, route_change
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.elements import TableRef, Value, ValueKind
+from penstock.ddl.syntax.statements import TableRef, Value, ValueKind
 from penstock.errors import NeedsOperator
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, plan_ddl, rename_tables
-from penstock.ddl.parse.view_tables import TableScan
+from penstock.ddl.parse.views import TableScan
 from penstock.ddl.syntax.lexer import read
 from penstock.errors import NeedsOperator
 from tests.unit.penstock.ddl_session import DdlSession

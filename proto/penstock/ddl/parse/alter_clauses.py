@@ -19,16 +19,21 @@ from penstock.ddl.parse.partition_clauses import (
     partition_by,
     partition_operation,
 )
-from penstock.ddl.syntax.elements import Charset, ColumnDef, Edit, Flavor, ForeignEdit, TableOptions
-from penstock.ddl.syntax.operations import (
+from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
     AddPeriod,
+    AlterTable,
     ChangeColumn,
+    CharsetClause,
+    ColumnDef,
     Convert,
     DropColumn,
     DropKey,
     DropPrimary,
+    Edit,
+    Flavor,
+    ForeignEdit,
     Operation,
     Part,
     PartitionBy,
@@ -38,10 +43,10 @@ from penstock.ddl.syntax.operations import (
     RenameTo,
     SetDefault,
     SetOptions,
+    TableOptions,
     Untracked,
     Versioning,
 )
-from penstock.ddl.syntax.statements import AlterTable
 
 
 def alter_table(cur: Cursor) -> AlterTable:
@@ -293,9 +298,9 @@ def _convert(cur: Cursor) -> Operation:
         cur.fail("CHARACTER SET")
     start = cur.token.start
     if cur.take("DEFAULT"):
-        charset = Charset(is_default=True, end=cur.last_end)
+        charset = CharsetClause(is_default=True, end=cur.last_end)
     else:
-        charset = Charset(charset=cur.next().text.lower(), end=cur.last_end)
+        charset = CharsetClause(charset=cur.next().text.lower(), end=cur.last_end)
     if cur.take("COLLATE"):
         cur.take_sign("=")
         collate = None if cur.take("DEFAULT") else cur.next().text.lower()

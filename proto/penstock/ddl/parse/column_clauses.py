@@ -13,8 +13,9 @@ from dataclasses import replace
 from penstock.ddl.parse import versioning
 from penstock.ddl.parse.cursor import TABLE_COMMENT_MAX, Cursor
 from penstock.ddl.parse.key_clauses import enforcement, reference
-from penstock.ddl.syntax.elements import (
-    Charset,
+from penstock.ddl.syntax.lexer import Kind
+from penstock.ddl.syntax.statements import (
+    CharsetClause,
     ColumnDef,
     Edit,
     Flavor,
@@ -26,8 +27,7 @@ from penstock.ddl.syntax.elements import (
     Value,
     ValueKind,
 )
-from penstock.ddl.syntax.lexer import Kind
-from penstock.ddl.tables.shapes import GEOMETRIES, NATIVE
+from penstock.ddl.tables.column_types import GEOMETRIES, NATIVE
 
 _ONE_WORD = {
     "BIT", "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT", "DECIMAL", "FLOAT", "DOUBLE",
@@ -77,7 +77,7 @@ def _long_type(cur: Cursor) -> TypeSpec | None:
         spec = _plain_type(cur)
         if spec.name not in ("CHAR", "VARCHAR"):
             cur.fail("CHAR or VARCHAR")
-        return replace(spec, charset=Charset(charset="utf8"))
+        return replace(spec, charset=CharsetClause(charset="utf8"))
     return None
 
 
@@ -96,7 +96,7 @@ def _plain_type(cur: Cursor) -> TypeSpec:
         cur.take("PRECISION")
     if name == "CHAR" and (cur.take("VARYING") or (written == "NCHAR" and cur.take("VARCHAR"))):
         name = "VARCHAR"
-    charset = Charset(charset="utf8") if written in _NATIONAL else Charset()
+    charset = CharsetClause(charset="utf8") if written in _NATIONAL else CharsetClause()
     return TypeSpec(name=name, charset=charset)
 
 
@@ -149,13 +149,13 @@ def _attributes(cur: Cursor, spec: TypeSpec) -> TypeSpec:
 _OLD_CHARSETS = {"ASCII": "latin1", "UNICODE": "ucs2"}
 
 
-def _charset_attribute(cur: Cursor, charset: Charset) -> Charset | None:
+def _charset_attribute(cur: Cursor, charset: CharsetClause) -> CharsetClause | None:
     """Read a column's character set, by one of its old names too; None if none is here."""
     start = cur.token.start
     if cur.take("BYTE"):
-        return Charset(charset="binary", collate="binary")
+        return CharsetClause(charset="binary", collate="binary")
     if word := cur.take_any(*_OLD_CHARSETS):
-        return Charset(charset=_OLD_CHARSETS[word], end=cur.last_end)
+        return CharsetClause(charset=_OLD_CHARSETS[word], end=cur.last_end)
     if not take_charset(cur):
         return None
     if cur.take("DEFAULT"):
@@ -189,7 +189,7 @@ def _charset_name(cur: Cursor) -> str:
     return cur.name().lower()
 
 
-def read_charset(cur: Cursor, given: Charset) -> Charset | None:
+def read_charset(cur: Cursor, given: CharsetClause) -> CharsetClause | None:
     """Read [DEFAULT] CHARACTER SET or COLLATE with or without `=`; None if neither is here."""
     start, begin = cur.at, cur.token.start
     cur.take("DEFAULT")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from penstock.ddl.charsets.encodings import charset_named, literal_in
-from penstock.ddl.syntax.elements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
-from penstock.ddl.syntax.lexer import Kind, Source, Token, quote_text
-from penstock.ddl.syntax.reserved_words import RESERVED
+from penstock.ddl.charsets import charset_named, literal_in
+from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token, quote_text
+from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
 from penstock.errors import NeedsOperator
 
 NAME_CHARS_MAX = 64

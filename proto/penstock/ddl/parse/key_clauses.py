@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from penstock.ddl.parse import versioning
 from penstock.ddl.parse.cursor import Cursor
-from penstock.ddl.syntax.elements import Edit, Flavor, ForeignEdit, KeyDef, KeyPart, left_out
+from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, KeyDef, KeyPart, left_out
 
 _ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
 

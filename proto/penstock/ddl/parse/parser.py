@@ -1,14 +1,18 @@
-"""DDL text into statements; what is not understood to the last word raises NeedsOperator.
-
-The grammar is our own and not sqlglot's, because sqlglot's MySQL reading loses what row images
-depend on: INT8 and REAL come out as TINYINT and FLOAT, LONG as BIGINT, `/*! … */` as a comment,
-and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY not at all.
+"""The DDL parser: text into statements; what it cannot read to the last word raises NeedsOperator.
 
     CREATE | ALTER | DROP {DATABASE | SCHEMA}
     CREATE [OR REPLACE] TABLE … (…) | LIKE …   DROP TABLE a, b      TRUNCATE [TABLE]
     ALTER TABLE …       RENAME TABLE …         CREATE | DROP INDEX … ON …
     CREATE [OR REPLACE] VIEW …                 ALTER VIEW …         DROP VIEW a, b
-    CREATE [OR REPLACE] SEQUENCE …             ALTER SEQUENCE …     DROP SEQUENCE a, b
+    CREATE [OR REPLACE] SEQUENCE [IF NOT EXISTS] name …
+    ALTER SEQUENCE [IF EXISTS] name …          DROP SEQUENCE [IF EXISTS] a, b
+
+Sequences are MariaDB's: they hold no rows, and their numbers travel within rows. Their options are
+START, RESTART, INCREMENT, MINVALUE, MAXVALUE, CACHE with numbers, NO…, CYCLE, and a table's.
+
+The grammar is our own and not sqlglot's, because sqlglot's MySQL reading loses what row images
+depend on: INT8 and REAL come out as TINYINT and FLOAT, LONG as BIGINT, `/*! … */` as a comment,
+and RENAME TABLE, ADD COLUMN (…), CONVERT TO, ALTER DATABASE and PARTITION BY not at all.
 """
 
 from __future__ import annotations
@@ -28,32 +32,33 @@ from penstock.ddl.parse.key_clauses import (
     without_uniqueness,
 )
 from penstock.ddl.parse.partition_clauses import partition_by
-from penstock.ddl.parse.sequence_clauses import alter_sequence, create_sequence
-from penstock.ddl.syntax.elements import (
-    Charset,
+from penstock.ddl.syntax.lexer import Kind, Source, read
+from penstock.ddl.syntax.statements import (
+    AddKey,
+    AlterSchema,
+    AlterSequence,
+    CharsetClause,
     ColumnDef,
+    CreateLike,
+    CreateSchema,
+    CreateSequence,
+    CreateTable,
+    CreateView,
+    DropKey,
+    DropPrimary,
+    DropSchema,
+    DropTables,
     Edit,
     Flavor,
     ForeignEdit,
-    KeyDef,
-    TableOptions,
-    TableRef,
-    left_out,
-)
-from penstock.ddl.syntax.lexer import Kind, Source, read
-from penstock.ddl.syntax.operations import AddKey, DropKey, DropPrimary
-from penstock.ddl.syntax.statements import (
-    AlterSchema,
-    CreateLike,
-    CreateSchema,
-    CreateTable,
-    CreateView,
-    DropSchema,
-    DropTables,
     IndexStatement,
+    KeyDef,
     RenameTables,
     Statement,
+    TableOptions,
+    TableRef,
     TruncateTable,
+    left_out,
 )
 from penstock.errors import NeedsOperator
 
@@ -129,8 +134,8 @@ def _create(cur: Cursor) -> Statement:
     return _create_view(cur, replaces=replaces, must_exist=False)
 
 
-def _schema_options(cur: Cursor) -> Charset:
-    charset = Charset()
+def _schema_options(cur: Cursor) -> CharsetClause:
+    charset = CharsetClause()
     while True:
         if (more := read_charset(cur, charset)) is not None:
             charset = more
@@ -406,3 +411,39 @@ _READERS: dict[str, Callable[[Cursor], Statement]] = {
     "TRUNCATE": _truncate,
     "RENAME": _rename,
 }
+
+_NUMBERS = ("START", "RESTART", "INCREMENT", "MINVALUE", "MAXVALUE", "CACHE")
+_SWITCHES = ("NOMINVALUE", "NOMAXVALUE", "NOCACHE", "CYCLE", "NOCYCLE")
+_TYPES = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "SIGNED", "UNSIGNED")
+
+
+def create_sequence(cur: Cursor, *, replaces: bool) -> CreateSequence:
+    """Read what follows CREATE SEQUENCE."""
+    absent = cur.if_not_exists()
+    ref = cur.table_ref()
+    if cur.take("AS"):
+        while cur.take_any(*_TYPES):
+            pass
+    _options(cur)
+    return CreateSequence(ref=ref, or_replace=replaces, if_not_exists=absent)
+
+
+def alter_sequence(cur: Cursor) -> AlterSequence:
+    """Read what follows ALTER SEQUENCE."""
+    absent = cur.if_exists()
+    ref = cur.table_ref()
+    _options(cur)
+    return AlterSequence(ref=ref, if_exists=absent)
+
+
+def _options(cur: Cursor) -> None:
+    while not cur.at_end():
+        if cur.take("NO"):
+            if not cur.take_any("MINVALUE", "MAXVALUE", "CACHE", "CYCLE"):
+                cur.fail("MINVALUE, MAXVALUE, CACHE or CYCLE")
+        elif word := cur.take_any(*_NUMBERS):
+            _ = cur.take_any("WITH", "BY") or cur.take_sign("=")
+            if cur.literal() is None and word != "RESTART":
+                cur.fail(f"a number for {word}")
+        elif not cur.take_any(*_SWITCHES) and read_option(cur, TableOptions()) is None:
+            cur.fail("an option of a sequence")

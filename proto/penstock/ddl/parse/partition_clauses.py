@@ -13,8 +13,7 @@ Rows that go or move without a binlog do so downstream when the statement runs t
 from __future__ import annotations
 
 from penstock.ddl.parse.cursor import Cursor
-from penstock.ddl.syntax.elements import Edit
-from penstock.ddl.syntax.operations import Operation, PartitionBy, Partitions
+from penstock.ddl.syntax.statements import Edit, Operation, PartitionBy, Partitions
 from penstock.ddl.tables.partitioning import made_up
 from penstock.schema.model import DdlType
 

@@ -19,13 +19,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.ddl.parse.cursor import Cursor
-from penstock.ddl.syntax.elements import ColumnDef, Edit, KeyDef
 from penstock.ddl.syntax.lexer import Kind
-from penstock.ddl.syntax.operations import (
+from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
     ChangeColumn,
+    ColumnDef,
     DropColumn,
+    Edit,
+    KeyDef,
     Operation,
     Part,
     PartitionBy,

@@ -1,12 +1,26 @@
-"""Views: nothing of them is tracked but their name, so only their tables' names need a look."""
+"""Views: the tables that their SELECT reads, and the edits that give those tables other names.
+
+Nothing of a view is tracked but its name, so only its tables' names need a look. They are found by
+walking over the tokens once, without a catalog. A name is a table's where a FROM clause or a join
+wants one:
+
+    FROM a, b AS x JOIN (c, d) ON … , (SELECT …) y      a b c d, and those of the SELECT in turn
+    EXTRACT(DAY FROM a), TRIM('x' FROM a)               none: no SELECT stands in those parentheses
+    WITH c AS (SELECT … FROM a) SELECT … FROM c         a; c only where it is not defined (yet)
+    FROM DUAL, JSON_TABLE(…), VALUES (…)                none
+    TABLE a; NEXT VALUE FOR s, NEXTVAL(s), LASTVAL(s)   a, s
+
+What the words around it mean depends on parentheses only, so one stack of those is all that is
+kept: a view nested some thousand times is read like any other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from penstock.ddl.parse.view_tables import ReadTable, TableScan
-from penstock.ddl.syntax.elements import Edit
-from penstock.ddl.syntax.lexer import Kind, Source, quote_name, quote_path, read
+from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token, quote_name, quote_path, read
+from penstock.ddl.syntax.statements import Edit
 from penstock.errors import NeedsOperator
 
 Mapping = Callable[[str, str], tuple[str, str]]
@@ -82,3 +96,260 @@ def _column_edits(
         if all(dots) and begins and (token.text.lower(), tokens[at + 2].text.lower()) in wanted:
             edits.append(Edit(start + token.start, start + tokens[at + 2].start, ""))
     return edits
+
+
+_JOINS = frozenset({"JOIN", "STRAIGHT_JOIN"})
+_BEGIN_QUERY = frozenset({"SELECT", "WITH", "VALUES", "TABLE"})
+_END_FROM = frozenset(
+    {
+        "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT",
+        "PROCEDURE", "INTO", "FETCH", "LOCK", "SELECT",
+    }
+)  # fmt: skip
+_BEFORE_TABLE_QUERY = frozenset({"", "UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT"})
+_NO_ALIASES = RESERVED | _END_FROM | {"MINUS", "OFFSET", "WINDOW"}
+_HINTS = frozenset({"USE", "FORCE", "IGNORE"})
+_SEQUENCE_CALLS = frozenset({"NEXTVAL", "LASTVAL", "SETVAL"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTable:
+    """A table that a SELECT reads, where it stands; `schema` is "" where none is written."""
+
+    schema: str
+    name: str
+    start: int
+    end: int
+    alias_at: int
+    """Where an alias would go."""
+    has_alias: bool
+    """Nothing in the SELECT needs its own name; a sequence has none to be called by."""
+    is_dated: bool = False
+    """FOR SYSTEM_TIME follows: an alias goes nobody knows where."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """What is between one pair of parentheses."""
+
+    is_query: bool = False
+    in_from: bool = False
+    wants: bool = False
+    """A table's name comes next."""
+    defined: list[tuple[str, int]] = field(default_factory=list)
+    """Names of WITH, in lower case, each with the token from which on it is known."""
+
+
+class TableScan:
+    """One pass over the tokens of a SELECT."""
+
+    def __init__(self, source: Source) -> None:
+        """Take the tokens; nothing is read yet."""
+        self._tokens = source.tokens
+        self._levels = [_Level()]
+        self._has_definitions = False
+
+    def tables(self) -> Iterator[ReadTable]:
+        """Yield the tables in their order; a FROM without one raises NeedsOperator."""
+        at = 0
+        while self._tokens[at].kind is not Kind.END:
+            found, at = self._step(at)
+            if found is not None:
+                yield found
+        if self._levels[0].wants or len(self._levels) > 1:
+            raise self._unclear(at)
+
+    def _token(self, at: int) -> Token:
+        return self._tokens[min(max(at, 0), len(self._tokens) - 1)]
+
+    def _word(self, at: int) -> str:
+        return self._token(at).upper if at >= 0 else ""
+
+    def _is_sign(self, at: int, sign: str) -> bool:
+        token = self._token(at)
+        return at >= 0 and token.kind is Kind.SIGN and token.text == sign
+
+    def _step(self, at: int) -> tuple[ReadTable | None, int]:
+        level = self._levels[-1]
+        if self._is_sign(at, "("):
+            self._open(at)
+            return None, at + 1
+        if self._is_sign(at, ")"):
+            if level.wants or len(self._levels) == 1:
+                raise self._unclear(at)
+            self._levels.pop()
+            return None, at + 1
+        if level.wants:
+            return self._wanted(at)
+        if self._is_sign(at, ","):
+            level.wants = level.in_from
+            return None, at + 1
+        word = self._word(at)
+        if not word or self._is_sign(at - 1, "."):
+            return None, at + 1
+        return self._worded(level, word, at)
+
+    def _open(self, at: int) -> None:
+        level = self._levels[-1]
+        begins = self._word(at + 1) in _BEGIN_QUERY and not self._is_sign(at + 2, ".")
+        joined = level.wants and not begins
+        level.wants = False
+        self._levels.append(_Level(in_from=joined, wants=joined))
+
+    def _worded(self, level: _Level, word: str, at: int) -> tuple[ReadTable | None, int]:
+        if word == "SELECT":
+            level.is_query = True
+        if word in _END_FROM or (word == "WINDOW" and self._word(at + 2) == "AS"):
+            level.in_from = False
+        elif word == "WITH":
+            self._define(level, at + 1)
+        elif word == "FROM" and level.is_query:
+            level.in_from = level.wants = True
+        elif word in _JOINS and level.in_from:
+            level.wants = True
+        elif word in _HINTS and level.in_from and self._word(at + 1) in ("INDEX", "KEY"):
+            return None, self._behind_hint(at + 2)
+        elif word == "TABLE" and self._begins_query(at):
+            found, after = self._name(at + 1)
+            return self._read(found, after, has_alias=True), after
+        else:
+            return self._sequence(word, at)
+        return None, at + 1
+
+    def _begins_query(self, at: int) -> bool:
+        before = self._word(at - 1)
+        return self._is_sign(at - 1, "(") or (
+            before in _BEFORE_TABLE_QUERY and (at == 0 or bool(before))
+        )
+
+    def _behind_hint(self, at: int) -> int:
+        """Move past FOR JOIN, FOR ORDER BY or FOR GROUP BY, up to the names of indexes."""
+        while self._word(at) in ("FOR", "JOIN", "ORDER", "GROUP", "BY"):
+            at += 1
+        return at
+
+    def _sequence(self, word: str, at: int) -> tuple[ReadTable | None, int]:
+        name_at = 0
+        if word in ("NEXT", "PREVIOUS") and self._word(at + 1) == "VALUE":
+            name_at = at + 3 if self._word(at + 2) == "FOR" else 0
+        elif word in _SEQUENCE_CALLS and self._is_sign(at + 1, "("):
+            self._levels.append(_Level())
+            name_at = at + 2
+        if not name_at:
+            return None, at + 1
+        found, after = self._name(name_at)
+        return self._read(found, after, has_alias=True), after
+
+    def _wanted(self, at: int) -> tuple[ReadTable | None, int]:
+        """Read what stands where a table is wanted."""
+        level = self._levels[-1]
+        word = self._word(at)
+        if word == "LATERAL":
+            return None, at + 1
+        if self._is_sign(at, "{"):  # { OJ a LEFT JOIN b ON … }
+            return None, at + 2
+        level.wants = False
+        if word == "DUAL" or (word and self._is_sign(at + 1, "(")):
+            return None, at + 1
+        found, after = self._name(at)
+        name_end = self._token(after - 1).end
+        if self._word(after) == "PARTITION" and self._is_sign(after + 1, "("):
+            after = self._closing(after + 1) + 1
+            name_end = self._token(after - 1).end
+        is_dated = self._word(after) == "FOR" and self._word(after + 1) == "SYSTEM_TIME"
+        if is_dated:
+            after = self._behind_time(after + 2)
+        has_alias = self._word(after) == "AS" or self._is_alias(after)
+        if has_alias:  # It may be a word that means something elsewhere.
+            after += 1 + (self._word(after) == "AS")
+        if len(found) == 1 and self._is_defined(found[0].text, at):
+            return None, after
+        return self._read(found, after, has_alias, name_end, is_dated), after
+
+    def _behind_time(self, at: int) -> int:
+        """Move past AS OF, so that its AS begins no alias, and FROM, so that it begins no list."""
+        if self._word(at) == "AS" and self._word(at + 1) == "OF":
+            return at + 3 if self._word(at + 2) in ("TIMESTAMP", "TRANSACTION") else at + 2
+        return at + 1 if self._word(at) in ("FROM", "BETWEEN", "ALL", "BEFORE") else at
+
+    def _is_alias(self, at: int) -> bool:
+        token = self._token(at)
+        if token.kind is Kind.QUOTED:
+            return True
+        return token.kind is Kind.WORD and token.upper not in _NO_ALIASES
+
+    def _read(
+        self,
+        found: Sequence[Token],
+        after: int,
+        has_alias: bool,
+        alias_at: int | None = None,
+        is_dated: bool = False,
+    ) -> ReadTable:
+        schema = found[0].text if len(found) > 1 else ""
+        end = found[-1].end
+        at = end if alias_at is None else alias_at
+        return ReadTable(schema, found[-1].text, found[0].start, end, at, has_alias, is_dated)
+
+    def _name(self, at: int) -> tuple[list[Token], int]:
+        """Read a name of one or two parts; return its tokens and where it ends."""
+        found: list[Token] = []
+        while True:
+            token = self._token(at)
+            is_free = bool(found) or token.upper not in RESERVED
+            if token.kind is not Kind.QUOTED and not (token.kind is Kind.WORD and is_free):
+                raise self._unclear(at)
+            found.append(token)
+            if len(found) == 2 or not self._is_sign(at + 1, "."):
+                return found, at + 1
+            at += 2
+
+    def _is_defined(self, name: str, at: int) -> bool:
+        """Tell whether WITH has defined a name that stands here."""
+        wanted = name.lower()
+        if not self._has_definitions:
+            return False
+        return any(n == wanted and at >= known for one in self._levels for n, known in one.defined)
+
+    def _define(self, level: _Level, at: int) -> None:
+        """Note what WITH defines; each name is known behind itself, or all over if RECURSIVE."""
+        is_recursive = self._word(at) == "RECURSIVE"
+        start, at = at, at + is_recursive
+        while True:
+            token = self._token(at)
+            body = at + 1
+            if self._is_sign(body, "("):
+                body = self._closing(body) + 1
+            if token.kind not in (Kind.WORD, Kind.QUOTED) or self._word(body) != "AS":
+                return  # WITH CHECK OPTION, WITH ROLLUP.
+            if not self._is_sign(body + 1, "("):
+                return
+            end = self._closing(body + 1)
+            self._has_definitions = True
+            level.defined.append((token.text.lower(), start if is_recursive else end))
+            at = end + 1
+            if self._word(at) == "CYCLE":  # MariaDB: CYCLE a, b RESTRICT
+                while self._word(at) != "RESTRICT" and self._token(at).kind is not Kind.END:
+                    at += 1
+                at += 1
+            if not self._is_sign(at, ","):
+                return
+            at += 1
+
+    def _closing(self, at: int) -> int:
+        """Return where the parenthesis is closed that opens here."""
+        depth, start = 0, at
+        while self._token(at).kind is not Kind.END:
+            depth += self._is_sign(at, "(")
+            depth -= self._is_sign(at, ")")
+            if not depth:
+                return at
+            at += 1
+        raise self._unclear(start)
+
+    def _unclear(self, at: int) -> NeedsOperator:
+        near = self._token(at).text[:40]
+        return NeedsOperator(
+            f"the tables of a view are unclear near {near!r}",
+            hint="create the view downstream by hand, then leave this statement out",
+        )

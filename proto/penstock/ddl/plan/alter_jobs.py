@@ -1,4 +1,4 @@
-"""The part of planning that knows ALTER TABLE: what stays of it, and what kind of job it is."""
+"""Jobs of ALTER TABLE: what stays of the statement, the kind of job, the table it leaves."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.ddl.parse.versioning import versioned
-from penstock.ddl.rewrite.explicit_clauses import (
+from penstock.ddl.plan.jobs import Jobs, named
+from penstock.ddl.rewrite.explicit_collations import (
     changed_option_edits,
     convert_edits,
     implied_edits,
     own_column_edits,
 )
-from penstock.ddl.syntax.elements import Edit, TableRef, edited
 from penstock.ddl.syntax.lexer import quote_text
-from penstock.ddl.syntax.operations import (
+from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
     ChangeColumn,
@@ -22,6 +22,7 @@ from penstock.ddl.syntax.operations import (
     DropColumn,
     DropKey,
     DropPrimary,
+    Edit,
     Operation,
     Part,
     Partitions,
@@ -30,11 +31,14 @@ from penstock.ddl.syntax.operations import (
     RenameTo,
     SetDefault,
     SetOptions,
+    TableRef,
     Untracked,
+    edited,
 )
 from penstock.ddl.tables.actions import live_parts
 from penstock.ddl.tables.alter import altered
-from penstock.ddl.tables.partitioning import partitioned
+from penstock.ddl.tables.draft import emptied
+from penstock.ddl.tables.partitioning import partitioned, without
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType, SchemaInfo, TableInfo
 
@@ -154,3 +158,34 @@ def check_alike(table: TableInfo, other: TableInfo) -> None:
             f"tables {table.name!r} and {other.name!r} have different columns",
             hint="EXCHANGE PARTITION needs two tables of the same definition",
         )
+
+
+def other_table(
+    jobs: Jobs, kind: DdlType, ref: TableRef, table: TableInfo, schema: SchemaInfo
+) -> Edit:
+    """Check the table that a partition of `table` exchanges rows with, becomes or is made of.
+
+    Returns how its name reads while `schema` is the database.
+    """
+    if kind == DdlType.CONVERT_PARTITION:
+        place = jobs.schema(ref.schema)
+        jobs.check_free(place, ref.name)
+        return named(ref, place, ref.name, schema)
+    place, other = jobs.base_table(ref)
+    check_alike(table, other)
+    return named(ref, place, other.name, schema)
+
+
+def emit_altered(
+    jobs: Jobs, plan: AlterPlan, schema: SchemaInfo, table: TableInfo, query: str
+) -> None:
+    """Add the job of an ALTER TABLE that leaves `table`, and maybe another one more or less."""
+    if plan.other is not None and plan.type == DdlType.CONVERT_PARTITION:
+        made = replace(emptied(without(table)), id=jobs.next_id(), name=plan.other.name)
+        pairs = ((schema.name, table), (jobs.schema(plan.other.schema).name, made))
+        jobs.emit(plan.type, schema, query, table_name=table.name, tables=pairs)
+    elif plan.other is not None and plan.type == DdlType.CONVERT_TABLE:
+        _, gone = jobs.base_table(plan.other)
+        jobs.emit(plan.type, schema, query, table_id=gone.id, table_name=table.name, table=table)
+    else:
+        jobs.emit_table(plan.type, schema, table, query)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.ddl.catalog import Catalog
-from penstock.ddl.syntax.elements import Edit, TableRef, edited
 from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
-from penstock.ddl.syntax.statements import Statement
+from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, SchemaInfo, TableInfo
 

@@ -22,18 +22,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.ddl.catalog import Catalog
-from penstock.ddl.charsets.charsets import resolve
+from penstock.ddl.charsets import resolve
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.parse.views import check_view
-from penstock.ddl.plan.alter_jobs import AlterPlan, plan_alter
+from penstock.ddl.plan.alter_jobs import AlterPlan, emit_altered, other_table, plan_alter
 from penstock.ddl.plan.jobs import Jobs, named, qualified
-from penstock.ddl.plan.partition_jobs import emit_altered, other_table
-from penstock.ddl.plan.sequence_jobs import plan_sequence
-from penstock.ddl.rewrite.explicit_clauses import implied_edits, option_edits, own_column_edits
-from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.rewrite.explicit_collations import implied_edits, option_edits, own_column_edits
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.ddl.syntax.operations import AddKey, DropKey, Part
 from penstock.ddl.syntax.statements import (
+    AddKey,
     AlterSchema,
     AlterSequence,
     AlterTable,
@@ -42,14 +39,17 @@ from penstock.ddl.syntax.statements import (
     CreateSequence,
     CreateTable,
     CreateView,
+    DropKey,
     DropSchema,
     DropTables,
     IndexStatement,
+    Part,
     RenameTables,
     Statement,
+    TableRef,
     TruncateTable,
 )
-from penstock.ddl.tables.create import create_table, emptied
+from penstock.ddl.tables.draft import create_table, emptied
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 
@@ -318,3 +318,48 @@ _DROPS = {
 
 def _charset_clause(schema: SchemaInfo) -> str:
     return f"{quote_name(schema.name)} CHARACTER SET {schema.charset} COLLATE {schema.collate}"
+
+
+def plan_sequence(jobs: Jobs, statement: CreateSequence | AlterSequence) -> None:
+    """Plan one statement; what MariaDB would refuse raises NeedsOperator."""
+    if isinstance(statement, CreateSequence):
+        _create(jobs, statement)
+    else:
+        _alter(jobs, statement)
+
+
+def _create(jobs: Jobs, statement: CreateSequence) -> None:
+    schema = jobs.schema(statement.ref.schema)
+    found = jobs.catalog.table(schema.name, statement.ref.name)
+    if found is not None and statement.if_not_exists:
+        return
+    if found is not None and found.kind == "TABLE" and statement.or_replace:
+        drop = f"DROP TABLE {quote_name(found.name)}"
+        fields = {"table_id": found.id, "table_name": found.name}
+        jobs.emit(DdlType.DROP_TABLE, schema, drop, **fields)
+        found = None
+    if found is not None and not (found.is_sequence and statement.or_replace):
+        jobs.check_free(schema, statement.ref.name)
+    name = found.name if found is not None else statement.ref.name
+    sequence = TableInfo(
+        id=jobs.next_id(),
+        name=name,
+        charset=schema.charset,
+        collate=schema.collate,
+        is_sequence=True,
+    )
+    query = jobs.text(statement, named(statement.ref, schema, name, schema))
+    jobs.emit_table(DdlType.CREATE_SEQUENCE, schema, sequence, query)
+
+
+def _alter(jobs: Jobs, statement: AlterSequence) -> None:
+    owner = jobs.catalog.schema(jobs.schema_name(statement.ref.schema))
+    found = None if owner is None else jobs.catalog.table(owner.name, statement.ref.name)
+    if owner is None or found is None or not found.is_sequence:
+        if statement.if_exists:
+            return
+        raise NeedsOperator(
+            f"sequence {statement.ref.name!r} does not exist", hint="check the name"
+        )
+    query = jobs.text(statement, named(statement.ref, owner, found.name, owner))
+    jobs.emit_table(DdlType.ALTER_SEQUENCE, owner, found, query)

@@ -19,15 +19,19 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.elements import Edit, Flavor, edited
-from penstock.ddl.syntax.operations import DropKey, Part, RenameKey
 from penstock.ddl.syntax.statements import (
     AlterSequence,
     AlterTable,
     CreateSequence,
+    DropKey,
     DropTables,
+    Edit,
+    Flavor,
     IndexStatement,
+    Part,
+    RenameKey,
     Statement,
+    edited,
 )
 
 

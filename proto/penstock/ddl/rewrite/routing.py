@@ -21,9 +21,8 @@ from dataclasses import replace
 from penstock.ddl.catalog import SchemaChange
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.parse.views import Mapping, view_edits
-from penstock.ddl.syntax.elements import Edit, TableRef, edited
 from penstock.ddl.syntax.lexer import quote_path
-from penstock.ddl.syntax.statements import CreateView, Statement
+from penstock.ddl.syntax.statements import CreateView, Edit, Statement, TableRef, edited
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, TableInfo
 

@@ -1,19 +1,391 @@
-"""DDL statements as frozen values, as the parser hands them to the planner."""
+"""DDL statements as frozen values, as the parser hands them to the planner; none knows the catalog.
+
+Three layers, in this order: the elements (names, types, defaults, columns, keys, options), the
+operations of ALTER TABLE, of which CREATE INDEX and DROP INDEX are two, and the statements. They
+are in one module because they are one grammar: it is over 500 lines long and has no logic.
+
+Places (`start`, `end`) are offsets into `Source.text`. An `Edit` replaces the text between two
+places; a statement runs downstream as written, but for its edits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
 
-from penstock.ddl.syntax.elements import (
-    Charset,
-    ColumnDef,
-    Edit,
-    ForeignEdit,
-    KeyDef,
-    TableOptions,
-    TableRef,
+from penstock.schema.model import DdlType
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Text to stand between two places instead of what stands there."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Flavor(Enum):
+    """A kind of server, by what it can read."""
+
+    MYSQL = "MySQL"
+    MARIADB = "MariaDB"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignEdit:
+    """How a statement reads on a server that lacks something, and what that is."""
+
+    flavor: Flavor
+    edit: Edit
+    what: str
+
+
+def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
+    """Return `text[start:end]` with those edits that lie within it."""
+    out: list[str] = []
+    at = start
+    for edit in sorted(edits, key=lambda e: (e.start, e.end)):
+        if start <= edit.start and edit.end <= end:
+            assert edit.start >= at, "edits must not overlap"
+            out += [text[at : edit.start], edit.text]
+            at = edit.end
+    return "".join([*out, text[at:end]]).strip()
+
+
+def left_out(items: Sequence[tuple[int, int, bool]]) -> list[Edit]:
+    """Return what leaves items out of a list with commas, each with its start, end and whether it
+    stays; at least one does.
+    """
+    edits: list[Edit] = []
+    before = -1
+    for n, (start, end, stays) in enumerate(items):
+        if not stays:
+            edits.append(Edit(start, items[n + 1][0], "") if before < 0 else Edit(before, end, ""))
+        before = end if stays or before >= 0 else -1
+    return edits
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A table's name as written; a database's has no table's `name`."""
+
+    schema: str | None
+    name: str
+    start: int
+    end: int
+
+
+class ValueKind(Enum):
+    """What kind of value stands after DEFAULT."""
+
+    NULL = auto()
+    NUMBER = auto()
+    TEXT = auto()
+    HEX = auto()
+    BITS = auto()
+    NOW = auto()
+    EXPRESSION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A default: a literal, the current time (`text` is its fsp), or an expression."""
+
+    kind: ValueKind
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharsetClause:
+    """A character set and collation as written, either may be absent."""
+
+    charset: str | None = None
+    collate: str | None = None
+    end: int = -1
+    """Where a missing COLLATE would go."""
+    is_default: bool = False
+    """CHARACTER SET DEFAULT is written: what the schema has."""
+    collate_is_default: bool = False
+    """COLLATE DEFAULT is written: what servers were built with."""
+
+    @property
+    def says_nothing(self) -> bool:
+        """True when neither a character set nor a collation is named."""
+        return self.charset is None and self.collate is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeSpec:
+    """A column's type: its name in capitals, numbers or names in parentheses, attributes."""
+
+    name: str
+    numbers: tuple[int, ...] = ()
+    elems: tuple[Value, ...] = ()
+    """The labels of ENUM and SET; those in hexadecimal are bytes of the column's charset."""
+    unsigned: bool = False
+    zerofill: bool = False
+    binary: bool = False
+    charset: CharsetClause = CharsetClause()
+
+
+class Place(Enum):
+    """Where a column goes."""
+
+    LAST = auto()
+    FIRST = auto()
+    AFTER = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPart:
+    """One column of a key; `length` is a prefix, -1 the whole column."""
+
+    name: str
+    length: int = -1
+    is_expression: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDef:
+    """A key; `implied` is one that a foreign key asks for when no other key serves it."""
+
+    name: str | None
+    parts: tuple[KeyPart, ...]
+    unique: bool = False
+    primary: bool = False
+    fulltext: bool = False
+    spatial: bool = False
+    implied: bool = False
+    at: int = -1
+    """Where the text of an implied key would go."""
+    if_not_exists: bool = False
+    actions: tuple[str, ...] = ()
+    """What a foreign key asks for, in capitals: `ON DELETE CASCADE`."""
+    is_check: bool = False
+    is_remark: bool = False
+    """A CHECK that is NOT ENFORCED."""
+
+    @property
+    def wanted_name(self) -> str:
+        """The name that IF NOT EXISTS asks for, "" where no key can have it."""
+        if self.primary:
+            return "PRIMARY"
+        return self.name or ("" if self.implied else self.parts[0].name)
+
+    @property
+    def is_over_expression(self) -> bool:
+        """True when only the server that runs it knows what the key holds."""
+        return any(part.is_expression for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnDef:
+    """A column as written; keys written inline are in `keys`."""
+
+    name: str
+    type: TypeSpec
+    not_null: bool | None = None
+    default: Value | None = None
+    on_update_now: bool = False
+    auto_increment: bool = False
+    generated: str = ""
+    stored: bool = False
+    comment: str = ""
+    keys: tuple[KeyDef, ...] = ()
+    place: Place = Place.LAST
+    after: str = ""
+    if_not_exists: bool = False
+    actions: tuple[str, ...] = ()
+    """What an inline REFERENCES asks for, which is left out downstream."""
+    is_bound: bool = False
+    """ROW START or ROW END of a system-versioned table."""
+    is_versioned: bool = False
+    """WITH SYSTEM VERSIONING is written in it, which makes the table versioned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """Table options that Penstock tracks; `end` is where the written ones stop."""
+
+    charset: CharsetClause = CharsetClause()
+    comment: str | None = None
+    end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumns:
+    """ADD COLUMN, or several in parentheses."""
+
+    columns: tuple[ColumnDef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """DROP COLUMN."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY or CHANGE: `old` becomes `column`."""
+
+    old: str
+    column: ColumnDef
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """RENAME COLUMN."""
+
+    old: str
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    """ADD INDEX, UNIQUE, PRIMARY KEY, or a foreign key's index."""
+
+    key: KeyDef
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    """DROP INDEX or DROP CONSTRAINT; the latter may name what is not tracked (`lenient`)."""
+
+    name: str
+    if_exists: bool = False
+    lenient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropPrimary:
+    """DROP PRIMARY KEY."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenameKey:
+    """RENAME INDEX."""
+
+    old: str
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """ALTER COLUMN SET DEFAULT; None is DROP DEFAULT."""
+
+    name: str
+    default: Value | None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTo:
+    """RENAME TO."""
+
+    ref: TableRef
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """COMMENT, DEFAULT CHARSET and options that are not tracked."""
+
+    options: TableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """CONVERT TO CHARACTER SET; no charset means the schema's."""
+
+    charset: CharsetClause
+    start: int
+    """Where the name of the character set starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untracked:
+    """What changes neither rows nor the tracked schema; `tuning` says how to alter, not what."""
+
+    tuning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """An operation on partitions, by the job's type.
+
+    `table` is the other table, which gets a partition's rows, becomes a partition or is made of
+    one. `names` are partitions that must be there, unless `lenient`; `into` are those that come
+    instead or besides; `count` is how many come or go without a name.
+    """
+
+    type: DdlType
+    table: TableRef | None = None
+    names: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    count: int = 0
+    lenient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddPeriod:
+    """ADD PERIOD FOR a name of one's own, which makes its columns NOT NULL."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBy:
+    """PARTITION BY, with the partitions' names as far as they are known; () removes them."""
+
+    names: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Versioning:
+    """System versioning comes or goes; `names` are those of its columns, which ADD PERIOD gives.
+
+    () is DROP; None is ADD SYSTEM VERSIONING, by which a table without such columns gets them.
+    """
+
+    names: tuple[str, ...] | None
+
+
+Operation: TypeAlias = (
+    AddColumns
+    | DropColumn
+    | ChangeColumn
+    | RenameColumn
+    | AddKey
+    | DropKey
+    | DropPrimary
+    | RenameKey
+    | SetDefault
+    | RenameTo
+    | SetOptions
+    | Convert
+    | Untracked
+    | AddPeriod
+    | Partitions
+    | PartitionBy
+    | Versioning
 )
-from penstock.ddl.syntax.operations import Operation, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One operation and where it stands; one that came to nothing downstream has `dead`."""
+
+    operation: Operation
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +409,7 @@ class CreateSchema(Statement):
 
     name: str
     if_not_exists: bool
-    charset: Charset
+    charset: CharsetClause
     or_replace: bool = False
 
 
@@ -46,7 +418,7 @@ class AlterSchema(Statement):
     """ALTER DATABASE; without a name, the current one."""
 
     name: str | None
-    charset: Charset
+    charset: CharsetClause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

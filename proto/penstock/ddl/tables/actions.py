@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.ddl.syntax.elements import ColumnDef, KeyDef, Place, Value
-from penstock.ddl.syntax.operations import (
+from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
     AddPeriod,
     ChangeColumn,
+    ColumnDef,
     Convert,
     DropColumn,
     DropKey,
     DropPrimary,
+    KeyDef,
     Operation,
     Part,
+    Place,
     RenameColumn,
     RenameKey,
     SetDefault,
     SetOptions,
+    Value,
 )
 from penstock.ddl.tables.draft import Draft
 from penstock.schema.model import TableInfo

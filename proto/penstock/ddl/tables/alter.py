@@ -11,27 +11,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from penstock.ddl.charsets.charsets import char_bytes_max, resolve
-from penstock.ddl.syntax.elements import (
+from penstock.ddl.charsets import char_bytes_max, resolve
+from penstock.ddl.syntax.lexer import Kind, Token, quote_name, read
+from penstock.ddl.syntax.statements import (
     ColumnDef,
     Edit,
     KeyDef,
     KeyPart,
+    Operation,
     Place,
     Value,
     ValueKind,
     edited,
 )
-from penstock.ddl.syntax.lexer import Kind, Token, quote_name, read
-from penstock.ddl.syntax.operations import Operation
 from penstock.ddl.tables.actions import Wishes, gather
-from penstock.ddl.tables.create import check_primary, nullable_of
-from penstock.ddl.tables.default_values import convert, default_of, origin_of
-from penstock.ddl.tables.draft import Draft
-from penstock.ddl.tables.draft_keys import DraftKey
-from penstock.ddl.tables.implicit_defaults import zero_text
-from penstock.ddl.tables.shapes import LARGE_TYPES, TEXT_TYPES, large_type
-from penstock.ddl.tables.types import build_column
+from penstock.ddl.tables.column_types import LARGE_TYPES, TEXT_TYPES, build_column, large_type
+from penstock.ddl.tables.default_values import convert, default_of, origin_of, zero_text
+from penstock.ddl.tables.draft import Draft, DraftKey, check_primary, nullable_of
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
 
 _BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}

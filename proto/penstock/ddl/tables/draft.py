@@ -1,5 +1,6 @@
 """A table in the making: columns and keys under change, until `finish` makes them a `TableInfo`.
 
+CREATE TABLE fills an empty draft (`create_table`), ALTER TABLE changes a full one (`alter`).
 `finish` keeps what the rest of Penstock relies on:
 
     columns[i].offset == i; no two columns or indexes share a name (letter case aside) or an id;
@@ -12,12 +13,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.ddl.syntax.elements import KeyDef, KeyPart
-from penstock.ddl.tables.draft_keys import KEY_BYTES_MAX, DraftKey, geometry_prefix, part_bytes
-from penstock.ddl.tables.shapes import INTEGER_TYPES, LARGE_TYPES, TEXT_TYPES
+from penstock.ddl.charsets import char_bytes_max, resolve
+from penstock.ddl.syntax.statements import ColumnDef, CreateTable, KeyDef, KeyPart, PartitionBy
+from penstock.ddl.tables.column_types import (
+    GEOMETRIES,
+    INTEGER_TYPES,
+    LARGE_TYPES,
+    POINT_BYTES,
+    TEXT_TYPES,
+    build_column,
+)
+from penstock.ddl.tables.partitioning import partitioned
 from penstock.errors import NeedsOperator
 from penstock.schema.model import (
     ColumnFlag,
@@ -25,8 +34,58 @@ from penstock.schema.model import (
     IndexColumn,
     IndexInfo,
     MysqlType,
+    SchemaInfo,
     TableInfo,
 )
+
+KEY_BYTES_MAX = 3072
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftKey:
+    """A key by column names; id 0 until it gets one."""
+
+    id: int = 0
+    name: str
+    parts: tuple[KeyPart, ...]
+    unique: bool = False
+    primary: bool = False
+    fulltext: bool = False
+    spatial: bool = False
+
+
+def part_bytes(column: ColumnInfo, length: int) -> int:
+    """Return how many bytes a column, or a prefix of it, takes in a key at most."""
+    if column.tp is MysqlType.GEOMETRY and length != -1:
+        return length
+    if column.tp not in TEXT_TYPES or column.tp in (MysqlType.ENUM, MysqlType.SET):
+        return 8
+    return (column.flen if length == -1 else length) * char_bytes_max(column.charset)
+
+
+def geometry_prefix(key: DraftKey, part: KeyPart, column: ColumnInfo) -> int:
+    """Return the prefix as MariaDB keeps it: -1 in a SPATIAL index, else always one.
+
+    Raises NeedsOperator for what a server refuses, and for keys that would tell rows apart by
+    their geometries.
+    """
+    is_geometry = column.tp is MysqlType.GEOMETRY
+    if key.spatial:
+        if len(key.parts) > 1 or part.length != -1 or not (is_geometry and column.is_not_null):
+            raise NeedsOperator(
+                f"the SPATIAL index {key.name!r} is over something else",
+                hint="it takes one geometry that is NOT NULL",
+            )
+        return -1
+    if key.unique or key.fulltext:
+        raise NeedsOperator(
+            f"index {key.name!r} over the geometry {column.name!r}",
+            hint="make the key of other columns, and a SPATIAL index for this one",
+        )
+    if GEOMETRIES[column.decimal] == "POINT":
+        return POINT_BYTES
+    return KEY_BYTES_MAX if part.length == -1 else part.length
+
 
 KEY_COLUMNS_MAX = 16
 _KEY_FLAGS = ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KEY
@@ -292,3 +351,43 @@ class Draft:
     def _is_handle(self, primary: IndexInfo) -> bool:
         column = self.columns[primary.columns[0].offset]
         return len(primary.columns) == 1 and column.tp in INTEGER_TYPES
+
+
+def create_table(
+    statement: CreateTable, table_id: int, schema: SchemaInfo
+) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
+    """Return the table that CREATE TABLE makes in this schema, and keys implied by foreign ones."""
+    charset, collate = resolve(statement.options.charset, (schema.charset, schema.collate))
+    table = TableInfo(
+        id=table_id,
+        name=statement.ref.name,
+        charset=charset,
+        collate=collate,
+        comment=statement.options.comment or "",
+        period=statement.period,
+    )
+    draft = Draft(table=table)
+    for column in statement.columns:
+        built = build_column(column, draft.new_column_id(), (charset, collate))
+        draft.columns.append(built)
+    draft.add_keys(statement.keys)
+    check_primary(draft, nullable_of(statement.columns))
+    parts = PartitionBy(statement.partitions)
+    return partitioned(draft.finish(), (parts,)), draft.implied
+
+
+def emptied(table: TableInfo) -> TableInfo:
+    """Return the table without what only older rows need."""
+    return replace(table, columns=tuple(replace(c, origin_default=None) for c in table.columns))
+
+
+def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
+    """Return the columns that are written as NULL; what counts has no NULLs in a primary key."""
+    return {c.name.lower() for c in columns if c.not_null is False and not c.auto_increment}
+
+
+def check_primary(draft: Draft, nullable: set[str]) -> None:
+    """Refuse columns written as NULL in the primary key."""
+    for key in draft.keys:
+        if key.primary and nullable & {p.name.lower() for p in key.parts}:
+            raise draft.refuse("a primary key with NULLs", "leave NULL out of its columns")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from penstock.ddl.syntax.operations import Operation, PartitionBy, Partitions
+from penstock.ddl.syntax.statements import Operation, PartitionBy, Partitions
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType, TableInfo
 

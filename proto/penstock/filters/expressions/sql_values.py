@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from penstock.datum.rows.fields import STRING_TYPES
-from penstock.ddl.charsets.collations import pads
+from penstock.ddl.charsets import pads
 from penstock.schema.model import ColumnInfo, MysqlType
 
 Number: TypeAlias = int | float | Decimal

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from uuid import UUID
 
-from penstock.ddl.charsets.encodings import Charset
+from penstock.ddl.charsets import Charset
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.values.numbers import shortest_float
 from pumpclient.mysql.rows.values.reading import Reading, prefixed, unsigned

@@ -21,33 +21,30 @@ from enum import Enum, auto
 
 from penstock.datum.rows.fields import STRING_TYPES
 from penstock.datum.rows.ints import INTEGER_BITS
-from penstock.ddl.syntax.elements import ColumnDef
-from penstock.ddl.syntax.operations import (
+from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,
+    AlterTable,
     ChangeColumn,
+    ColumnDef,
+    CreateLike,
+    CreateTable,
     DropColumn,
     DropKey,
     DropPrimary,
+    DropSchema,
+    DropTables,
+    IndexStatement,
     Operation,
     Partitions,
     RenameColumn,
     RenameKey,
-    RenameTo,
-)
-from penstock.ddl.syntax.statements import (
-    AlterTable,
-    CreateLike,
-    CreateTable,
-    DropSchema,
-    DropTables,
-    IndexStatement,
     RenameTables,
+    RenameTo,
     Statement,
     TruncateTable,
 )
-from penstock.ddl.tables.shapes import GEOMETRIES
-from penstock.ddl.tables.types import build_column
+from penstock.ddl.tables.column_types import GEOMETRIES, build_column
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.translate.transcoding.column_mapping import stand_in

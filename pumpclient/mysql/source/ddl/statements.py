@@ -10,8 +10,7 @@ from typing import Any
 
 from penstock.ddl import plan_ddl
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.explicit import explicit
-from penstock.ddl.syntax.elements import TableRef
+from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.statements import (
     CreateLike,
     CreateSchema,
@@ -19,6 +18,7 @@ from penstock.ddl.syntax.statements import (
     CreateView,
     DropSchema,
     DropTables,
+    TableRef,
 )
 from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator

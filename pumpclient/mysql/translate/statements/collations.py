@@ -10,8 +10,8 @@ All else is what servers were built with. A table takes its database's collation
 
 from __future__ import annotations
 
-from penstock.ddl.charsets.collations import charset_of_collation, collation_name
-from penstock.ddl.rewrite.explicit import SessionCollations
+from penstock.ddl.charsets import charset_of_collation, collation_name
+from penstock.ddl.rewrite.explicit_collations import SessionCollations
 from pumpclient.mysql.events.query import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.sql import Dialect

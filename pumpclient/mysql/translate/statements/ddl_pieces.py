@@ -18,9 +18,14 @@ from enum import Enum
 
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.routing import rename_tables
-from penstock.ddl.syntax.elements import TableRef
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.ddl.syntax.statements import AlterSchema, DropTables, RenameTables, Statement
+from penstock.ddl.syntax.statements import (
+    AlterSchema,
+    DropTables,
+    RenameTables,
+    Statement,
+    TableRef,
+)
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.translate.statements.online import Kept, Name, OnlineDdl

@@ -11,9 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.elements import ColumnDef, KeyDef
-from penstock.ddl.syntax.operations import AddColumns, AddKey, ChangeColumn, Operation
-from penstock.ddl.syntax.statements import AlterTable, CreateTable, Statement
+from penstock.ddl.syntax.statements import (
+    AddColumns,
+    AddKey,
+    AlterTable,
+    ChangeColumn,
+    ColumnDef,
+    CreateTable,
+    KeyDef,
+    Operation,
+    Statement,
+)
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece
 from pumpclient.mysql.translate.statements.online import Name

@@ -11,15 +11,15 @@ import re
 from collections.abc import Sequence
 
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.elements import TableRef
 from penstock.ddl.syntax.lexer import Kind, Token, read
-from penstock.ddl.syntax.operations import RenameTo
 from penstock.ddl.syntax.statements import (
     AlterTable,
     CreateLike,
     DropTables,
     RenameTables,
+    RenameTo,
     Statement,
+    TableRef,
 )
 from penstock.errors import NeedsOperator
 

@@ -18,9 +18,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.elements import ColumnDef, Edit, Place, TableRef, ValueKind, edited
-from penstock.ddl.syntax.operations import AddColumns, ChangeColumn, DropColumn, RenameColumn
-from penstock.ddl.syntax.statements import AlterTable, CreateTable
+from penstock.ddl.syntax.statements import (
+    AddColumns,
+    AlterTable,
+    ChangeColumn,
+    ColumnDef,
+    CreateTable,
+    DropColumn,
+    Edit,
+    Place,
+    RenameColumn,
+    TableRef,
+    ValueKind,
+    edited,
+)
 from penstock.schema.model import MysqlType, TableInfo
 from pumpclient.mysql.events.query import StatusVariables
 from pumpclient.mysql.gtid import Flavor

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.ddl.charsets.encodings import charset_named
+from penstock.ddl.charsets import charset_named
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows import Column, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.charsets import charset_name, charset_of

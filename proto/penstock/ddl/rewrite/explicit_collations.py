@@ -8,27 +8,95 @@
     CHARACTER SET DEFAULT          MariaDB: … COLLATE DEFAULT, which is what it was built with
 
 What is explicit already stays as it is, so that writing it out twice does no harm.
+
+The planner writes one more thing out with these edits, the index of a foreign key: one that a
+server made by itself goes away by itself, too, when another serves; one that is written stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.ddl.charsets.charsets import built_in
-from penstock.ddl.charsets.collations import charset_of_collation, full_name
+from penstock.ddl.charsets import built_in, charset_of_collation, full_name, our_own
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.explicit_clauses import collate_edits, column_edits
-from penstock.ddl.syntax.elements import Charset, ColumnDef, Edit, TableRef, edited
-from penstock.ddl.syntax.operations import AddColumns, ChangeColumn, Convert, Operation, SetOptions
+from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import (
+    AddColumns,
     AlterSchema,
     AlterTable,
+    ChangeColumn,
+    CharsetClause,
+    ColumnDef,
+    Convert,
     CreateSchema,
     CreateTable,
+    Edit,
+    KeyDef,
+    Operation,
+    SetOptions,
     Statement,
+    TableOptions,
+    TableRef,
+    edited,
 )
 from penstock.errors import NeedsOperator
+from penstock.schema.model import TableInfo
+
+CollationOf = Callable[[str], str]
+"""The collation that a character set has where only that is written."""
+
+
+def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list[Edit]:
+    """Return the COLLATE clause that a column with only a character set needs."""
+    given = column.type.charset
+    if column.type.binary or given.charset == "binary":
+        return []
+    return collate_edits(given, collation_of)
+
+
+def own_column_edits(column: ColumnDef, table: TableInfo) -> list[Edit]:
+    """Return the same for a column of this table, which gives it a character set."""
+    given = column.type.charset
+    if given.says_nothing and given.collate_is_default:
+        return [Edit(given.end, given.end, f" COLLATE {built_in(table.charset)}")]
+    return column_edits(column)
+
+
+def collate_edits(given: CharsetClause, collation_of: CollationOf = our_own) -> list[Edit]:
+    """Return the COLLATE clause for a character set that is written without one."""
+    if given.charset is None or given.collate is not None:
+        return []
+    return [Edit(given.end, given.end, f" COLLATE {collation_of(given.charset)}")]
+
+
+def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
+    """Return the clauses that make a new table's character set explicit."""
+    given = options.charset
+    if given.says_nothing:
+        clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
+        return [Edit(options.end, options.end, clause)]
+    return collate_edits(given)
+
+
+def changed_option_edits(options: TableOptions) -> list[Edit]:
+    """Return the COLLATE clause that ALTER TABLE … CHARSET needs."""
+    return collate_edits(options.charset)
+
+
+def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
+    """Return CONVERT TO's character set and collation in full; `table` is the one afterwards."""
+    text = f"{table.charset} COLLATE {table.collate}"
+    return [Edit(convert.start, convert.charset.end, text)]
+
+
+def implied_edits(implied: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
+    """Return the clauses for keys that foreign keys imply; `verb` is "ADD " in ALTER TABLE."""
+    out = []
+    for key, name in implied:
+        columns = ", ".join(quote_name(part.name) for part in key.parts)
+        out.append(Edit(key.at, key.at, f", {verb}KEY {quote_name(name)} ({columns})"))
+    return out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +176,7 @@ def _of_schema(statement: CreateSchema | AlterSchema, session: SessionCollations
     yield from collate_edits(given, session.of)
 
 
-def _is_default(given: Charset) -> bool:
+def _is_default(given: CharsetClause) -> bool:
     return given.is_default or given.collate_is_default
 
 
@@ -118,7 +186,7 @@ def _as_server(session: SessionCollations) -> str:
     return built_in(charset_of_collation(session.server))
 
 
-def _in_full(given: Charset, session: SessionCollations, at: int) -> Iterator[Edit]:
+def _in_full(given: CharsetClause, session: SessionCollations, at: int) -> Iterator[Edit]:
     """Yield the collation of a database in full: a short name is of the server's set."""
     if given.charset is None and given.collate is not None and session.server is not None:
         name = full_name(given.collate, charset_of_collation(session.server))
@@ -134,7 +202,7 @@ def _unclear() -> NeedsOperator:
     )
 
 
-def _collations(given: Charset, session: SessionCollations) -> Iterator[Edit]:
+def _collations(given: CharsetClause, session: SessionCollations) -> Iterator[Edit]:
     """Yield what is left to the session where a character set or collation may be written."""
     if given.says_nothing and _is_default(given) and session.is_reset:
         if session.by_charset:

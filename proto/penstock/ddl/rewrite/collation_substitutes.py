@@ -1,4 +1,4 @@
-"""Collations that stand in for those that a server lacks. Pure.
+"""Collations that stand in for those that a server lacks, and a statement that names them. Pure.
 
     lacking                              stands in, the first that is there
     utf8_…, utf8mb3_…                    the same under its other name: no substitute, an alias
@@ -15,8 +15,11 @@ become one, so a column in a PRIMARY KEY or UNIQUE index must not have it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from penstock.ddl.syntax.lexer import Kind, Token, read
+from penstock.ddl.syntax.statements import Edit, edited
 
 _UCA9 = re.compile(r"utf8mb4_(?:([a-z_]+)_)?0900_(a[is]_c[is])(?:_ks)?")
 _UCA14 = re.compile(r"(?:([a-z0-9]+)_)?uca1400_(?:([a-z0-9]+)_)?(nopad_)?(a[is]_c[is])")
@@ -109,3 +112,35 @@ def _for_uca14(
         for each in dict.fromkeys((strength, "as_cs")):
             yield f"utf8mb4_{own}0900_{each}", own != "" or not language or each == "as_cs"
     yield f"{charset}_unicode_520_ci", False
+
+
+_NAMES = (Kind.WORD, Kind.QUOTED, Kind.STRING)
+
+
+def recollated(sql: str, collation: Callable[[str], str], charset: Callable[[str], str]) -> str:
+    """Return a statement with the names that stand after COLLATE and CHARACTER SET replaced.
+
+    Both functions are given names in lower case. Expressions and views are no exception.
+    """
+    source = read(sql)
+    edits = []
+    for token, is_collation in _named(source.tokens):
+        name = token.text.lower()
+        new = (collation if is_collation else charset)(name)
+        if new != name:
+            edits.append(Edit(token.start, token.end, new))
+    return edited(source.text, 0, len(source.text), edits) if edits else sql
+
+
+def _named(tokens: tuple[Token, ...]) -> Iterator[tuple[Token, bool]]:
+    """Yield what may be a charset's or a collation's name, and whether it is a collation's."""
+    for at, token in enumerate(tokens):
+        word, behind = token.upper, at + 1
+        if word in ("CHARACTER", "CHAR") and tokens[behind].upper == "SET":
+            behind += 1
+        elif word not in ("COLLATE", "CHARSET", "USING"):
+            continue
+        if behind < len(tokens) and tokens[behind].text == "=":
+            behind += 1
+        if behind < len(tokens) and tokens[behind].kind in _NAMES:
+            yield tokens[behind], word == "COLLATE"

@@ -1,1 +1,0 @@
-"""Character sets and collations: names, ids, and text to bytes."""
