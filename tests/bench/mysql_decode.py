@@ -24,8 +24,7 @@ from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from tests.bench.figure import Figure
-from tests.kit.mysql.binlog_file import BinlogFile
-from tests.kit.mysql.binlogs import current_file, read_file
+from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file
 from tests.kit.mysql.table_maps import TableMaps
 from tests.kit.servers.fix_mariadb import MariadbServer
 

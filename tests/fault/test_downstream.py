@@ -20,11 +20,11 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.pipeline.pipeline import Pipeline
 from drainer.sinks.protocol import Refused
-from tests.kit.fakes.local_drainer import Way, live
+from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.wait import eventually
 from tests.kit.workloads.bank import Bank
-from tests.kit.workloads.teller import check, of_mariadb, reading_all_the_time
+from tests.kit.workloads.bank_reader import check, of_mariadb, reading_all_the_time
 
 pytestmark = [
     pytest.mark.fault,
@@ -45,9 +45,14 @@ class Life:
         self._thread = threading.Thread(target=self._run, args=(bank, way))
         self._thread.start()
 
+    def _begun(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+
     def _run(self, bank: Bank, way: Way) -> None:
         try:
-            asyncio.run(live(bank, way, lambda pipeline, _: setattr(self, "_pipeline", pipeline)))
+            asyncio.run(
+                run_drainer(bank, way, lambda pipeline, _: setattr(self, "_pipeline", pipeline))
+            )
         except BaseException as error:
             self.failure = error
 
@@ -174,7 +179,7 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
     sink_server: SqlServer, way: Way
 ) -> None:
     bank = Bank(**LEDGER)
-    with reading_all_the_time(bank, of_mariadb(sink_server)) as teller:
+    with reading_all_the_time(bank, of_mariadb(sink_server)) as reader:
         life = Life(bank, way)
         eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
         deadlocks = cut = 0
@@ -192,7 +197,7 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
                     cut += hang_up(sink_server)
         life.ended()
     assert cut
-    assert teller.reads
+    assert reader.reads
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 

@@ -15,7 +15,7 @@ from drainer.__main__ import main
 from penstock.cluster.history import JOBS
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.workloads.shop import Shop, in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
 pytestmark = pytest.mark.fault
 
@@ -47,16 +47,16 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
     pump_factory(url)
     drainer = drainer_factory(url, sink)
     with PumpClient.connect(url) as client:
-        shop = Shop(client)
-        shop.create()
-        shop.execute_ddl(
+        writer = RandomWriter(client)
+        writer.create()
+        writer.execute_ddl(
             "CREATE TABLE shop.parts (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
         )
-        before_ts = shop.trade(20)
-        skipped_ts = shop.execute_ddl(EMPTY_P0)
-        shop.trade(20)
-        replaced_ts = shop.execute_ddl(EMPTY_P0)
-        last_ts = shop.trade(20)
+        before_ts = writer.transact(20)
+        skipped_ts = writer.execute_ddl(EMPTY_P0)
+        writer.transact(20)
+        replaced_ts = writer.execute_ddl(EMPTY_P0)
+        last_ts = writer.transact(20)
         stopped(drainer, f"drainer ddl skip {skipped_ts}")
         assert drainer.checkpoint_ts() < skipped_ts
 
@@ -78,7 +78,7 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
         listed = capsys.readouterr().out
         assert "0 DDLs come after it" in listed
         assert f"replaced by: {replacement}" in listed
-    held, wanted = in_sqlite(path), shop.expected()
+    held, wanted = in_sqlite(path), writer.expected()
     assert held.keys() == wanted.keys()
     assert {name: len(rows) for name, rows in held.items()} == {
         name: len(rows) for name, rows in wanted.items()
@@ -211,9 +211,9 @@ def test_a_drainer_whose_history_was_wiped_refuses_to_start(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'down.db'}")
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client)
-        shop.create()
-        drainer.wait_until(shop.trade(10))
+        writer = RandomWriter(client)
+        writer.create()
+        drainer.wait_until(writer.transact(10))
     assert drainer.stop() == 0
     etcd.delete_prefix(JOBS)
     drainer.spawn()

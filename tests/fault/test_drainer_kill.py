@@ -20,22 +20,21 @@ from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory
-from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
-from tests.kit.workloads.trading import trading
+from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite, writing_meanwhile
 
 pytestmark = pytest.mark.fault
 SPARK_S = 180.0
 """How long Spark may take on a machine that others use."""
 
 
-def _alter(shop: Shop, round_number: int) -> None:
+def _alter(writer: RandomWriter, round_number: int) -> None:
     """Every few rounds, a DDL: a table more, or an index that is there or not."""
     if round_number % 12 == 0:
-        shop.execute_ddl(f"CREATE TABLE shop.extra_{round_number} (id INT PRIMARY KEY)")
+        writer.execute_ddl(f"CREATE TABLE shop.extra_{round_number} (id INT PRIMARY KEY)")
     elif round_number % 24 == 6:
-        shop.execute_ddl("CREATE INDEX by_price ON shop.item (price)")
+        writer.execute_ddl("CREATE INDEX by_price ON shop.item (price)")
     elif round_number % 24 == 18:
-        shop.execute_ddl("DROP INDEX by_price ON shop.item")
+        writer.execute_ddl("DROP INDEX by_price ON shop.item")
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
@@ -53,17 +52,17 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, sink_server.url, batch_rows_max=500)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=11)
-        shop.create()
-        with trading(shop, _alter):
+        writer = RandomWriter(client, seed=11)
+        writer.create()
+        with writing_meanwhile(writer, _alter):
             for _ in range(kills):
                 seen = drainer.checkpoint_ts()
                 drainer.wait_for("2 in all", SPARK_S)
                 _until(lambda seen=seen: drainer.checkpoint_ts() > seen)
                 time.sleep(rng.random())
                 drainer.restart()
-        drainer.wait_until(shop.last_ts)
-        assert in_mariadb(sink_server) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_mariadb(sink_server) == writer.expected()
         extras = {f"extra_{n}" for n in range(12, 10**6, 12)}
         tables = {name for (name,) in sink_server.query("SHOW TABLES FROM shop")}
         assert tables - extras == {"item", "stock", "note"}
@@ -82,15 +81,15 @@ def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", batch_rows_max=300)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=12)
-        shop.create()
-        with trading(shop):
+        writer = RandomWriter(client, seed=12)
+        writer.create()
+        with writing_meanwhile(writer):
             for _ in range(2):
                 drainer.wait_for("2 in all", SPARK_S)
                 time.sleep(rng.random())
                 drainer.restart()
-        drainer.wait_until(shop.last_ts)
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_sqlite(path) == writer.expected()
 
 
 @pytest.mark.slow
@@ -105,15 +104,15 @@ def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", batch_rows_max=20)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=14)
-        shop.create()
+        writer = RandomWriter(client, seed=14)
+        writer.create()
         for _ in range(10):
             drainer.kill()
-            shop.trade(100)
+            writer.transact(100)
             drainer.start()
-            drainer.wait_until(shop.last_ts)
+            drainer.wait_until(writer.last_ts)
             assert "defect" not in drainer.log_text()
-        assert in_sqlite(path) == shop.expected()
+        assert in_sqlite(path) == writer.expected()
 
 
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
@@ -127,17 +126,17 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, sink_server.url)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=13)
-        shop.create()
-        with trading(shop):
+        writer = RandomWriter(client, seed=13)
+        writer.create()
+        with writing_meanwhile(writer):
             drainer.wait_for("2 in all", SPARK_S)
             for _ in range(2):
                 time.sleep(1)
                 sink_server.kill()
                 time.sleep(0.5)
                 sink_server.start()
-        drainer.wait_until(shop.last_ts)
-        assert in_mariadb(sink_server) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_mariadb(sink_server) == writer.expected()
 
 
 def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(
@@ -151,10 +150,10 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
     first, second = pump_factory(etcd_server.url), pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=14)
-        shop.create()
-        drainer.wait_until(shop.trade(20))
-        with trading(shop):
+        writer = RandomWriter(client, seed=14)
+        writer.create()
+        drainer.wait_until(writer.transact(20))
+        with writing_meanwhile(writer):
             third = pump_factory(etcd_server.url)
             assert "drainer drainer-1 was notified" in third.log_text()
             drainer.wait_for("pulling from Pump pump-3")
@@ -165,12 +164,12 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
             time.sleep(1)
             assert drainer.checkpoint_ts() == held
             second.start()
-        drainer.wait_until(shop.last_ts)
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_sqlite(path) == writer.expected()
         first.kill()
         first.start()
-        drainer.wait_until(shop.trade(20))
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.transact(20))
+        assert in_sqlite(path) == writer.expected()
 
 
 def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
@@ -184,10 +183,10 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=15)
-        shop.create()
-        drainer.wait_until(shop.trade(20))
-        with trading(shop):
+        writer = RandomWriter(client, seed=15)
+        writer.create()
+        drainer.wait_until(writer.transact(20))
+        with writing_meanwhile(writer):
             drainer.freeze()
             time.sleep(11)
             newcomer = pump_factory(etcd_server.url)
@@ -195,8 +194,8 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
             time.sleep(1)
             drainer.thaw()
             time.sleep(1)
-        drainer.wait_until(shop.last_ts)
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_sqlite(path) == writer.expected()
 
 
 def test_a_ddl_that_nobody_knows_stops_the_drainer_before_it_with_a_hint(
@@ -210,12 +209,12 @@ def test_a_ddl_that_nobody_knows_stops_the_drainer_before_it_with_a_hint(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=16)
-        shop.create()
-        before_ts = shop.trade(20)
+        writer = RandomWriter(client, seed=16)
+        writer.create()
+        before_ts = writer.transact(20)
         _write_unknown_ddl(etcd, client)
-        shop_then = shop.expected()
-        shop.trade(5)
+        shop_then = writer.expected()
+        writer.transact(5)
         assert drainer.wait(60) == 2
     log = drainer.log_text()
     assert "stopped:" in log

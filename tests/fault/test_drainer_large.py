@@ -15,7 +15,7 @@ from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.workloads.huge import CREATE, FIRST_ID, Huge, write
+from tests.kit.workloads.large import CREATE, FIRST_ID, Huge, write_huge
 
 pytestmark = pytest.mark.fault
 
@@ -78,7 +78,7 @@ def test_a_downstream_that_dies_within_a_large_transaction_gets_it_again_from_it
     pump = pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, mariadb.url, batch_bytes_max=MIB)
     _create(etcd_server)
-    commit_ts = write(etcd, pump.addr, huge)
+    commit_ts = write_huge(etcd, pump.addr, huge)
     drainer.wait_for("applying the")
     time.sleep(0.3)
     mariadb.kill()
@@ -111,7 +111,7 @@ def _begun(
     _create(etcd_server)
     drainer.wait_for("2 in all")
     _forget_peak(drainer)
-    return drainer, write(etcd, pump.addr, huge)
+    return drainer, write_huge(etcd, pump.addr, huge)
 
 
 def _found(path: Path) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
-from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite
 
 pytestmark = pytest.mark.fault
 
@@ -60,9 +60,9 @@ def test_a_standby_takes_over_from_a_killed_drainer_which_then_stands_by_itself(
     other_url = mariadb.url.replace("127.0.0.1", "localhost") + "?params=lock_wait_timeout%3D99"
     two = drainer_factory(etcd_server.url, other_url, spark_tasks=1, started=False)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=31)
-        shop.create()
-        one.wait_until(shop.trade(20))
+        writer = RandomWriter(client, seed=31)
+        writer.create()
+        one.wait_until(writer.transact(20))
         two.spawn()
         _stands_by(two)
         two.addr = two.wait_for(r"status pages")[0] and standbys(etcd)[0].host
@@ -73,19 +73,19 @@ def test_a_standby_takes_over_from_a_killed_drainer_which_then_stands_by_itself(
         assert binlogctl(["drainers", "--etcd-urls", etcd_server.url]) == 0
         assert "standby" in capsys.readouterr().out
 
-        one.wait_until(shop.trade(20))
+        one.wait_until(writer.transact(20))
         assert "stands by" not in one.log_text(), "the healthy one was disturbed"
 
         one.kill()
-        took_s = _goes_on(etcd, two, shop.trade(5))
+        took_s = _goes_on(etcd, two, writer.transact(5))
         assert took_s < _BUSY_S
         eventually(lambda: one.state() == "offline", 60)  # No Pump keeps anything for it.
 
         one.spawn()
         _stands_by(one)
-        two.wait_until(shop.trade(20))
+        two.wait_until(writer.transact(20))
         assert two.is_running
-        assert in_mariadb(mariadb) == shop.expected()
+        assert in_mariadb(mariadb) == writer.expected()
 
 
 def test_a_hand_over_changes_who_writes_and_back_again(
@@ -105,10 +105,10 @@ def test_a_hand_over_changes_who_writes_and_back_again(
     one, two = drainers
     hand_over = ["hand-over", "--etcd-urls", etcd_server.url, "--node-id"]
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=32)
+        writer = RandomWriter(client, seed=32)
         one.start()
-        shop.create()
-        one.wait_until(shop.trade(10))
+        writer.create()
+        one.wait_until(writer.transact(10))
         assert binlogctl([*hand_over, one.node_id]) == 2
         assert "no standby waits" in capsys.readouterr().err
         two.spawn()
@@ -116,10 +116,10 @@ def test_a_hand_over_changes_who_writes_and_back_again(
         for active, idle in ((one, two), (two, one)):
             assert binlogctl([*hand_over, active.node_id]) == 0
             assert idle.node_id in capsys.readouterr().out
-            _goes_on(etcd, idle, shop.trade(10))
+            _goes_on(etcd, idle, writer.transact(10))
             eventually(partial(_is_standby, etcd, active.node_id), _BUSY_S)
             assert active.is_running
-        assert in_sqlite(path) == shop.expected()
+        assert in_sqlite(path) == writer.expected()
         assert binlogctl([*hand_over, two.node_id]) == 2
         assert f"is a standby of {one.node_id}" in capsys.readouterr().err
 
@@ -136,18 +136,18 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
     one = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1)
     two = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1, started=False)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=33)
-        shop.create()
-        one.wait_until(shop.trade(10))
+        writer = RandomWriter(client, seed=33)
+        writer.create()
+        one.wait_until(writer.transact(10))
         two.spawn()
         _stands_by(two)
         one.freeze()
-        _goes_on(etcd, two, shop.trade(10))
+        _goes_on(etcd, two, writer.transact(10))
         one.thaw()
         one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
-        two.wait_until(shop.trade(10))
+        two.wait_until(writer.transact(10))
         assert one.is_running
-        assert in_sqlite(path) == shop.expected()
+        assert in_sqlite(path) == writer.expected()
 
 
 class Overriding:
@@ -269,16 +269,16 @@ def test_a_copy_of_a_downstream_is_not_waited_for(
     pump_factory(etcd_server.url)
     one = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=34)
-        shop.create()
-        one.wait_until(shop.trade(10))
+        writer = RandomWriter(client, seed=34)
+        writer.create()
+        one.wait_until(writer.transact(10))
         one.kill()
         for file in tmp_path.glob("down.db*"):
             copy.with_name(file.name.replace("down", "copy")).write_bytes(file.read_bytes())
         one.start()
         two = drainer_factory(etcd_server.url, f"sqlite:///{copy}", spark_tasks=1, started=False)
         two.spawn()
-        last_ts = shop.trade(10)
+        last_ts = writer.transact(10)
         one.wait_until(last_ts)
         two.wait_until(last_ts)
-        assert in_sqlite(path) == in_sqlite(copy) == shop.expected()
+        assert in_sqlite(path) == in_sqlite(copy) == writer.expected()

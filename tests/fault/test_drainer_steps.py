@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from tests.kit.crash.nursery import SETTLED, Nursery
+from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import Way
 from tests.kit.servers.binlog_server import MARIADB, MYSQL, OF_EACH_FLAVOR, on_servers
 from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.kit.servers.fix_mysql import SINKS
 from tests.kit.workloads.bank import Bank
-from tests.kit.workloads.teller import Read, check, of_mariadb, of_sqlite, reading_all_the_time
+from tests.kit.workloads.bank_reader import Read, check, of_mariadb, of_sqlite, reading_all_the_time
 
 pytestmark = pytest.mark.fault
 
@@ -41,16 +41,16 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(tmp_path_factory.mktemp("nursery") / "log") as made:
+def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainers]:
+    with ForkedDrainers(tmp_path_factory.mktemp("drainers") / "log") as made:
         yield made
 
 
 class Downstream:
     """Where the lives write to, one ledger after the other."""
 
-    def __init__(self, nursery: Nursery, folder: Path, server: SqlServer | None) -> None:
-        self._nursery = nursery
+    def __init__(self, drainers: ForkedDrainers, folder: Path, server: SqlServer | None) -> None:
+        self._drainers = drainers
         self._folder = folder
         self._server = server
         self._number = 0
@@ -73,7 +73,7 @@ class Downstream:
 
     def life(self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0) -> int:
         """Let a Drainer live; return its exit code."""
-        code, _ = self._nursery.life(
+        code, _ = self._drainers.run(
             self.way, bank=LEDGER, kill_at=kill_at, kill_after_s=kill_after_s
         )
         assert code in (SETTLED, KILLED), f"{kill_at}: it ended with {code}"
@@ -94,21 +94,23 @@ class Downstream:
 
 
 @pytest.fixture(params=["sqlite", *on_servers(MARIADB, kinds=OF_EACH_FLAVOR)])
-def downstream(request: pytest.FixtureRequest, nursery: Nursery, tmp_path: Path) -> Downstream:
+def downstream(
+    request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: Path
+) -> Downstream:
     server = None if request.param == "sqlite" else request.getfixturevalue(SINKS[request.param])
-    return Downstream(nursery, tmp_path, server)
+    return Downstream(drainers, tmp_path, server)
 
 
-def steps_of(nursery: Nursery, name: str, *, mysql: bool) -> list[str]:
+def steps_of(drainers: ForkedDrainers, name: str, *, mysql: bool) -> list[str]:
     """Return the steps that a way has."""
     there = {name, "mysql" if mysql else "sqlite"}
-    return sorted(s for s in nursery.steps if ELSEWHERE.get(s, name) in there)
+    return sorted(s for s in drainers.steps if ELSEWHERE.get(s, name) in there)
 
 
 def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
-    nursery: Nursery, downstream: Downstream
+    drainers: ForkedDrainers, downstream: Downstream
 ) -> None:
-    steps = steps_of(nursery, "snapshot", mysql=downstream._server is not None)
+    steps = steps_of(drainers, "snapshot", mysql=downstream._server is not None)
     assert len(steps) > 15
     random.Random(1).shuffle(steps)
     downstream.begin("snapshot")
@@ -121,9 +123,9 @@ def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 @pytest.mark.parametrize("name", ["parallel", "statements"])
 def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
-    nursery: Nursery, tmp_path: Path, sink_server: SqlServer, name: str
+    drainers: ForkedDrainers, tmp_path: Path, sink_server: SqlServer, name: str
 ) -> None:
-    downstream = Downstream(nursery, tmp_path, sink_server)
+    downstream = Downstream(drainers, tmp_path, sink_server)
     step = {name: step for step, name in ELSEWHERE.items()}[name]
     downstream.begin(name)
     for each in (step, "drainer.checkpoint_stored", step, "drainer.transaction_committed", step):
@@ -134,13 +136,13 @@ def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
 
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_restarts(
-    nursery: Nursery, tmp_path: Path, sink_server: SqlServer
+    drainers: ForkedDrainers, tmp_path: Path, sink_server: SqlServer
 ) -> None:
-    downstream = Downstream(nursery, tmp_path, sink_server)
+    downstream = Downstream(drainers, tmp_path, sink_server)
     downstream.begin("snapshot")
     downstream.way = replace(downstream.way, pause_s=0.05, rows_max=10)
     chance = random.Random(2)
-    with reading_all_the_time(downstream.bank, downstream.read) as teller:
+    with reading_all_the_time(downstream.bank, downstream.read) as reader:
         lives = 0
         while downstream.life(kill_after_s=chance.uniform(0.1, 0.8)) == KILLED and lives < 8:
             lives += 1
@@ -149,8 +151,8 @@ def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_r
                 sink_server.start()
         downstream.life()
     downstream.settled()
-    assert teller.reads > 3
-    assert len(teller.stamps) > 2
+    assert reader.reads > 3
+    assert len(reader.stamps) > 2
 
 
 @pytest.mark.slow
@@ -163,11 +165,11 @@ def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_r
     indirect=["downstream"],
 )
 def test_a_hundred_deaths_at_any_passing_of_any_step_or_moment(
-    nursery: Nursery, downstream: Downstream, name: str
+    drainers: ForkedDrainers, downstream: Downstream, name: str
 ) -> None:
     mysql = downstream._server is not None
     chance = random.Random(f"{name} {mysql}")
-    steps = steps_of(nursery, name, mysql=mysql)
+    steps = steps_of(drainers, name, mysql=mysql)
     deaths = 0
     while deaths < 100:
         downstream.begin(name)

@@ -17,8 +17,8 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.registry import Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main
-from tests.kit.pages import scraped
 from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.pages import scraped
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault

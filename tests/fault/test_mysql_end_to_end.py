@@ -17,12 +17,12 @@ from drainer.plan.planner import Origins
 from penstock.cluster.registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
-from tests.integration.test_pumpclient_origin import streamed
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.servers.sourcing import LONG_S, SourceProcess, rows_of
+from tests.kit.servers.fix_pump import streamed
+from tests.kit.servers.fix_source import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
-from tests.kit.workloads.selling import TABLES, Seller, selling
+from tests.kit.workloads.server_writers import TABLES, ServerWriter, writing_on
 
 pytestmark = pytest.mark.fault
 
@@ -153,9 +153,9 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     drainer.spawn()
     often: dict[str, Any] = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, **often)
-    sellers: list[Seller]
+    writers: list[ServerWriter]
     try:
-        with selling(server, 2, seed=len(points)) as sellers:
+        with writing_on(server, 2, seed=len(points)) as writers:
             killed_at(points[:-1], source)
             drainer.wait_for("serves at")
             for _ in range(kills):
@@ -164,7 +164,7 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
         source.start()
         source.catch_up(server)
         in_streams = all_arrived(etcd, etcd_server.url, pumps, drainer)
-        assert sum(seller.transactions for seller in sellers) > 100
+        assert sum(writer.transactions for writer in writers) > 100
         for table in TABLES:
             assert rows_of(sink_server, table) == rows_of(server, table)
         assert 0 < repeated(drainer) <= in_streams

@@ -16,9 +16,9 @@ from deploy.local.process import python_module
 from penstock.errors import Malformed
 from pumpclient.mysql.events.frame import HEADER, EventType
 from pumpclient.mysql.relay.resume import Start
+from tests.kit.crash.disks import small_volume
 from tests.kit.crash.slow_proxy import SlowProxy
-from tests.kit.crash.volume import small_volume
-from tests.kit.mysql.relaying import FIRST, LONG_S, assert_same, relaying, sub_dir, sub_dirs
+from tests.kit.mysql.relay import FIRST, LONG_S, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.wait import eventually
 
@@ -66,7 +66,7 @@ def test_a_relay_that_is_killed_at_any_moment_goes_on(source: BinlogServer, tmp_
     arguments = [str(root), str(source.port), source.user, source.password, FIRST]
     killed_within = 0
     for round_ in range(4):
-        process = subprocess.Popen(python_module("tests.kit.mysql.relay_process", *arguments))
+        process = subprocess.Popen(python_module("tests.kit.mysql.relay", *arguments))
         try:
             bulk(source, 3000, round_ * 10_000, 1000)
             source.insert(30, first=round_ * 10_000 + 5000)

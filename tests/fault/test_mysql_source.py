@@ -19,9 +19,9 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.servers.sourcing import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
-from tests.kit.workloads.shopping import TABLES, History
+from tests.kit.workloads.server_writers import HISTORY_TABLES, ServerHistory
 
 pytestmark = pytest.mark.fault
 
@@ -49,14 +49,14 @@ def check(etcd: Any, url: str, pumps: list[Any], server: AnyBinlogServer) -> Dow
     with PumpClient.connect(url) as client:
         until_ts = client.session.oracle.get_ts()
     found = Downstream(etcd, pumps, until_ts)
-    for table in TABLES:
+    for table in HISTORY_TABLES:
         assert found.rows(table) == rows_of(server, table)
     assert found.origins == sorted(set(found.origins))
     return found
 
 
 def killed_at(
-    points: tuple[str, ...], server: AnyBinlogServer, source: SourceProcess, history: History
+    points: tuple[str, ...], server: AnyBinlogServer, source: SourceProcess, history: ServerHistory
 ) -> None:
     for point in points:
         history.many(15)
@@ -79,7 +79,7 @@ def test_a_source_killed_at_every_step_brings_each_transaction_once(
     server.drop_user_databases()
     server.reset_binlog()
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
-    history = History(server, 1)
+    history = ServerHistory(server, 1)
     history.begin()
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=8)
     try:
@@ -105,7 +105,7 @@ def test_a_source_killed_at_random_brings_each_transaction_once(
     server.drop_user_databases()
     server.reset_binlog()
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
-    history, chance = History(server, seed), random.Random(seed)
+    history, chance = ServerHistory(server, seed), random.Random(seed)
     history.begin()
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=16)
     try:

@@ -19,8 +19,7 @@ from penstock.pb.etcd import rpc_pb2
 from pumpclient.mysql.source.conditions import saved
 from pumpclient.mysql.source.state.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
-from tests.kit.servers.source_rig import SourceRig, cleared
-from tests.kit.servers.sourcing import LONG_S
+from tests.kit.servers.fix_source import LONG_S, SourceRig, cleared
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault

@@ -13,10 +13,9 @@ from penstock.errors import Retryable
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER, EventType
 from pumpclient.mysql.journal.journal import Group, Journal
 from pumpclient.mysql.source import command
-from tests.kit.crash.volume import small_volume
+from tests.kit.crash.disks import small_volume
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
-from tests.kit.servers.source_rig import SourceRig, bulk, cleared
-from tests.kit.servers.sourcing import LONG_S
+from tests.kit.servers.fix_source import LONG_S, SourceRig, bulk, cleared
 from tests.kit.wait import eventually
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.fault]

@@ -22,8 +22,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.servers.source_rig import SourceRig, bulk, cleared
-from tests.kit.servers.sourcing import LONG_S
+from tests.kit.servers.fix_source import LONG_S, SourceRig, bulk, cleared
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault

@@ -34,7 +34,7 @@ from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
-from tests.kit.operated.operated import STANDBY, Cluster, TwinDrainer, twins
+from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer, twins
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually

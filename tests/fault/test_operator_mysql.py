@@ -27,7 +27,7 @@ from tests.kit.servers.binlog_server import run_until_done
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.sourcing import LONG_S, SourceProcess
+from tests.kit.servers.fix_source import LONG_S, SourceProcess
 
 pytestmark = pytest.mark.fault
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from pumpclient.mysql.translate.refused import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Logged, MemoryTable
-from tests.kit.operated.operated_source import World
-from tests.kit.operated.source_twins import twins
+from tests.kit.operated.source import World
+from tests.kit.operated.source_world import twins
 
 pytestmark = pytest.mark.fault
 
@@ -202,11 +202,11 @@ TROUBLE: dict[str, Callable[[Aim], None]] = {
 
 
 def _die_soon(aim: Aim) -> None:
-    aim.world.life.calls_left = aim.number * 3
+    aim.world.incarnation.calls_left = aim.number * 3
 
 
 def _start(aim: Aim) -> None:
-    if aim.world.life.is_dead:
+    if aim.world.incarnation.is_dead:
         aim.world.stop()
     aim.world.start()
 

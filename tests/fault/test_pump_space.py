@@ -15,9 +15,9 @@ from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient import PumpClient
-from tests.kit.crash.volume import Volume, small_volume
+from tests.kit.crash.disks import Volume, small_volume
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
@@ -28,7 +28,7 @@ VOLUME_BYTES = 64 * MIB
 ROWS = bytes(MIB)
 
 
-def refusals(session: Session, binlog: Binlog) -> list[tuple[int, str]]:
+def refusals(session: PumpSession, binlog: Binlog) -> list[tuple[int, str]]:
     """Write by way of the batched service, and return what it refuses."""
     payloads = [encode_binlog(binlog)]
     batch = penstock_pb2.WriteBatch(cluster_id=session.cluster_id, seq=1, payloads=payloads)
@@ -36,12 +36,12 @@ def refusals(session: Session, binlog: Binlog) -> list[tuple[int, str]]:
     return [(refusal.code, refusal.message) for refusal in ack.refusals]
 
 
-def pulled(session: Session, until_ts: int) -> list[int]:
+def pulled(session: PumpSession, until_ts: int) -> list[int]:
     found = pull_until(session.pump.addr, session.cluster_id, until_ts)
     return [commit_ts for commit_ts, payload in found if not decode_binlog(payload).is_fake]
 
 
-def write_until_refused(session: Session) -> list[int]:
+def write_until_refused(session: PumpSession) -> list[int]:
     """Return the commit_ts of all transactions that were taken."""
     taken: list[int] = []
     while True:
@@ -64,7 +64,7 @@ def test_a_full_volume_stops_writers_and_nothing_else_and_space_alone_brings_the
         pump = pump_factory(
             etcd_server.url, data_dir=volume.path / "data", storage_segment_bytes_max=8 * MIB
         )
-        session = Session(etcd, pump)
+        session = PumpSession(etcd, pump)
         try:
             _fill_up_and_recover(session, volume, etcd_server.url)
         finally:
@@ -72,7 +72,7 @@ def test_a_full_volume_stops_writers_and_nothing_else_and_space_alone_brings_the
             pump.kill()
 
 
-def _fill_up_and_recover(session: Session, volume: Volume, etcd_url: str) -> None:
+def _fill_up_and_recover(session: PumpSession, volume: Volume, etcd_url: str) -> None:
     pump = session.pump
     details = pump.status().details
     assert int(details["storage_stop_write_at_available_bytes"]) == VOLUME_BYTES // 4

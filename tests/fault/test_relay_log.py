@@ -17,7 +17,7 @@ from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.workloads.shop import Shop, State, in_mariadb, in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, State, in_mariadb, in_sqlite
 
 pytestmark = pytest.mark.fault
 
@@ -72,20 +72,20 @@ def downstream(request: pytest.FixtureRequest, tmp_path: Path) -> Downstream:
 
 
 class Diary:
-    """What the shop held after each commit."""
+    """What the writer had written after each commit."""
 
-    def __init__(self, shop: Shop) -> None:
-        self.shop = shop
+    def __init__(self, writer: RandomWriter) -> None:
+        self.writer = writer
         self.states: dict[int, State] = {}
 
-    def trade(self, transactions: int) -> None:
+    def transact(self, transactions: int) -> None:
         for _ in range(transactions):
-            commit_ts = self.shop.trade(1)
-            self.states[commit_ts] = self.shop.expected()
+            commit_ts = self.writer.transact(1)
+            self.states[commit_ts] = self.writer.expected()
 
     def ddl(self, sql: str) -> None:
-        commit_ts = self.shop.execute_ddl(sql)
-        self.states[commit_ts] = self.shop.expected()
+        commit_ts = self.writer.execute_ddl(sql)
+        self.states[commit_ts] = self.writer.expected()
 
     def at(self, commit_ts: int) -> State:
         return self.states[max(ts for ts in self.states if ts <= commit_ts)]
@@ -117,10 +117,10 @@ def left_behind(
     """Kill the Drainer while a batch is stuck and more of it is in the relay log."""
     before = bytes_in(folder)
     with downstream.held():
-        diary.trade(20)
+        diary.transact(20)
         diary.ddl("ALTER TABLE shop.note ADD COLUMN extra INT DEFAULT 7")
         diary.ddl("ALTER TABLE shop.note DROP COLUMN extra")
-        diary.trade(20)
+        diary.transact(20)
         until(lambda: bytes_in(folder) > before)
         time.sleep(0.5)
         drainer.kill()
@@ -137,16 +137,16 @@ def test_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
     pump = pump_factory(fresh_etcd.url)
     drainer = drainer_factory(fresh_etcd.url, downstream.url, **relayed(folder))
     with PumpClient.connect(fresh_etcd.url) as client:
-        diary = Diary(Shop(client, seed=21))
-        diary.shop.create()
-        diary.trade(60)
-        drainer.wait_until(diary.shop.last_ts)
+        diary = Diary(RandomWriter(client, seed=21))
+        diary.writer.create()
+        diary.transact(60)
+        drainer.wait_until(diary.writer.last_ts)
         # What is downstream is not kept, but for the file that is being written.
         until(lambda: not (folder / "000000.seg").exists())
         left_behind(drainer, diary, downstream, folder)
     then = downstream.checkpoint()
     assert then["consistent"] is False
-    assert then["commitTS"] < diary.shop.last_ts
+    assert then["commitTS"] < diary.writer.last_ts
     pump.kill()
     fresh_etcd.kill()
 
@@ -163,8 +163,8 @@ def test_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
     drainer.spawn().wait_for("the downstream is consistent, so wait for it", 120)
     fresh_etcd.start()
     pump.start()
-    drainer.wait_until(diary.shop.last_ts)
-    assert downstream.state() == diary.shop.expected()
+    drainer.wait_until(diary.writer.last_ts)
+    assert downstream.state() == diary.writer.expected()
     assert downstream.checkpoint()["consistent"] is False
     assert drainer.stop() == 0
     assert downstream.checkpoint()["consistent"] is True
@@ -178,10 +178,10 @@ def test_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothin
     pump_factory(fresh_etcd.url)
     drainer = drainer_factory(fresh_etcd.url, downstream.url, **relayed(folder))
     with PumpClient.connect(fresh_etcd.url) as client:
-        diary = Diary(Shop(client, seed=22))
-        diary.shop.create()
-        diary.trade(60)
-        drainer.wait_until(diary.shop.last_ts)
+        diary = Diary(RandomWriter(client, seed=22))
+        diary.writer.create()
+        diary.transact(60)
+        drainer.wait_until(diary.writer.last_ts)
         until(lambda: not (folder / "000000.seg").exists())
         left_behind(drainer, diary, downstream, folder)
     fresh_etcd.kill()
@@ -224,8 +224,8 @@ def test_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, downstream.url)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=23)
-        drainer.wait_until(shop.create())
+        writer = RandomWriter(client, seed=23)
+        drainer.wait_until(writer.create())
     assert drainer.stop() == 0
     then = downstream.checkpoint()
     assert then["consistent"] is True

@@ -27,7 +27,7 @@ from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.node import CHANNEL_OPTIONS
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 
 pytestmark = pytest.mark.fault
 
@@ -197,7 +197,7 @@ def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
 
 def test_noise_is_an_invalid_argument_to_a_pump_which_goes_on(pump: PumpProcess, etcd: Any) -> None:
     assert fuzz(pump.addr, _PUMP_METHODS, 1500, seed=1) > 150
-    session = Session(etcd, pump)
+    session = PumpSession(etcd, pump)
     try:
         session.transaction()
     finally:
@@ -225,7 +225,7 @@ def test_a_hundred_thousand_pieces_of_noise(
 def test_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
     pump: PumpProcess, etcd: Any
 ) -> None:
-    session = Session(etcd, pump)
+    session = PumpSession(etcd, pump)
     other = session.cluster_id ^ 1
     try:
         prewrite = session.prewrite()

@@ -15,8 +15,7 @@ from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_spark import SparkCluster
-from tests.kit.workloads.shop import Shop, in_sqlite
-from tests.kit.workloads.trading import trading
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite, writing_meanwhile
 
 pytestmark = pytest.mark.fault
 
@@ -77,9 +76,9 @@ def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
     )
     drainer.wait_for("4 in all", 150)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=57)
-        shop.create()
-        with trading(shop):
+        writer = RandomWriter(client, seed=57)
+        writer.create()
+        with writing_meanwhile(writer):
             for harm in harms:
                 past(drainer)
                 time.sleep(rng.random() / 4)
@@ -88,8 +87,8 @@ def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
                 else:
                     spark_cluster.kill_one(harm, rng)
             past(drainer)
-        drainer.wait_until(shop.last_ts)
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_sqlite(path) == writer.expected()
         drainer.wait_for(r"is lost, \d are left", 1)
         assert drainer.stop() == 0
 
@@ -110,15 +109,15 @@ def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
     )
     drainer.wait_for("2 in all", 120)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=58)
-        shop.create()
-        with trading(shop):
+        writer = RandomWriter(client, seed=58)
+        writer.create()
+        with writing_meanwhile(writer):
             for _ in range(rounds):
                 past(drainer)  # By what was SQL already, too: then a JVM dies as it starts.
                 orphans = kill_jvm(drainer)
                 _, alive = psutil.wait_procs(orphans, 60)
                 assert not alive, "Python workers outlive their JVM"
-        drainer.wait_until(shop.last_ts)
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_sqlite(path) == writer.expected()
         drainer.wait_for(r"(?s)2 in all.*the Spark JVM has ended.*resident tasks")
         assert drainer.stop() == 0

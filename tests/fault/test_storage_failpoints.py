@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import failpoints
-from tests.kit.crash.doomed import CONFIG, GROUP
+from tests.kit.crash.storage_process import CONFIG, GROUP
 from tests.kit.fakes.storage import commit, commits, opened, prewrite, write
 
 pytestmark = pytest.mark.fault
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def lived(folder: Path, faults: str) -> tuple[int, list[list[str]]]:
     """Run the doomed process with `faults`; return its exit code and what it said."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kit.crash.doomed", str(folder), "1"],
+        [sys.executable, "-m", "tests.kit.crash.storage_process", str(folder), "1"],
         cwd=ROOT,
         env=os.environ | {failpoints.VARIABLE: faults, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
         stdout=subprocess.PIPE,

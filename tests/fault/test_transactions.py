@@ -30,7 +30,7 @@ from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 from tests.kit.workloads.ledger import pull_until, pulls
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -50,7 +50,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def both(
     etcd_server: EtcdServer, database: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Session]]:
+) -> Iterator[list[PumpSession]]:
     """Two Pumps for all tests here that leave them well; the second one leads no oracle."""
     client = connect(etcd_server.url)
     client.kvstub.DeleteRange(rpc_pb2.DeleteRangeRequest(key=b"\0", range_end=b"\0"), 5)
@@ -62,7 +62,7 @@ def both(
     }
     folder = tmp_path_factory.mktemp("pumps")
     pumps = [PumpProcess(folder / name, name, settings) for name in ("pump-1", "pump-2")]
-    sessions = [Session(client, pump.start()) for pump in pumps]
+    sessions = [PumpSession(client, pump.start()) for pump in pumps]
     yield sessions
     for session in sessions:
         session.close()
@@ -72,11 +72,11 @@ def both(
 
 
 @pytest.fixture
-def session(both: list[Session]) -> Session:
+def session(both: list[PumpSession]) -> PumpSession:
     return both[0]
 
 
-def emitted(sessions: list[Session], after_ts: int = 0) -> list[Binlog]:
+def emitted(sessions: list[PumpSession], after_ts: int = 0) -> list[Binlog]:
     """Return what the merge of all Pumps' streams emits up to now, without fake binlogs."""
     until_ts = sessions[0].oracle.get_ts()
     merger, found = Merger(after_ts), []
@@ -104,18 +104,18 @@ def starts(binlogs: list[Binlog]) -> list[int]:
 
 
 def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
-    both: list[Session], etcd_server: EtcdServer
+    both: list[PumpSession], etcd_server: EtcdServer
 ) -> None:
     begin_ts = both[0].oracle.get_ts()
     # The writer dies when its Prewrite is durable: just before it would send its Commit.
     script = f"""
         import os, signal
         from pumpclient import PumpClient
-        from pumpclient.delivery.session import Session
+        from pumpclient.delivery.session import PumpSession
         client = PumpClient.connect({etcd_server.url!r})
         client.execute_ddl("CREATE DATABASE row27")
         client.execute_ddl("CREATE TABLE row27.t (id INT PRIMARY KEY)")
-        Session.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        PumpSession.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         with client.begin("row27") as txn:
             txn.insert("t", [1])
         """
@@ -130,7 +130,7 @@ def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
 
 
 def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
-    both: list[Session],
+    both: list[PumpSession],
 ) -> None:
     session = both[0]
     before = int(session.pump.status().details["storage_refused_records"])
@@ -143,7 +143,7 @@ def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
 
 
 def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
-    both: list[Session],
+    both: list[PumpSession],
 ) -> None:
     session = both[0]
     prewrite = session.prewrite()
@@ -157,7 +157,7 @@ def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
     assert starts(emitted(both, prewrite.start_ts)) == [prewrite.start_ts]
 
 
-def test_what_was_rolled_back_is_never_emitted(both: list[Session]) -> None:
+def test_what_was_rolled_back_is_never_emitted(both: list[PumpSession]) -> None:
     session = both[0]
     prewrite, early = session.prewrite(), session.prewrite()
     session.write(prewrite)
@@ -173,7 +173,7 @@ def test_what_was_rolled_back_is_never_emitted(both: list[Session]) -> None:
     assert session.refusal(rollback(later))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_repeated_binlogs_are_emitted_once(both: list[Session]) -> None:
+def test_repeated_binlogs_are_emitted_once(both: list[PumpSession]) -> None:
     session = both[0]
     prewrite = session.prewrite()
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_repeated_binlogs_are_emitted_once(both: list[Session]) -> None:
     assert [(b.start_ts, b.prewrite_value) for b in found] == [(prewrite.start_ts, b"rows")]
 
 
-def test_a_transaction_on_two_pumps_is_emitted_once(both: list[Session]) -> None:
+def test_a_transaction_on_two_pumps_is_emitted_once(both: list[PumpSession]) -> None:
     first, second = both
     twice, once = first.prewrite(), first.prewrite()
     for session in both:
@@ -205,7 +205,7 @@ def test_a_transaction_on_two_pumps_is_emitted_once(both: list[Session]) -> None
 
 
 def test_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
-    both: list[Session], database: Path
+    both: list[PumpSession], database: Path
 ) -> None:
     first, second = both
     prewrite = Binlog(
@@ -229,7 +229,7 @@ def test_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
 
 
 def test_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
-    both: list[Session], etcd_server: EtcdServer
+    both: list[PumpSession], etcd_server: EtcdServer
 ) -> None:
     begin_ts = both[0].oracle.get_ts()
     stalled = both[1].pump
@@ -251,7 +251,7 @@ def test_a_stalled_pump_that_answers_too_late_has_its_copy_undone(
 
 
 def test_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
-    both: list[Session],
+    both: list[PumpSession],
 ) -> None:
     chance = random.Random(32)
     prewrites = [both[0].prewrite(b"%d" % i) for i in range(40)]
@@ -271,7 +271,7 @@ def test_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
 
 
 def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
-    both: list[Session],
+    both: list[PumpSession],
 ) -> None:
     session = both[0]
     prewrite = session.prewrite()
@@ -286,7 +286,7 @@ def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
     assert session.pump.status().state == "online"
 
 
-def test_a_pump_without_traffic_holds_up_nobody(both: list[Session]) -> None:
+def test_a_pump_without_traffic_holds_up_nobody(both: list[PumpSession]) -> None:
     busy, idle = both
     for _ in range(5):
         commit = busy.transaction()
@@ -297,7 +297,7 @@ def test_a_pump_without_traffic_holds_up_nobody(both: list[Session]) -> None:
 
 
 def test_without_the_oracle_the_stream_waits_and_then_goes_on_in_order(
-    both: list[Session],
+    both: list[PumpSession],
 ) -> None:
     leader = next(s.pump for s in both if s.pump.status().details["leads_oracle"] == "True")
     other = next(s for s in both if s.pump is not leader)

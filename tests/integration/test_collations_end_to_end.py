@@ -12,7 +12,7 @@ from deploy.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_mariadb import drop_user_databases
-from tests.kit.servers.source_rig import SourceRig
+from tests.kit.servers.fix_source import SourceRig
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

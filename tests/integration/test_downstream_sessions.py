@@ -25,8 +25,8 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 from penstock.wire.binlog import MutationType
+from tests.kit.fakes.sliced import sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.sliced import sql_of
 from tests.kit.wait import eventually
 from tests.kit.workloads.changes import Upstream, batch_of, catalog_of, table_of
 

@@ -15,10 +15,10 @@ from deploy.local.etcd import EtcdServer
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.ts import seconds_between
 from pumpclient import PumpClient
-from tests.kit.pages import asked, scraped
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.workloads.shop import Shop, in_mariadb, in_sqlite
+from tests.kit.servers.pages import asked, scraped
+from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite
 
 
 @pytest.mark.alone
@@ -33,28 +33,28 @@ def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
         pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, mariadb.url)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client)
-        shop.create()
-        drainer.wait_until(shop.trade(150))
-        assert in_mariadb(mariadb) == shop.expected()
+        writer = RandomWriter(client)
+        writer.create()
+        drainer.wait_until(writer.transact(150))
+        assert in_mariadb(mariadb) == writer.expected()
         # A DDL in the middle of the stream, rows of both schemas around it.
-        shop.trade(20)
-        shop.execute_ddl("ALTER TABLE shop.item ADD COLUMN extra INT DEFAULT 7 FIRST")
+        writer.transact(20)
+        writer.execute_ddl("ALTER TABLE shop.item ADD COLUMN extra INT DEFAULT 7 FIRST")
         with client.begin("shop") as txn:
             txn.insert("item", {"id": 10**9, "code": "extra"})
-        shop.execute_ddl("ALTER TABLE shop.item DROP COLUMN extra")
+        writer.execute_ddl("ALTER TABLE shop.item DROP COLUMN extra")
         with client.begin("shop") as txn:
             row = dict.fromkeys(("id", "code", "price", "sold", "note"))
             txn.delete("item", {**row, "id": 10**9, "code": "extra"})
-        drainer.wait_until(shop.trade(50))
-        assert in_mariadb(mariadb) == shop.expected()
+        drainer.wait_until(writer.transact(50))
+        assert in_mariadb(mariadb) == writer.expected()
         # TRUNCATE gives the table a new id; what was in it must not come back.
-        shop.execute_ddl("TRUNCATE TABLE shop.item")
-        shop.items.clear()
-        drainer.wait_until(shop.bulk(3000))
-        assert in_mariadb(mariadb) == shop.expected()
+        writer.execute_ddl("TRUNCATE TABLE shop.item")
+        writer.items.clear()
+        drainer.wait_until(writer.bulk(3000))
+        assert in_mariadb(mariadb) == writer.expected()
     ((checkpoint,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
-    assert json.loads(checkpoint)["commitTS"] >= shop.last_ts
+    assert json.loads(checkpoint)["commitTS"] >= writer.last_ts
 
 
 @pytest.mark.alone
@@ -70,10 +70,10 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
     pump_factory(etcd_server.url)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=2)
-        shop.create()
-        drainer.wait_until(shop.trade(80))
-        assert in_sqlite(path) == shop.expected()
+        writer = RandomWriter(client, seed=2)
+        writer.create()
+        drainer.wait_until(writer.transact(80))
+        assert in_sqlite(path) == writer.expected()
 
         pids = [child.pid for child in drainer.children()]
         assert len(pids) >= 3  # The JVM and two tasks.
@@ -84,10 +84,10 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
         assert _checkpoint(path)["consistent"] is True
         _assert_gone(pids)
 
-        shop.trade(40)
+        writer.transact(40)
         drainer.start()
-        drainer.wait_until(shop.last_ts)
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.last_ts)
+        assert in_sqlite(path) == writer.expected()
         assert _checkpoint(path)["consistent"] is False
 
 
@@ -169,12 +169,12 @@ def test_a_killed_task_is_replaced_and_changes_nothing(
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
     drainer.wait_for("2 in all")
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=3)
-        shop.create()
-        shop.trade(30)
+        writer = RandomWriter(client, seed=3)
+        writer.create()
+        writer.transact(30)
         _task(drainer).kill()
-        drainer.wait_until(shop.trade(60))
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.transact(60))
+        assert in_sqlite(path) == writer.expected()
         drainer.wait_for("is lost")
 
 

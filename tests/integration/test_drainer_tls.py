@@ -20,7 +20,7 @@ from tests.kit.fakes.merging import Merging
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.wait import eventually
-from tests.kit.workloads.shop import Shop, in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]
 _LONG_S = 90
@@ -116,11 +116,11 @@ def test_a_drainer_works_with_an_etcd_that_wants_certificates(
         sink = f"sqlite:///{path}"
         drainer = drainer_factory(server.url, sink, **settings)
         with PumpClient.connect(server.url, options=Options(etcd_tls=mine.tls)) as client:
-            shop = Shop(client, seed=52)
-            shop.create()
-            last_ts = shop.trade(20)
+            writer = RandomWriter(client, seed=52)
+            writer.create()
+            last_ts = writer.transact(20)
             eventually(lambda: drainer.status().max_commit_ts >= last_ts, _LONG_S)
-            assert in_sqlite(path) == shop.expected()
+            assert in_sqlite(path) == writer.expected()
         stranger = drainer_factory(server.url, f"{sink}.2", started=False).spawn()
         stranger.wait_for("cannot get the cluster id, trying again")
     finally:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from drainer.sinks.mysql.session import ROWS_SQL_MODE
 from drainer.task.sql.literals import MYSQL
+from tests.kit.fakes.sliced import sliced, sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.sliced import sliced, sql_of
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
 
 

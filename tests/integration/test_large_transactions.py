@@ -24,9 +24,9 @@ from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_prewrite_value, encode_binlog
 from pumpclient import Options, PumpClient, Transaction
 from pumpclient.spill import Spill
-from tests.kit.crash.volume import small_volume
-from tests.kit.pages import asked
+from tests.kit.crash.disks import small_volume
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.pages import asked
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.alone

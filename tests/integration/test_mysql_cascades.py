@@ -17,7 +17,7 @@ from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.service import SourceUnit
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.sourcing import SourceProcess, rows_of
+from tests.kit.servers.fix_source import SourceProcess, rows_of
 
 KEY = "CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)"
 NAMED = "shop.c: fk ON DELETE CASCADE ON UPDATE SET NULL"

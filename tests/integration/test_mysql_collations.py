@@ -17,7 +17,7 @@ from penstock.ddl import Catalog
 from penstock.schema.model import MysqlType, TableInfo
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_mariadb import drop_user_databases
-from tests.kit.servers.source_rig import SourceRig
+from tests.kit.servers.fix_source import SourceRig
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

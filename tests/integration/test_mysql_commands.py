@@ -18,7 +18,7 @@ from deploy.local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.sourcing import SourceProcess, rows_of
+from tests.kit.servers.fix_source import SourceProcess, rows_of
 
 Run = Callable[..., tuple[int, str]]
 

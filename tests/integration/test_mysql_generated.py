@@ -9,7 +9,7 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.sourcing import SourceProcess, rows_of
+from tests.kit.servers.fix_source import SourceProcess, rows_of
 
 COLUMNS = "n INT, d DATE, s INT AS (n + 1) STORED, v INT AS (n + 2) VIRTUAL"
 TABLES = {

@@ -18,8 +18,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.servers.source_rig import SourceRig, cleared
-from tests.kit.servers.sourcing import SourceProcess, rows_of
+from tests.kit.servers.fix_source import SourceProcess, SourceRig, cleared, rows_of
 
 
 @pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))

@@ -16,7 +16,7 @@ from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.state import StateFile
-from tests.kit.mysql import mysql_load
+from tests.kit.mysql import load_process
 from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.wait import eventually
@@ -66,10 +66,10 @@ def pair(
 def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
     pair: Pair, tmp_path: Path
 ) -> None:
-    pair.source.run(*mysql_load.statements())
+    pair.source.run(*load_process.statements())
     state = tmp_path / "state" / "load.json"
     begun = pair.source.end()
-    killed = mysql_load.spawn(pair.source, pair.etcd_url, state, rate_bytes_per_s=400_000)
+    killed = load_process.spawn(pair.source, pair.etcd_url, state, rate_bytes_per_s=400_000)
     try:
         eventually(lambda: state.exists() and len(json.loads(state.read_text())["loaded"]) > 3, 120)
     finally:
@@ -85,9 +85,9 @@ def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
         "CREATE TABLE shop.late (id INT PRIMARY KEY)",
     )  # fmt: skip
     said: list[str] = []
-    options = mysql_load.options()
+    options = load_process.options()
     load = Load(pair.source.address, pair.client, state, options, say=said.append)
-    done = load.run(mysql_load.SOURCE, 1)
+    done = load.run(load_process.SOURCE, 1)
     assert done.is_complete
     assert done.attempt == 2
     assert done.start is not None
@@ -102,7 +102,7 @@ def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
         done.floors.has((("shop", "choice"), ("shop", "many")), later)
     pair.settle()
     assert pair.sums(pair.source) == pair.sums(pair.target)
-    assert load.run(mysql_load.SOURCE, 1) == done  # Nothing is left to do.
+    assert load.run(load_process.SOURCE, 1) == done  # Nothing is left to do.
     other = Load(pair.source.address, pair.client, tmp_path / "other.json", options)
     with pytest.raises(NeedsOperator, match="there already"):
         other.run("db-2", 1)
@@ -122,6 +122,6 @@ def test_two_tables_of_one_name_but_for_its_letter_case_are_not_loaded(
             "CREATE DATABASE IF NOT EXISTS shop", f"CREATE TABLE shop.{name} (id INT PRIMARY KEY)"
         )
     with PumpClient.connect(etcd_server.url) as client:
-        load = Load(source_server.address, client, tmp_path / "load.json", mysql_load.options())
+        load = Load(source_server.address, client, tmp_path / "load.json", load_process.options())
         with pytest.raises(NeedsOperator, match="letter case makes no difference"):
-            load.run(mysql_load.SOURCE, 1)
+            load.run(load_process.SOURCE, 1)

@@ -16,10 +16,10 @@ from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.sink import SinkOptions, lock_name
 from pumpclient.mysql.protocol.address import address_in
-from tests.kit.mysql import mysql_load
+from tests.kit.mysql import load_process
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, numbers, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory
-from tests.kit.servers.sourcing import LONG_S, SourceProcess
+from tests.kit.servers.fix_source import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
 SRIDS = (0, 4326, 3857, 0)
@@ -47,7 +47,7 @@ def is_filling(target: SqlServer, state: Path, number: int) -> bool:
         count: int = target.query("SELECT COUNT(*) FROM shop.many")[0][0]
     except pymysql.err.ProgrammingError:  # It is dropped, and not yet created.
         return False
-    return 0 < count < mysql_load.MANY
+    return 0 < count < load_process.MANY
 
 
 def holder(target: SqlServer, lock: str) -> int | None:
@@ -94,13 +94,13 @@ def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_bin
     server = source_server
     with PumpClient.connect(url) as client:
         server.run(
-            *mysql_load.statements(), *PLACES,
+            *load_process.statements(), *PLACES,
             "DROP TABLE shop.pair, shop.empty, shop.part, shop.choice",
         )  # fmt: skip
         sink = SinkOptions(address_in(sink_server.url, "sink"), "no.where", applied_s=0.5)
-        load = Load(server.address, client, state, mysql_load.options(sink=sink))
+        load = Load(server.address, client, state, load_process.options(sink=sink))
         with pytest.raises(NeedsOperator, match="has not created"):
-            load.run(mysql_load.SOURCE, 1)
+            load.run(load_process.SOURCE, 1)
         settings: dict[str, Any] = {"mode": "all", "load_sink": sink_server.url}
         settings |= {"load_transaction_bytes": 20_000, "load_rows_per_chunk": 2000}
         slow = {**settings, "load_rate_bytes_per_s": 60_000}

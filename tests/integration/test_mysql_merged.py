@@ -18,7 +18,7 @@ from pumpclient.mysql.verify import command as verify
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import BinlogServer
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess
+from tests.kit.servers.fix_source import LONG_S, SHARDS_AS_ONE, SourceProcess
 from tests.kit.wait import eventually
 
 CONFIG = f"""

@@ -13,7 +13,7 @@ from deploy.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import numbers
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.sourcing import LONG_S, SourceProcess
+from tests.kit.servers.fix_source import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
 Act = Callable[[], None]

@@ -13,7 +13,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.servers.source_rig import SourceRig, cleared
+from tests.kit.servers.fix_source import SourceRig, cleared
 
 PACKET_BYTES_MAX = 1 << 20
 ROW_BYTES = PACKET_BYTES_MAX - 1024

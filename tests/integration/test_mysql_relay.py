@@ -20,7 +20,7 @@ from pumpclient.mysql.protocol.server import binlog_files, identify, replica_ids
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.meta import RelayFolder
 from pumpclient.mysql.relay.resume import Start
-from tests.kit.mysql.relaying import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
+from tests.kit.mysql.relay import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,

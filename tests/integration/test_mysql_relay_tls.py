@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.security.sql_tls import SqlTls
-from tests.kit.mysql.relaying import FIRST, assert_same, relaying, sub_dir
+from tests.kit.mysql.relay import FIRST, assert_same, relaying, sub_dir
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.binlog_server import binlog_server
 

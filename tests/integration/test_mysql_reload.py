@@ -20,8 +20,15 @@ from tests.kit.servers.binlog_server import (
     run_until_done,
     running,
 )
-from tests.kit.servers.source_rig import SourceRig, bulk, cleared
-from tests.kit.servers.sourcing import LONG_S, SHARDS_AS_ONE, SourceProcess, rows_of
+from tests.kit.servers.fix_source import (
+    LONG_S,
+    SHARDS_AS_ONE,
+    SourceProcess,
+    SourceRig,
+    bulk,
+    cleared,
+    rows_of,
+)
 from tests.kit.wait import eventually
 
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"

@@ -19,8 +19,7 @@ from pymysqlreplication import row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
 
 from pumpclient.mysql.events.frame import ROWS_TYPES, EventType
-from tests.kit.mysql.binlog_file import BinlogFile
-from tests.kit.mysql.binlogs import current_file, read_file, rows_of
+from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file, rows_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 Image = tuple[Any, ...] | None

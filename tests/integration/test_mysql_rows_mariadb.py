@@ -17,8 +17,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Decoder, RowsEvent, TableMap, decoder_for
 from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.values.numbers import double_text
-from tests.kit.mysql.binlog_file import BinlogFile
-from tests.kit.mysql.binlogs import current_file, read_file, rows_of
+from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file, rows_of
 from tests.kit.mysql.row_encoding import encode_map, encode_rows
 from tests.kit.servers.fix_mariadb import MariadbServer
 

@@ -19,7 +19,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.servers.sourcing import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
 

@@ -10,8 +10,7 @@ from penstock.cluster.history import History
 from penstock.ddl import Catalog
 from pumpclient.mysql.source import command
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
-from tests.kit.servers.source_rig import SourceRig, cleared
-from tests.kit.servers.sourcing import LONG_S
+from tests.kit.servers.fix_source import LONG_S, SourceRig, cleared
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.mariadb

@@ -12,7 +12,7 @@ from penstock.cluster.history import History
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import TableInfo
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
-from tests.kit.servers.source_rig import SourceRig, cleared
+from tests.kit.servers.fix_source import SourceRig, cleared
 
 pytestmark = pytest.mark.mariadb
 

@@ -16,9 +16,9 @@ from pumpclient.mysql.load.tables import SourceTable
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.verify import __main__ as command
 from pumpclient.mysql.verify.sides import MysqlSide
-from tests.kit.mysql import mysql_load
+from tests.kit.mysql import load_process
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.sourcing import SHARDS_AS_ONE
+from tests.kit.servers.fix_source import SHARDS_AS_ONE
 
 pytestmark = pytest.mark.mariadb
 DAMAGE = (
@@ -61,8 +61,8 @@ def test_flipped_missing_and_extra_rows_are_named_and_repaired(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    source.run(*mysql_load.statements(6_000))
-    mariadb.run(*mysql_load.statements(6_000))
+    source.run(*load_process.statements(6_000))
+    mariadb.run(*load_process.statements(6_000))
     mariadb.run(
         "CREATE DATABASE tidb_binlog",
         "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT PRIMARY KEY, checkPoint TEXT)",

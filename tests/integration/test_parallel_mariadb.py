@@ -29,11 +29,11 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, plain, serial
-from tests.kit.pages import scraped
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
-from tests.kit.workloads.shop import Shop, in_mariadb
+from tests.kit.workloads.random_writer import RandomWriter, in_mariadb
 from tests.unit.drainer.test_parallel import small_pieces
 from tests.unit.drainer.test_statements import Changes
 
@@ -264,9 +264,9 @@ def test_a_drainer_that_is_killed_between_partitions_goes_on_there(
     way = {"apply_mode": "parallel", "apply_connections": 3}
     drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, **way)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=4)
-        shop.create()
-        shop.bulk(12_000)
+        writer = RandomWriter(client, seed=4)
+        writer.create()
+        writer.bulk(12_000)
         with monkeypatch.context() as armed:
             armed.setenv("PENSTOCK_FAILPOINTS", "drainer.partition_committed=kill@2")
             drainer.start()
@@ -277,9 +277,9 @@ def test_a_drainer_that_is_killed_between_partitions_goes_on_there(
         assert stored["consistent"] is False
         drainer.start()
         drainer.wait_for("committed before")
-        last_ts = shop.bulk(12_000)
+        last_ts = writer.bulk(12_000)
         drainer.wait_until(last_ts)
-        assert in_mariadb(mariadb) == shop.expected()
+        assert in_mariadb(mariadb) == writer.expected()
         page = scraped(drainer.status().details["status_pages"])
         assert any("partition_seconds" in name for name in page)
         assert drainer.stop() == 0

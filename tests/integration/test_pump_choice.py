@@ -13,7 +13,7 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.registry import NodeKind, Registry
 from pumpclient import NoPump, Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
 Factory = Callable[..., PumpProcess]
@@ -31,7 +31,7 @@ def written(pump: PumpProcess) -> int:
     return int(details["binlogs_written"]) - int(details["fake_binlogs_written"])
 
 
-def write(etcd_url: str, session: Session, count: int, **settings: Any) -> None:
+def write(etcd_url: str, session: PumpSession, count: int, **settings: Any) -> None:
     with PumpClient.connect(etcd_url, **settings) as client:
         for _ in range(count):
             prewrite = session.prewrite()
@@ -49,7 +49,7 @@ def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
         etcd_server.url, **QUICK, storage_stop_write_at_available_bytes=int(free_bytes * 0.95)
     )
     registry = Registry(etcd)
-    session = Session(etcd, roomy)
+    session = PumpSession(etcd, roomy)
     try:
         eventually(lambda: 0 < 4 * score(registry, low) < score(registry, roomy))
         write(etcd_server.url, session, 60, strategy="score")
@@ -76,17 +76,17 @@ def test_a_busy_pump_gets_fewer_transactions_than_an_idle_one(
 ) -> None:
     busy, idle = pump_factory(etcd_server.url, **QUICK), pump_factory(etcd_server.url, **QUICK)
     registry = Registry(etcd)
-    sessions = [Session(etcd, busy) for _ in range(3)]
+    sessions = [PumpSession(etcd, busy) for _ in range(3)]
     stop = threading.Event()
 
-    def load(session: Session) -> None:
+    def load(session: PumpSession) -> None:
         while not stop.is_set():
             session.transaction(bytes(2 << 20))
 
     threads = [threading.Thread(target=load, args=(session,)) for session in sessions]
     for thread in threads:
         thread.start()
-    watcher = Session(etcd, idle)
+    watcher = PumpSession(etcd, idle)
     try:
         eventually(lambda: score(registry, busy) < score(registry, idle), 20)
         before = written(idle)
@@ -109,7 +109,7 @@ def test_labels_are_in_the_status_and_keep_writers_to_their_zone(
     document = json.loads(etcd.get(key)[0])
     assert document["label"] == {"labels": {"zone": "a", "disk": "fast"}}
     assert 0 < document["score"] <= 1000
-    session = Session(etcd, near)
+    session = PumpSession(etcd, near)
     try:
         write(etcd_server.url, session, 10, options=Options(labels=("zone=a",)))
         assert (written(near), written(far)) == (20, 0)

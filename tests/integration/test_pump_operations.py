@@ -24,8 +24,8 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.pages import asked, scraped
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.pages import asked, scraped
 from tests.kit.wait import eventually
 
 Factory = Callable[..., PumpProcess]

@@ -16,8 +16,8 @@ from penstock.cluster.etcd import connect
 from penstock.cluster.registry import Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient.binlogctl import main
-from tests.kit.pages import asked
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.pages import asked
 from tests.kit.wait import eventually
 
 Factory = Callable[..., PumpProcess]

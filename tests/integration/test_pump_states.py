@@ -20,7 +20,7 @@ from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
@@ -31,11 +31,13 @@ DAY_S = 86400
 
 
 @pytest.fixture
-def session_of(etcd: Any, etcd_server: EtcdServer) -> Iterator[Callable[[PumpProcess], Session]]:
-    sessions: list[Session] = []
+def session_of(
+    etcd: Any, etcd_server: EtcdServer
+) -> Iterator[Callable[[PumpProcess], PumpSession]]:
+    sessions: list[PumpSession] = []
 
-    def make(pump: PumpProcess) -> Session:
-        sessions.append(Session(etcd, pump))
+    def make(pump: PumpProcess) -> PumpSession:
+        sessions.append(PumpSession(etcd, pump))
         return sessions[-1]
 
     yield make
@@ -43,7 +45,7 @@ def session_of(etcd: Any, etcd_server: EtcdServer) -> Iterator[Callable[[PumpPro
         session.close()
 
 
-def listed(session: Session, node_id: str, checkpoint_ts: int, age_s: int = 0) -> NodeStatus:
+def listed(session: PumpSession, node_id: str, checkpoint_ts: int, age_s: int = 0) -> NodeStatus:
     """List a Drainer that has that checkpoint and was last heard of `age_s` ago."""
     status = NodeStatus(
         node_id=node_id,
@@ -56,12 +58,12 @@ def listed(session: Session, node_id: str, checkpoint_ts: int, age_s: int = 0) -
     return status
 
 
-def trigger_gc(session: Session) -> str:
+def trigger_gc(session: PumpSession) -> str:
     reply = session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20)
     return str(reply.message)
 
 
-def state_of(session: Session) -> NodeState | None:
+def state_of(session: PumpSession) -> NodeState | None:
     status = session.registry.get(NodeKind.PUMP, session.pump.node_id)
     return status.state if status else None
 
@@ -69,7 +71,7 @@ def state_of(session: Session) -> NodeState | None:
 def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hint(
     etcd_server: EtcdServer,
     pump_factory: Factory,
-    session_of: Callable[[PumpProcess], Session],
+    session_of: Callable[[PumpProcess], PumpSession],
     drainer_factory: DrainerFactory,
     tmp_path: Path,
 ) -> None:
@@ -107,7 +109,7 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
 def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     etcd_server: EtcdServer,
     pump_factory: Factory,
-    session_of: Callable[[PumpProcess], Session],
+    session_of: Callable[[PumpProcess], PumpSession],
     drainer_factory: DrainerFactory,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -158,7 +160,7 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
 
 
 def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
-    etcd_server: EtcdServer, pump_factory: Factory, session_of: Callable[[PumpProcess], Session]
+    etcd_server: EtcdServer, pump_factory: Factory, session_of: Callable[[PumpProcess], PumpSession]
 ) -> None:
     session = session_of(pump_factory(etcd_server.url))
     commit = session.transaction()
@@ -174,7 +176,7 @@ def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
 def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
     etcd_server: EtcdServer,
     pump_factory: Factory,
-    session_of: Callable[[PumpProcess], Session],
+    session_of: Callable[[PumpProcess], PumpSession],
     tmp_path: Path,
 ) -> None:
     pump = pump_factory(etcd_server.url, node_id="", data_dir=tmp_path / "data")
@@ -210,7 +212,7 @@ def test_a_namesake_waits_for_one_that_may_live_and_ends_when_it_does(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Factory,
-    session_of: Callable[[PumpProcess], Session],
+    session_of: Callable[[PumpProcess], PumpSession],
 ) -> None:
     oracle_keeper = pump_factory(etcd_server.url)
     first = pump_factory(etcd_server.url, node_id="twin")

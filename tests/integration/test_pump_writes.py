@@ -16,7 +16,7 @@ from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until, pulls
 
 pytestmark = pytest.mark.alone
@@ -25,13 +25,13 @@ Factory = Callable[..., PumpProcess]
 
 
 @pytest.fixture
-def session(etcd: Any, etcd_server: EtcdServer, pump_factory: Factory) -> Iterator[Session]:
-    session = Session(etcd, pump_factory(etcd_server.url, max_message_bytes=1 << 20))
+def session(etcd: Any, etcd_server: EtcdServer, pump_factory: Factory) -> Iterator[PumpSession]:
+    session = PumpSession(etcd, pump_factory(etcd_server.url, max_message_bytes=1 << 20))
     yield session
     session.close()
 
 
-def test_what_is_written_comes_out_merged_through_both_services(session: Session) -> None:
+def test_what_is_written_comes_out_merged_through_both_services(session: PumpSession) -> None:
     commits = [session.transaction(b"rows %d" % i) for i in range(5)]
     found = pull_until(session.pump.addr, session.cluster_id, commits[-1].commit_ts)
     merged = [b for _, payload in found if not (b := decode_binlog(payload)).is_fake]
@@ -48,7 +48,7 @@ def test_what_is_written_comes_out_merged_through_both_services(session: Session
     assert [e.meta.startTs for e in entities] == [c.start_ts for c in commits[2:]]
 
 
-def test_batches_are_acknowledged_in_order_and_name_what_they_refuse(session: Session) -> None:
+def test_batches_are_acknowledged_in_order_and_name_what_they_refuse(session: PumpSession) -> None:
     prewrites = [session.prewrite() for _ in range(3)]
     stray = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=session.oracle.get_ts())
     payloads = [encode_binlog(p) for p in prewrites]
@@ -79,7 +79,7 @@ def test_batches_are_acknowledged_in_order_and_name_what_they_refuse(session: Se
         session.write(session.commit(prewrite))
 
 
-def test_every_refusal_says_what_is_wrong(session: Session) -> None:
+def test_every_refusal_says_what_is_wrong(session: PumpSession) -> None:
     status = grpc.StatusCode
     code, text = session.refusal(session.prewrite(), clusterID=session.cluster_id + 1)
     assert code is status.PERMISSION_DENIED
@@ -102,7 +102,7 @@ def test_every_refusal_says_what_is_wrong(session: Session) -> None:
     session.transaction()
 
 
-def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: Session) -> None:
+def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: PumpSession) -> None:
     stamps, begin_s = [], time.monotonic()
     for commit_ts, payload in pulls(session.pump.addr, session.cluster_id):
         assert decode_binlog(payload).is_fake
@@ -117,7 +117,7 @@ def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: Ses
 def test_an_open_transaction_holds_up_only_what_may_follow_it(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
-    session = Session(etcd, pump_factory(etcd_server.url, txn_timeout_s=2))
+    session = PumpSession(etcd, pump_factory(etcd_server.url, txn_timeout_s=2))
     try:
         before = session.transaction()
         orphan = session.prewrite()
@@ -133,7 +133,7 @@ def test_an_open_transaction_holds_up_only_what_may_follow_it(
         session.close()
 
 
-def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: Session) -> None:
+def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: PumpSession) -> None:
     commit = session.transaction()
     pump = session.pump
     assert pump.stop() == 0
@@ -150,7 +150,7 @@ def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: Session) 
 
 
 def test_a_second_pump_on_the_same_data_or_name_says_so(
-    session: Session, etcd_server: EtcdServer, pump_factory: Factory
+    session: PumpSession, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
     first = session.pump
     for settings, told in [
@@ -162,7 +162,9 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(
     session.transaction()
 
 
-def drainer(session: Session, checkpoint_ts: int, *, age_s: int = 0, host: str = "") -> NodeStatus:
+def drainer(
+    session: PumpSession, checkpoint_ts: int, *, age_s: int = 0, host: str = ""
+) -> NodeStatus:
     return NodeStatus(
         node_id="drainer-1",
         host=host or "127.0.0.1:9",
@@ -175,7 +177,7 @@ def drainer(session: Session, checkpoint_ts: int, *, age_s: int = 0, host: str =
 def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
-    session = Session(etcd, pump_factory(etcd_server.url, pause_grace_s=20))
+    session = PumpSession(etcd, pump_factory(etcd_server.url, pause_grace_s=20))
     try:
         prewrite = session.prewrite()
         session.write(prewrite)
@@ -193,7 +195,7 @@ def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
         session.close()
 
 
-def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: Session) -> None:
+def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: PumpSession) -> None:
     commit = session.transaction()
     session.registry.put(NodeKind.DRAINER, drainer(session, commit.commit_ts - 1, age_s=60))
     session.batches.Close(penstock_pb2.CloseRequest(node_id="pump-1"), timeout=20)
@@ -211,7 +213,7 @@ def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
     pump = pump_factory(etcd_server.url, gc_days=1e-6, storage_segment_bytes_max=1 << 16)
-    session = Session(etcd, pump)
+    session = PumpSession(etcd, pump)
     try:
         kept = session.transaction()
         for _ in range(10):
@@ -237,7 +239,7 @@ def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
 def test_many_writers_and_two_pumps_lose_nothing(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
-    sessions = [Session(etcd, pump_factory(etcd_server.url)) for _ in range(2)]
+    sessions = [PumpSession(etcd, pump_factory(etcd_server.url)) for _ in range(2)]
     ledgers = [Ledger(), Ledger()]
     writers = [
         LedgerWriter(ledger, session.oracle, session.pump.addr, session.cluster_id, seed=seed)
@@ -262,7 +264,7 @@ def test_many_writers_and_two_pumps_lose_nothing(
 def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
-    session = Session(etcd, pump_factory(etcd_server.url))
+    session = PumpSession(etcd, pump_factory(etcd_server.url))
     try:
         value = bytes(64 << 20)
         commit = session.transaction(value)
@@ -273,7 +275,7 @@ def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(
         session.close()
 
 
-def test_a_stopping_pump_ends_a_pull_without_an_error(session: Session) -> None:
+def test_a_stopping_pump_ends_a_pull_without_an_error(session: PumpSession) -> None:
     commit = session.transaction()
     request = penstock_pb2.PullRequest(cluster_id=session.cluster_id, drainer_id="me")
     call = session.batches.Pull(request, timeout=30)

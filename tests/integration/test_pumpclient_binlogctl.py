@@ -20,7 +20,7 @@ from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient.binlogctl import liveness, main
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.session import Session
+from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
 Run = Callable[..., tuple[int, str, str]]
@@ -109,7 +109,7 @@ def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
     pump_factory: Callable[..., PumpProcess],
 ) -> None:
     keeper, pump = pump_factory(etcd_server.url), pump_factory(etcd_server.url)
-    session = Session(etcd, pump)
+    session = PumpSession(etcd, pump)
     last_ts = session.transaction().commit_ts
     session.close()
     late = NodeStatus(

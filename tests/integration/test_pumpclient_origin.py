@@ -12,39 +12,16 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
 from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator
-from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.wire.binlog import Binlog, Origin
-from penstock.wire.codec import decode_binlog
+from penstock.wire.binlog import Origin
 from pumpclient import Options, PumpClient
 from tests.integration.test_pumpclient_cluster import MakePump
-from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_pump import streamed
 
 HERE = Origin(source="db-1", epoch=1, file=7, position=100, gtid="0-1-5")
 
 
 def at(position: int) -> Origin:
     return replace(HERE, position=position)
-
-
-def streamed(pump: PumpProcess, cluster_id: int, until_ts: int) -> list[Binlog]:
-    """Return what the Pump streams up to `until_ts`, large binlogs put together."""
-    found: list[Binlog] = []
-    pieces = b""
-    with pump.channel() as channel:
-        stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
-        request = penstock_pb2.PullRequest(cluster_id=cluster_id, pieces=True)
-        call = stub.Pull(request, timeout=60)
-        for batch in call:
-            if batch.HasField("piece"):
-                pieces += batch.piece.data
-                if len(pieces) == batch.piece.bytes:
-                    found.append(decode_binlog(pieces))
-                    pieces = b""
-            found += map(decode_binlog, batch.payloads)
-            if batch.commit_ts and batch.commit_ts[-1] >= until_ts:
-                call.cancel()
-                break
-    return [b for b in found if not b.is_fake and b.commit_ts <= until_ts]
 
 
 def test_an_origin_travels_with_rows_small_and_large_and_a_ddl_is_done_once(

@@ -13,7 +13,7 @@ from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_spark import SparkCluster
-from tests.kit.workloads.shop import Shop, in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
 
 @pytest.mark.slow
@@ -38,28 +38,28 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     assert not [child for child in drainer.children() if "python" in child.name()]
     assert len(list(spark_cluster.home.glob("worker-*/app-*/*/penstock.zip"))) == 2
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=21)
-        shop.create()
-        shop.trade(30)
-        drainer.wait_until(shop.bulk(2000))
-        assert in_sqlite(path) == shop.expected()
+        writer = RandomWriter(client, seed=21)
+        writer.create()
+        writer.transact(30)
+        drainer.wait_until(writer.bulk(2000))
+        assert in_sqlite(path) == writer.expected()
 
         spark_cluster.kill_worker(spark_cluster.workers[0])
-        shop.trade(30)
-        drainer.wait_until(shop.bulk(2000))
-        assert in_sqlite(path) == shop.expected()
+        writer.transact(30)
+        drainer.wait_until(writer.bulk(2000))
+        assert in_sqlite(path) == writer.expected()
         drainer.wait_for("is lost, 1 are left")
 
-        shop.trade(30)
+        writer.transact(30)
         pumps[0].kill()  # With rows of which the Drainer may know the metadata only.
         waiting = threading.Timer(2, pumps[0].start)
         waiting.start()
-        shop.trade(20)
+        writer.transact(20)
         waiting.join()
-        drainer.wait_until(shop.bulk(2000))
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.bulk(2000))
+        assert in_sqlite(path) == writer.expected()
 
         spark_cluster.add_worker()
         drainer.wait_for(r"is lost(.|\n)*2 in all", 90)
-        drainer.wait_until(shop.trade(30))
-        assert in_sqlite(path) == shop.expected()
+        drainer.wait_until(writer.transact(30))
+        assert in_sqlite(path) == writer.expected()

@@ -20,11 +20,11 @@ from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
 from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, merged, plain, serial
-from tests.kit.pages import scraped
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play
-from tests.kit.workloads.shop import Shop, in_mariadb
+from tests.kit.workloads.random_writer import RandomWriter, in_mariadb
 from tests.unit.drainer.test_statements import Changes, split
 
 START = Checkpoint(0, 0)
@@ -134,10 +134,10 @@ def test_a_drainer_that_dies_between_a_batch_s_transactions_goes_on_in_safe_mode
     monkeypatch.setenv("PENSTOCK_APPLY_DISPATCH", str(dispatch).lower())
     drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, **way)
     with PumpClient.connect(etcd_server.url) as client:
-        shop = Shop(client, seed=4)
-        shop.create()
-        shop.trade(40)
-        shop.bulk(200)
+        writer = RandomWriter(client, seed=4)
+        writer.create()
+        writer.transact(40)
+        writer.bulk(200)
         with monkeypatch.context() as armed:
             armed.setenv("PENSTOCK_FAILPOINTS", "drainer.lane_committed=kill@7")
             drainer.start()
@@ -148,13 +148,13 @@ def test_a_drainer_that_dies_between_a_batch_s_transactions_goes_on_in_safe_mode
         assert stored["consistent"] is False
         drainer.start()
         drainer.wait_for("safe mode")
-        drainer.wait_until(shop.trade(30))
-        assert in_mariadb(mariadb) == shop.expected()
+        drainer.wait_until(writer.transact(30))
+        assert in_mariadb(mariadb) == writer.expected()
         # A row that somebody else removed is missed, and told of.
-        victim = next(iter(shop.items))
+        victim = next(iter(writer.items))
         mariadb.query(f"DELETE FROM shop.item WHERE id = {victim}")
         with client.begin("shop") as txn:
-            txn.delete("item", shop.items.pop(victim))
+            txn.delete("item", writer.items.pop(victim))
         assert txn.commit_ts is not None
         drainer.wait_until(txn.commit_ts)
         drainer.wait_for(r"1 updated or deleted rows .*`item`")
@@ -162,5 +162,5 @@ def test_a_drainer_that_dies_between_a_batch_s_transactions_goes_on_in_safe_mode
             scraped(drainer.status().details["status_pages"])["penstock_drainer_missed_rows_total"]
             == 1
         )
-        assert in_mariadb(mariadb) == shop.expected()
+        assert in_mariadb(mariadb) == writer.expected()
         assert drainer.stop() == 0

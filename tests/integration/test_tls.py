@@ -25,7 +25,7 @@ from tests.kit.servers.authority import Authority, Pair
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.node import NodeProcess
-from tests.kit.workloads.shop import Shop, in_sqlite
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
 _NAMES = {"security_cert_allowed_cn": "node, writer"}
 _LOCAL = [("grpc.use_local_subchannel_pool", 1)]
@@ -72,10 +72,10 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
     second = pump_factory(etcd_server.url, **settings)
     second.wait_for("drainer drainer-1 was notified")
     with PumpClient.connect(etcd_server.url, tls=writer.tls) as client:
-        shop = Shop(client)
-        shop.create()
-        drainer.wait_until(shop.trade(30))
-        assert in_sqlite(downstream) == shop.expected()
+        written = RandomWriter(client)
+        written.create()
+        drainer.wait_until(written.transact(30))
+        assert in_sqlite(downstream) == written.expected()
     for node in (first, second, drainer):
         shown = main(["status", "--addr", node.addr, *writer.flags])
         assert (shown, node.node_id in capsys.readouterr().out) == (0, True)

@@ -20,8 +20,8 @@ from penstock.filters import FilterConfig, RouteRule, Rules
 from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
 from penstock.filters.shard_merge import routed_table
 from penstock.wire.binlog import MutationType
+from tests.kit.fakes.strategies import STRATEGIES, RowChange, Strategies
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.ways import WAYS, Told, Ways
 from tests.kit.workloads.changes import CASES, Case, Upstream, histories, padded, play, table_of
 
 pytestmark = pytest.mark.mariadb
@@ -77,12 +77,12 @@ def test_rows_that_tell_their_source_keep_apart_in_every_strategy(
     assert [tuple(text for _, text in each) for each in constants] == list(EXTRACTED)
     tables = [routed_table("all", "t", case.table, each) for each in constants]
     assert len({table.id for table in tables}) == len(PLACES)
-    for way in WAYS:
+    for way in STRATEGIES:
         mariadb.query(f"CREATE DATABASE {way}")
         with closing(mariadb.connect(database=way)) as connection:
             for sql in wide(case).split("; "):
                 connection.query(sql)
-    with closing(Ways(mariadb)) as ways, closing(mariadb.connect()) as reader:
+    with closing(Strategies(mariadb)) as ways, closing(mariadb.connect()) as reader:
         reader.query("SET time_zone = '+00:00'")
 
         @settings(
@@ -91,14 +91,14 @@ def test_rows_that_tell_their_source_keep_apart_in_every_strategy(
         )  # fmt: skip
         @given(batches=st.tuples(*[histories(case, 12)] * len(PLACES)), safe=st.booleans())
         def check(batches: Any, safe: bool) -> None:
-            for way in WAYS:
+            for way in STRATEGIES:
                 reader.query(f"DELETE FROM {way}.t")
             upstreams = [Upstream(case.table) for _ in PLACES]
             for number in range(max(map(len, batches))):
-                told: list[Told] = []
+                told: list[RowChange] = []
                 for table, upstream, steps in zip(tables, upstreams, batches, strict=True):
                     mine = play(case, upstream, steps[number]) if number < len(steps) else []
-                    told += [Told(table, i, *change) for i, change in enumerate(mine)]
+                    told += [RowChange(table, i, *change) for i, change in enumerate(mine)]
                 ways.apply(sorted(told, key=lambda each: each.transaction), safe=safe)
                 wanted = sorted(
                     (
@@ -108,7 +108,7 @@ def test_rows_that_tell_their_source_keep_apart_in_every_strategy(
                     ),
                     key=repr,
                 )
-                for way in WAYS:
+                for way in STRATEGIES:
                     assert _content(reader, f"{way}.t") == wanted, way
 
         check()
@@ -170,7 +170,7 @@ class Family:
                 found.append({row[0]: row for row in cursor.fetchall()})
         return found
 
-    def transaction(self, number: int, doings: Sequence[Doing]) -> list[Told]:
+    def transaction(self, number: int, doings: Sequence[Doing]) -> list[RowChange]:
         """Do what the keys allow, and return every row that is another now."""
         self._connection.begin()
         for what, a, b, c in doings:
@@ -181,7 +181,7 @@ class Family:
         self._connection.commit()
         before, self._last = self._last, self.rows()
         return [
-            Told(table, number, *change)
+            RowChange(table, number, *change)
             for table, old, new in zip(self.tables, before, self._last, strict=True)
             for change in _changes(RowCodec(table), old, new)
         ]
@@ -205,12 +205,12 @@ _SEED += [(2, i, i, 0) for i in range(3)] + [(3, i, i, 0) for i in range(3)]
 
 
 def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
-    for schema in ("upstream", *WAYS):
+    for schema in ("upstream", *STRATEGIES):
         mariadb.query(f"CREATE DATABASE {schema}")
         with closing(mariadb.connect(database=schema)) as connection:
             for sql in FAMILY:
                 connection.query(sql)
-    with closing(Ways(mariadb)) as ways, closing(mariadb.connect()) as connection:
+    with closing(Strategies(mariadb)) as ways, closing(mariadb.connect()) as connection:
 
         @settings(
             max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow],
@@ -218,7 +218,7 @@ def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
         )  # fmt: skip
         @given(batches=_histories, safe=st.booleans())
         def check(batches: list[list[list[Doing]]], safe: bool) -> None:
-            for schema in ("upstream", *WAYS):
+            for schema in ("upstream", *STRATEGIES):
                 for name in "gncp":
                     connection.query(f"DELETE FROM {schema}.{name}")
             connection.commit()
@@ -231,7 +231,7 @@ def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
                 connection.commit()
                 for name in family.names:
                     wanted = _content(connection, f"upstream.{name}")
-                    for way in WAYS:
+                    for way in STRATEGIES:
                         assert _content(connection, f"{way}.{name}") == wanted, (way, name)
 
         check()
@@ -252,7 +252,7 @@ def test_a_parent_s_delete_takes_no_child_along_that_the_stream_does_not_tell_of
     mariadb: MariadbServer,
 ) -> None:
     """As from a server whose binlog leaves cascaded rows out: nothing is guessed."""
-    for way in WAYS:
+    for way in STRATEGIES:
         mariadb.query(f"CREATE DATABASE {way}")
         with closing(mariadb.connect(database=way)) as connection:
             for sql in FAMILY[:2]:
@@ -261,14 +261,14 @@ def test_a_parent_s_delete_takes_no_child_along_that_the_stream_does_not_tell_of
             connection.query("INSERT INTO c VALUES (7, 1, 0), (8, 2, 0)")
     parent = table_of(FAMILY[0])
     codec = RowCodec(parent)
-    gone = Told(parent, 0, DELETE, codec.encode_delete((1, 1, 1)))
-    moved = Told(parent, 1, UPDATE, codec.encode_update((2, 2, 2), (2, 3, 9)))
+    gone = RowChange(parent, 0, DELETE, codec.encode_delete((1, 1, 1)))
+    moved = RowChange(parent, 1, UPDATE, codec.encode_update((2, 2, 2), (2, 3, 9)))
     for safe in (False, True):
-        with closing(Ways(mariadb)) as ways:
+        with closing(Strategies(mariadb)) as ways:
             if safe:
-                ways.apply([Told(parent, 0, INSERT, codec.encode_insert((1, 1, 1)))])
-                moved = Told(parent, 1, UPDATE, codec.encode_update((2, 3, 9), (2, 4, 9)))
+                ways.apply([RowChange(parent, 0, INSERT, codec.encode_insert((1, 1, 1)))])
+                moved = RowChange(parent, 1, UPDATE, codec.encode_update((2, 3, 9), (2, 4, 9)))
             ways.apply([gone, moved], safe=safe)
-        for way in WAYS:
+        for way in STRATEGIES:
             assert mariadb.query(f"SELECT id FROM {way}.p") == [(2,)]
             assert mariadb.query(f"SELECT id, p FROM {way}.c ORDER BY id") == [(7, 1), (8, 2)]

@@ -1,4 +1,7 @@
-"""Real disks that are small or faulty: a tmpfs of a few megabytes, and a library to preload."""
+"""Real disks that are small or faulty: a tmpfs of a few megabytes, and a library to preload.
+
+A `small_disk` takes no privileges; a `Volume` needs root, and can be filled, grown and emptied.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,47 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+_FILLER = "filler"
+_MIB = 1 << 20
+
+
+class Volume:
+    """A tmpfs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> None:
+        """Leave not one byte."""
+        with (self.path / _FILLER).open("ab", buffering=0) as filler:
+            for size_bytes in (_MIB, 4096, 1):
+                try:
+                    while filler.write(bytes(size_bytes)) == size_bytes:
+                        pass
+                except OSError:
+                    continue
+
+    def free(self) -> None:
+        """Give back what `fill` took."""
+        (self.path / _FILLER).unlink()
+
+    def resize(self, size_bytes: int) -> None:
+        """Grow it, with everything in it."""
+        _run("mount", "-o", f"remount,size={size_bytes}", str(self.path))
+
+
+@contextmanager
+def small_volume(path: Path, size_bytes: int) -> Iterator[Volume]:
+    """Mount a volume of that size at `path` for as long as the `with` lasts."""
+    path.mkdir()
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "penstock-test", str(path))
+    try:
+        yield Volume(path)
+    finally:
+        _run("umount", "-l", str(path))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=20)

@@ -1,7 +1,7 @@
 """A Drainer's pipeline without Pumps, etcd and Spark: everything else is the real thing.
 
 It is fed from a `Bank`, its SQL is made by the task's own function in this process, and it writes
-into a real downstream. One `live` is one life, from the checkpoint on to the ledger's end.
+into a real downstream. One `run_drainer` is one run, from the checkpoint on to the ledger's end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLUSTER = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How a life goes about it."""
+    """How a run goes about it."""
 
     url: str
     folder: Path
@@ -120,7 +120,7 @@ async def _runs_of(bank: Bank, after_ts: int, way: Way, spool: Spool) -> list[Me
     return runs
 
 
-async def live(
+async def run_drainer(
     bank: Bank, way: Way, seen: Callable[[Pipeline, Sink], None] | None = None
 ) -> Checkpoint:
     """Live to the ledger's end and a clean stop; raise what would stop the Drainer."""

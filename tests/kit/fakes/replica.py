@@ -17,8 +17,8 @@ from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient import PumpClient
-from tests.integration.test_pumpclient_origin import streamed
-from tests.kit.fakes.local_drainer import Way, live
+from tests.kit.fakes.local_drainer import Way, run_drainer
+from tests.kit.servers.fix_pump import streamed
 from tests.kit.workloads.bank import Bank
 
 
@@ -47,7 +47,7 @@ class Replica:
         """Bring everything downstream that is committed by now."""
         with PumpClient.connect(self._url) as client:
             until_ts = client.session.oracle.get_ts()
-        asyncio.run(live(cast(Bank, self._streams(until_ts)), self._way))
+        asyncio.run(run_drainer(cast(Bank, self._streams(until_ts)), self._way))
 
     def _streams(self, until_ts: int) -> Streams:
         cluster_id = Registry(self._etcd).cluster_id()

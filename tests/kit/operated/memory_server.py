@@ -20,7 +20,7 @@ from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.rows import Column, TableMap, WireType
 from pumpclient.mysql.rows.rows_event import RowsEvent
-from tests.kit.mysql.binlog_script import BinlogScript
+from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
 

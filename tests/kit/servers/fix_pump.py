@@ -10,6 +10,8 @@ from typing import Any, Self
 import pytest
 
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
+from penstock.wire.binlog import Binlog
+from penstock.wire.codec import decode_binlog
 from tests.kit.servers.node import WAIT_S, NodeProcess
 
 _SERVES = re.compile(r"pump (\S+) serves at (\S+),")
@@ -40,6 +42,27 @@ class PumpProcess(NodeProcess):
                 penstock_pb2.StatusRequest(), timeout=10, wait_for_ready=True
             )
             return reply
+
+
+def streamed(pump: PumpProcess, cluster_id: int, until_ts: int) -> list[Binlog]:
+    """Return what the Pump streams up to `until_ts`, large binlogs put together."""
+    found: list[Binlog] = []
+    pieces = b""
+    with pump.channel() as channel:
+        stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+        request = penstock_pb2.PullRequest(cluster_id=cluster_id, pieces=True)
+        call = stub.Pull(request, timeout=60)
+        for batch in call:
+            if batch.HasField("piece"):
+                pieces += batch.piece.data
+                if len(pieces) == batch.piece.bytes:
+                    found.append(decode_binlog(pieces))
+                    pieces = b""
+            found += map(decode_binlog, batch.payloads)
+            if batch.commit_ts and batch.commit_ts[-1] >= until_ts:
+                call.cancel()
+                break
+    return [b for b in found if not b.is_fake and b.commit_ts <= until_ts]
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import encode_binlog
-from tests.kit.sliced import VERSION, Changes, sliced, sql_of, value_of
+from tests.kit.fakes.sliced import VERSION, Changes, sliced, sql_of, value_of
 from tests.kit.wait import never, turn
 from tests.kit.workloads.changes import (
     CASES,

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.operated.places import Place, Server
+from tests.kit.operated.downstreams import OperatedDownstream, Server
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.workloads.overriding import History, Operator
+from tests.kit.workloads.ddl_overrides import History, Operator
 
 
 def check(
-    seed: int, folder: Path, commits: int = 40, often: float = 0.4, place: Place | None = None
+    seed: int,
+    folder: Path,
+    commits: int = 40,
+    often: float = 0.4,
+    place: OperatedDownstream | None = None,
 ) -> None:
     history = History(seed, commits)
     operator = Operator(history, folder, seed, often, place)

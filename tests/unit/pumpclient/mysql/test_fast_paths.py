@@ -27,8 +27,7 @@ from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.images import ImageReader
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
-from tests.kit.mysql import binlog_file
-from tests.kit.mysql.binlog_file import BinlogFile
+from tests.kit.mysql.binlogs import BinlogFile
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import encode_rows, make_image
 
@@ -134,12 +133,10 @@ def test_a_pass_over_some_types_is_the_whole_pass_without_the_others(
     parts += [make_event(type_, body, checksum=checksum) for type_, body in events]
     data = FILE_MAGIC + b"".join(parts)
     data = data[: len(data) - min(cut, len(parts[-1]))]
-    whole = BinlogFile(BytesIO(data), verifies=verifies)
-    some = BinlogFile(BytesIO(data), verifies=verifies, types=types)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binlog_file, "BLOCK_BYTES", block)
-        expected = list(whole)
-        assert list(some) == [each for each in expected if each[1].type in types]
+    whole = BinlogFile(BytesIO(data), verifies=verifies, block_bytes=block)
+    some = BinlogFile(BytesIO(data), verifies=verifies, types=types, block_bytes=block)
+    expected = list(whole)
+    assert list(some) == [each for each in expected if each[1].type in types]
     assert (some.position, some.torn_bytes) == (whole.position, whole.torn_bytes)
     assert whole.position + whole.torn_bytes == len(data)
     places = [(at, read_header(data, at), data[at : at + h.size]) for at, h, _ in expected]

@@ -33,7 +33,7 @@ from pumpclient.mysql.relay.meta import Meta
 from pumpclient.mysql.relay.recover import recover
 from pumpclient.mysql.relay.transform import Transformer
 from pumpclient.mysql.relay.writer import RelayWriter
-from tests.kit.mysql.binlog_script import BinlogScript
+from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import encode
 
 NEAR = Header(77, 2, 3, 0, 0, int(EventFlag.THREAD_SPECIFIC))

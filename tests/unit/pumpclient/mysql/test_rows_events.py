@@ -25,7 +25,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
 from pumpclient.mysql.rows.values.json_diff import Change, Operation
-from tests.kit.mysql.binlog_file import BinlogFile, ends_as_told, first_timestamp
+from tests.kit.mysql.binlogs import BinlogFile, ends_as_told, first_timestamp
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import (
     encode_map,

@@ -14,7 +14,7 @@ from penstock.schema.model import MysqlType, TableInfo
 from tests.kit.fakes.local_drainer import CLUSTER
 
 
-class Place(Protocol):
+class OperatedDownstream(Protocol):
     """A downstream as an operator sees it, who works there by hand."""
 
     url: str

@@ -15,7 +15,7 @@ from penstock.wire.codec import encode_binlog
 from tests.kit.servers.fix_pump import PumpProcess
 
 
-class Session:
+class PumpSession:
     """One Pump, its cluster's clock and registry, and both services."""
 
     def __init__(self, etcd: Any, pump: PumpProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,3 +99,16 @@ def sub_dir(root: Path) -> Path:
 def sub_dirs(root: Path) -> list[Path]:
     folder = RelayFolder(root, Flavor.MARIADB)
     return [folder.path(sub_dir) for sub_dir in folder.sub_dirs]
+
+
+def main() -> None:
+    """Relay until killed."""
+    root, port, user, password, file = sys.argv[1:]
+    address = ServerAddress("127.0.0.1", int(port), user, password)
+    stream = StreamOptions(idle_s=0.02, heartbeat_s=5)
+    options = RelayOptions(stream=stream, start=Start(file=file), sync_interval_s=0.02)
+    RelayUnit(Path(root), address, options).run()
+
+
+if __name__ == "__main__":
+    main()

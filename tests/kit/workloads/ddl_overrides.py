@@ -4,7 +4,7 @@
 an operator's overrides leave out of that: which row changes and which values, by the names that
 they have when they are committed. `Operator` lets a Drainer's pipeline run to the end, overriding
 what it stops at, and the DDL that it was told to override, and does by hand what `track` promises,
-in the `Place` where the Drainer writes.
+in the `OperatedDownstream` where the Drainer writes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.fakes.local_drainer import CLUSTER, Way, live
-from tests.kit.operated.places import Place, SqliteFile
+from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
+from tests.kit.operated.downstreams import OperatedDownstream, SqliteFile
 from tests.kit.workloads.bank import Bank
 
 INSERT, UPDATE, DELETE = MutationType
@@ -274,7 +274,7 @@ class Operator:
         folder: Path,
         seed: int,
         often: float = 0.4,
-        place: Place | None = None,
+        place: OperatedDownstream | None = None,
     ) -> None:
         self.history = history
         self.model = Model()
@@ -304,7 +304,7 @@ class Operator:
             bank = _Part(binlogs, self.history.jobs, binlogs[-1][0] if binlogs else 0)
             stop: NeedsOperator | None = None
             try:
-                asyncio.run(live(cast(Bank, bank), self._way, lambda *_: self._decide_now()))
+                asyncio.run(run_drainer(cast(Bank, bank), self._way, lambda *_: self._decide_now()))
             except Overridden:
                 continue  # As a Drainer does; it has committed nothing since.
             except NeedsOperator as error:
@@ -465,7 +465,7 @@ class Operator:
 
 @dataclass
 class _Part:
-    """The beginning of a history, for `live`."""
+    """The beginning of a history, for `run_drainer`."""
 
     binlogs: list[tuple[int, bytes]]
     jobs: list[DdlJob]

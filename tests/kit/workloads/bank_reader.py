@@ -105,7 +105,7 @@ def check(bank: Bank, found: tuple[int, State] | None) -> int:
     return commit_ts
 
 
-class Teller:
+class BankReader:
     """What a checker in the background has seen so far."""
 
     def __init__(self) -> None:
@@ -114,9 +114,9 @@ class Teller:
 
 
 @contextmanager
-def reading_all_the_time(bank: Bank, read: Read) -> Iterator[Teller]:
+def reading_all_the_time(bank: Bank, read: Read) -> Iterator[BankReader]:
     """Check read after read in the background; fail with the first that is wrong."""
-    teller, closing_time = Teller(), threading.Event()
+    reader, closing_time = BankReader(), threading.Event()
     failures: list[BaseException] = []
 
     def tell() -> None:
@@ -126,15 +126,15 @@ def reading_all_the_time(bank: Bank, read: Read) -> Iterator[Teller]:
                 commit_ts = check(bank, read())
                 assert commit_ts >= last_ts, f"the checkpoint went back from {last_ts}"
                 last_ts = commit_ts
-                teller.reads += 1
-                teller.stamps.add(commit_ts)
+                reader.reads += 1
+                reader.stamps.add(commit_ts)
         except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=tell)
     thread.start()
     try:
-        yield teller
+        yield reader
     finally:
         closing_time.set()
         thread.join()

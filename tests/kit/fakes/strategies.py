@@ -27,11 +27,11 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.kit.servers.fix_mariadb import MariadbServer
 
-WAYS = ("snapshot", "parallel", "statements")
+STRATEGIES = ("snapshot", "parallel", "statements")
 _START = Checkpoint(0, 0)
 
 
-class Told(NamedTuple):
+class RowChange(NamedTuple):
     """One row change as the stream tells it; changes of one transaction have one number."""
 
     table: TableInfo
@@ -41,7 +41,7 @@ class Told(NamedTuple):
 
 
 @contextmanager
-def _small_pieces() -> Iterator[None]:
+def _small_bounds() -> Iterator[None]:
     """Let a few rows be columns, and enough for several units with several statements each."""
     before = (
         table_sql.ROWS_MAX,
@@ -58,13 +58,13 @@ def _small_pieces() -> Iterator[None]:
         compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before[2:]
 
 
-class Ways:
+class Strategies:
     """The Drainer's ways to one downstream, side by side; close it."""
 
     def __init__(self, server: MariadbServer) -> None:
         self._clock = itertools.count(1)
         self._sinks: dict[str, MysqlSink] = {}
-        for number, way in enumerate(WAYS, 11):
+        for number, way in enumerate(STRATEGIES, 11):
             sink = open_sink(f"{server.url}?checkpoint-table=of_{number}", cluster_id=number)
             assert isinstance(sink, MysqlSink)
             self._sinks[way] = sink
@@ -74,12 +74,12 @@ class Ways:
         for sink in self._sinks.values():
             sink.close()
 
-    def apply(self, told: Sequence[Told], *, lanes: int = 3, safe: bool = False) -> None:
+    def apply(self, told: Sequence[RowChange], *, lanes: int = 3, safe: bool = False) -> None:
         """Apply one batch in every way."""
         if not told:
             return
-        with _small_pieces():
-            for way in WAYS:
+        with _small_bounds():
+            for way in STRATEGIES:
                 batch = Batch(1, _tables(way, told))
                 getattr(self, f"_{way}")(batch, lanes, safe)
 
@@ -110,7 +110,7 @@ class Ways:
         assert not missed.count, missed
 
 
-def _tables(schema: str, told: Sequence[Told]) -> list[TableRows]:
+def _tables(schema: str, told: Sequence[RowChange]) -> list[TableRows]:
     tables = dict.fromkeys(each.table for each in told)
     made = []
     for table in tables:

@@ -1,7 +1,7 @@
-"""Drainers' lives, each in a process of its own, that end by kill -9 at a named step.
+"""Drainers, each in a process of its own, that end by kill -9 at a named step.
 
-A process that has imported everything forks a child for each life, which takes milliseconds in
-place of a second: `python -m tests.kit.crash.nursery`. It reads one JSON line for each life and
+A process that has imported everything forks a child for each, which takes milliseconds in place of
+a second: `python -m tests.kit.crash.forked_drainers`. It reads one JSON line for each Drainer and
 answers with one: how it ended, and how often it came by each step. It runs no thread of its own.
 """
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from tests.kit.fakes.local_drainer import Way
     from tests.kit.workloads.bank import Bank
 
+
 ROOT = Path(__file__).resolve().parents[3]
 SETTLED = 0
 
 
-class Nursery:
+class ForkedDrainers:
     """The forking process, seen from the test; use it in a `with`."""
 
     def __init__(self, log: Path) -> None:
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.crash.nursery"],
+            [sys.executable, "-m", "tests.kit.crash.forked_drainers"],
             cwd=ROOT,
             env=os.environ
             | {"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "OPENBLAS_NUM_THREADS": "1"},
@@ -62,7 +63,7 @@ class Nursery:
         self._process.stdout.close()
         self._log.close()
 
-    def life(
+    def run(
         self,
         way: Way,
         *,
@@ -70,9 +71,9 @@ class Nursery:
         kill_at: dict[str, int] | None = None,
         kill_after_s: float = 0.0,
     ) -> tuple[int, Counter[str]]:
-        """Let a Drainer live; return its exit code, -9 when it was killed, and its steps.
+        """Run a Drainer to its end; return its exit code, -9 when it was killed, and its steps.
 
-        `kill_at` says at which passing of which step; the steps are known of whole lives only.
+        `kill_at` says at which passing of which step; steps are known only of those not killed.
         """
         asked = {"way": asdict(way), "bank": bank, "at": kill_at or {}, "after_s": kill_after_s}
         assert self._process.stdin is not None
@@ -84,7 +85,7 @@ class Nursery:
     def _told(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, f"the nursery has ended: {Path(self._log.name).read_text()[-3000:]}"
+        assert line, f"the forking process has ended: {Path(self._log.name).read_text()[-3000:]}"
         return json.loads(line)
 
 
@@ -138,11 +139,11 @@ def _serve() -> None:
 
 def _lived(bank: Bank, told: dict[str, Any]) -> int:
     """Live in this process; return the exit code to end with."""
-    from tests.kit.fakes.local_drainer import Way, live
+    from tests.kit.fakes.local_drainer import Way, run_drainer
 
     way = {**told, "folder": Path(told["folder"]), "ignored": tuple(told["ignored"])}
     try:
-        asyncio.run(live(bank, Way(**way)))
+        asyncio.run(run_drainer(bank, Way(**way)))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

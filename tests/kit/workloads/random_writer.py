@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ Row = dict[str, Any]
 State = dict[str, Counter[tuple[Any, ...]]]
 
 
-class Shop:
+class RandomWriter:
     """One single-threaded writer and its model."""
 
     def __init__(self, client: PumpClient, seed: int = 1) -> None:
@@ -54,7 +57,7 @@ class Shop:
         self.last_ts = self._client.execute_ddl(sql)[-1]
         return self.last_ts
 
-    def trade(self, transactions: int, changes_max: int = 8) -> int:
+    def transact(self, transactions: int, changes_max: int = 8) -> int:
         """Commit that many random transactions; return the last commit_ts."""
         for _ in range(transactions):
             with self._client.begin("shop") as txn:
@@ -194,3 +197,34 @@ def in_mariadb(server: SqlServer) -> State:
     return {
         table: Counter(_plain(row) for row in server.query(sql)) for table, sql in queries.items()
     }
+
+
+@contextmanager
+def writing_meanwhile(
+    writer: RandomWriter, act: Callable[[RandomWriter, int], None] | None = None
+) -> Iterator[None]:
+    """Let the writer work in the background, `act` between its rounds; raise what went wrong."""
+    over = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            round_number = 0
+            while not over.wait(0.02):
+                writer.transact(10)
+                round_number += 1
+                if round_number % 10 == 0:
+                    writer.bulk(400)
+                if act is not None:
+                    act(writer, round_number)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not failures, failures

@@ -1,6 +1,6 @@
 """A source for an operator, in one process: started, killed, asked, and judged in the end.
 
-The world around it is `tests.kit.operated.source_twins`.
+The world around it is `tests.kit.operated.source_world`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pumpclient.mysql.source.service import SourceUnit
 from pumpclient.mysql.source.state.left_out import NO_TABLE
 from pumpclient.mysql.translate.refused import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Row
-from tests.kit.operated.source_twins import SOURCE, TURN_S, WITHIN_S, Life, Outside
+from tests.kit.operated.source_world import SOURCE, TURN_S, WITHIN_S, Incarnation, Outside
 
 
 class World(Outside):
@@ -43,7 +43,7 @@ class World(Outside):
     def start(self) -> None:
         if self.unit is not None:
             return
-        self.life, self.ended = Life(), None
+        self.incarnation, self.ended = Incarnation(), None
         self.unit = unit = SourceUnit(self.config)
 
         def run() -> None:
@@ -63,12 +63,12 @@ class World(Outside):
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive(), self.told()
         self.unit = self._thread = None
-        if self.owner is self.life:
+        if self.owner is self.incarnation:
             self.owner = None
 
     def kill(self) -> None:
         """Kill it: at the call that was said before, or now."""
-        self.life.is_dead = True
+        self.incarnation.is_dead = True
         self.stop()
 
     def ask(self, *argv: str) -> str:
@@ -98,7 +98,7 @@ class World(Outside):
 
     def _is_settled(self) -> bool:
         unit = self.unit
-        if unit is None or self.life.is_dead or self.ended is not None:
+        if unit is None or self.incarnation.is_dead or self.ended is not None:
             return True
         progress = unit.progress
         if progress.state == "failed" or (progress.state == "paused" and unit._paused):
@@ -118,8 +118,8 @@ class World(Outside):
 
     def finish(self) -> None:
         """Have whatever is refused left out, until all that the server has is read."""
-        self.life.calls_left = None
-        if self.life.is_dead or self.ended is not None:
+        self.incarnation.calls_left = None
+        if self.incarnation.is_dead or self.ended is not None:
             self.stop()
         self.start()
         self.ask("resume")

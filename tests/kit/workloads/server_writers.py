@@ -1,4 +1,4 @@
-"""Sellers on a server: several sessions at once, tables with and without keys, DDL in between."""
+"""Writers on a server: sessions side by side, or one random history of transactions and DDL."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _DDL = (
 _KEYS_EACH = 1_000_000
 
 
-class Seller(threading.Thread):
-    """One session: sells, takes back, counts visits; the tables' rows tell visits apart by number.
+class ServerWriter(threading.Thread):
+    """One session: inserts, updates, deletes; the tables' rows tell visits apart by number.
 
     Rows of `shop.visit` are often the same, so that a change that is lost or repeated shows.
     """
 
     def __init__(self, server: SqlServer, number: int, seed: int, over: threading.Event) -> None:
-        super().__init__(name=f"seller-{number}")
+        super().__init__(name=f"writer-{number}")
         self.failure: BaseException | None = None
         self.transactions = 0
         self._server = server
         self._random = random.Random(f"{seed} {number}")
         self._over = over
         self._first = number * _KEYS_EACH
-        self._sold = 0
+        self._written = 0
         self._ddl = number == 0
 
     def run(self) -> None:
-        """Sell until it is over."""
+        """Write until it is over."""
         try:
             with self._server.connect(autocommit=False) as connection:
                 with connection.cursor() as cursor:
@@ -75,12 +75,12 @@ class Seller(threading.Thread):
 
     def _statement(self) -> str:
         rng = self._random
-        some = self._first + rng.randint(0, self._sold)
+        some = self._first + rng.randint(0, self._written)
         page = f"page {rng.randrange(3)}"
         match rng.randrange(6):
             case 0 | 1:
-                self._sold += 1
-                number = self._first + self._sold
+                self._written += 1
+                number = self._first + self._written
                 return (
                     "INSERT INTO shop.sale (id, item, amount, code)"
                     f" VALUES ({number}, {rng.randrange(9)}, 1, 'c{number}')"
@@ -100,11 +100,11 @@ class Seller(threading.Thread):
 
 
 @contextmanager
-def selling(server: SqlServer, sellers: int, seed: int) -> Iterator[list[Seller]]:
-    """Create the tables and let sellers sell; all they did is committed at the end."""
+def writing_on(server: SqlServer, writers: int, seed: int) -> Iterator[list[ServerWriter]]:
+    """Create the tables and let writers work; all they did is committed at the end."""
     server.run(*_BEGIN)
     over = threading.Event()
-    threads = [Seller(server, number, seed, over) for number in range(sellers)]
+    threads = [ServerWriter(server, number, seed, over) for number in range(writers)]
     for thread in threads:
         thread.start()
     try:
@@ -115,3 +115,67 @@ def selling(server: SqlServer, sellers: int, seed: int) -> Iterator[list[Seller]
             thread.join()
     failures = [thread.failure for thread in threads if thread.failure is not None]
     assert not failures, failures
+
+
+HISTORY_TABLES = ("shop.a", "shop.b")
+
+
+class ServerHistory:
+    """Runs statements; `many` transactions at a time, each with some rows."""
+
+    def __init__(self, server: SqlServer, seed: int) -> None:
+        self._server = server
+        self._random = random.Random(seed)
+        self._next = 0
+        self._extra = 0
+        self._rows: dict[str, list[int]] = {table: [] for table in HISTORY_TABLES}
+
+    def begin(self) -> None:
+        """Create the tables; the second one has no key."""
+        self._server.run(
+            "CREATE DATABASE IF NOT EXISTS shop",
+            "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20), n BIGINT)",
+            "CREATE TABLE shop.b (id INT, v VARCHAR(20), n BIGINT)",
+        )
+
+    def many(self, count: int) -> None:
+        """Commit that many transactions on one connection."""
+        self._server.run(*(sql for _ in range(count) for sql in self._transaction()))
+
+    def ddl(self) -> None:
+        """Change the schema: columns come and go, a table is emptied or made anew."""
+        kind = self._random.randrange(4)
+        table = self._random.choice(HISTORY_TABLES)
+        if kind == 0:
+            self._extra += 1
+            self._server.run(f"ALTER TABLE {table} ADD COLUMN x{self._extra} INT")
+            self._server.run(f"UPDATE {table} SET x{self._extra} = id WHERE id % 2 = 0")
+            self._server.run(f"ALTER TABLE {table} DROP COLUMN x{self._extra}")
+        elif kind == 1:
+            self._extra += 1
+            self._server.run(f"ALTER TABLE {table} ADD COLUMN y{self._extra} VARCHAR(9) FIRST")
+        elif kind == 2:
+            self._server.run(f"TRUNCATE TABLE {table}")
+            self._rows[table].clear()
+        else:
+            self._server.run(
+                f"RENAME TABLE {table} TO shop.tmp", f"RENAME TABLE shop.tmp TO {table}"
+            )
+
+    def _transaction(self) -> Iterator[str]:
+        yield "BEGIN"
+        for _ in range(self._random.randint(1, 4)):
+            yield self._statement(self._random.choice(HISTORY_TABLES))
+        yield "COMMIT"
+
+    def _statement(self, table: str) -> str:
+        rows = self._rows[table]
+        kind = self._random.random()
+        if kind < 0.5 or not rows:
+            self._next += 1
+            rows.append(self._next)
+            return f"INSERT INTO {table} (id, v, n) VALUES ({self._next}, 'v{self._next}', 0)"
+        if kind < 0.85:
+            chosen = self._random.choice(rows)
+            return f"UPDATE {table} SET n = n + 1, v = CONCAT('u', n) WHERE id = {chosen}"
+        return f"DELETE FROM {table} WHERE id = {rows.pop(self._random.randrange(len(rows)))}"

@@ -60,7 +60,7 @@ WITHIN_S = 60.0
 _LOADED_AT_ONCE = 3
 
 
-class Life:
+class Incarnation:
     """One process; from its death on nothing that it asks of the world happens."""
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class Outside:
         self.pump = _Pump(self)
         self.fence = _Fence()
         self.lock = threading.RLock()
-        self.owner: Life | None = None
-        self.life = Life()
+        self.owner: Incarnation | None = None
+        self.incarnation = Incarnation()
         self.config = SourceConfig(
             source_id=SOURCE,
             data_dir=folder / "data",
@@ -130,7 +130,7 @@ class _Pump:
 
     def submit(self, pending: Any, timeout_s: float) -> None:
         try:
-            self._world.life.touch()
+            self._world.incarnation.touch()
         except Retryable:
             pending.finish(Failure(Reason.INVALID, "killed", maybe_stored=False))
             return
@@ -190,7 +190,7 @@ class _Client:
     """A `PumpClient` of one life."""
 
     def __init__(self, world: Outside) -> None:
-        self._world, self._life = world, world.life
+        self._world, self._incarnation = world, world.incarnation
         schemas = Schemas(world.history)
         self.session: Any = SimpleNamespace(
             oracle=SimpleNamespace(get_many=world.next_ts),
@@ -213,7 +213,7 @@ class _Client:
 
     def _roll_back(self, pump: _Pump, start_ts: int) -> None:
         with suppress(Retryable):
-            self._life.touch()
+            self._incarnation.touch()
             pump.roll_back(start_ts)
 
     def execute_ddl(
@@ -221,7 +221,7 @@ class _Client:
     ) -> list[int]:
         world, history = self._world, self._world.history
         with history.lock("twin"):
-            self._life.touch()
+            self._incarnation.touch()
             last = None if origin is None else history.last_origin(origin.source)
             if origin is not None and last is not None and origin.place <= last.place:
                 return []
@@ -233,12 +233,12 @@ class _Client:
                     history.append(done)
                     world.commit(done.finished_ts, done)
                 found.append(done.finished_ts)
-        self._life.touch()  # It is done, and nobody heard of it.
+        self._incarnation.touch()  # It is done, and nobody heard of it.
         self.session.schemas.catch_up()
         return found
 
     def last_ddl_origin(self, source: str) -> Origin | None:
-        self._life.touch()
+        self._incarnation.touch()
         return self._world.history.last_origin(source)
 
     def close(self) -> None:
@@ -249,33 +249,33 @@ class _Store:
     """The checkpoint in etcd, as one life sees it."""
 
     def __init__(self, world: Outside) -> None:
-        self._world, self._life = world, world.life
+        self._world, self._incarnation = world, world.incarnation
 
     def own(self, holder: str) -> None:
         if self._world.owner is not None:
             raise SourceTaken("another process runs this source")
-        self._world.owner = self._life
+        self._world.owner = self._incarnation
 
     def own_again(self) -> None:
         raise SourceTaken("killed")
 
     def is_ours(self) -> bool:
-        return self._world.owner is self._life and not self._life.is_dead
+        return self._world.owner is self._incarnation and not self._incarnation.is_dead
 
     def is_lost(self) -> bool:
         return not self.is_ours()
 
     def load(self) -> Checkpoint | None:
-        self._life.touch()
+        self._incarnation.touch()
         saved = self._world.saved
         return Checkpoint.parse(json.dumps(asdict(saved[-1])).encode(), "twin") if saved else None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        self._life.touch()
+        self._incarnation.touch()
         self._world.saved.append(checkpoint)
 
     def close(self) -> None:
-        if self._world.owner is self._life:
+        if self._world.owner is self._incarnation:
             self._world.owner = None
 
 
@@ -360,7 +360,7 @@ class _Load:
 def _served(world: Outside) -> Any:
     def answer(status_addr: str, method: str, path: str) -> str:
         """Answer as the pages of the source that runs."""
-        if world.unit is None or world.life.is_dead or world.ended is not None:
+        if world.unit is None or world.incarnation.is_dead or world.ended is not None:
             raise Retryable("no source answers")
         pages = HttpStatus("twin")
         Pages(world.unit, SOURCE).add_to(pages)
@@ -378,15 +378,15 @@ def _journal_of(world: Outside) -> type[Journal]:
         """A journal that only a living process writes."""
 
         def __init__(self, path: Path) -> None:
-            self._life = world.life
+            self._incarnation = world.incarnation
             super().__init__(path)
 
         def _write(self, record: dict[str, object], *, is_durable: bool = False) -> None:
-            self._life.touch()
+            self._incarnation.touch()
             super()._write(record, is_durable=is_durable)
 
         def settled(self) -> None:
-            self._life.touch()
+            self._incarnation.touch()
             super().settled()
 
     return LivingJournal
@@ -430,7 +430,7 @@ def twins(world: Outside) -> Iterator[None]:
     """Let a source's own code meet the twins of this world, and lose no time."""
 
     def replaced(path: Path, data: bytes) -> None:
-        world.life.touch()
+        world.incarnation.touch()
         replace_file(path, data)
 
     def store(*_: Any, **__: Any) -> _Store:

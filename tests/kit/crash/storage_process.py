@@ -1,5 +1,5 @@
 """A storage at work in a process of its own, which a failpoint ends: `python -m
-tests.kit.crash.doomed`.
+tests.kit.crash.storage_process`.
 
 Passes every step that a storage knows: groups, rotation, flushes, purges, a clean stop, a start
 after a death. What is promised is printed before the next step, one line each, for the test to
