@@ -50,9 +50,7 @@ class Life:
 
     def _run(self, bank: Bank, way: Way) -> None:
         try:
-            asyncio.run(
-                run_drainer(bank, way, lambda pipeline, _: setattr(self, "_pipeline", pipeline))
-            )
+            asyncio.run(run_drainer(bank, way, lambda pipeline, _: self._begun(pipeline)))
         except BaseException as error:
             self.failure = error
 
