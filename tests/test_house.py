@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,32 @@ def test_no_production_code_prints_or_leaves_work_undone() -> None:
         text = path.read_text(encoding="utf-8")
         for word in ("TODO", "FIXME", "XXX"):
             assert word not in text, f"{named(path)}: {word}"
+
+
+def test_every_place_that_contributing_names_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.split("## Where things go")[1].split("\n## ")[0]
+    places = re.findall(r"`([\w.]+/[\w./]*)`", section)
+    assert len(places) > 30
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def sources_of(folder: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield named(path), ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("folder", ["tests/unit", "tests/contract"])
+def test_a_test_without_servers_never_sleeps(folder: str) -> None:
+    for name, tree in sources_of(folder):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                assert ast.unparse(node.func).rpartition(".")[2] != "sleep", f"{name}:{node.lineno}"
+
+
+def test_the_kit_imports_no_test() -> None:
+    for name, tree in sources_of("tests/kit"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                of_tests = (node.module or "").startswith("tests.")
+                assert not of_tests or (node.module or "").startswith("tests.kit"), name
