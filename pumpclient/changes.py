@@ -1,26 +1,31 @@
-"""The row changes of one transaction: encoded as they come, in memory, and in a file when many.
+"""Changes: the rows of one transaction, encoded as they come, in memory, and in a file when many.
 
-    insert, update, delete ──> lists per table ── above `spill_bytes` ──> spill file
+    insert, update, delete ──> lists per table ── above `spill_bytes` ──> spool file
                                                                            finished mutations
 
-What is in the file is a sequence of whole `TableMutation` fields, so the file's bytes are the row
-changes of the binlog. A table may have several of them; the order of its changes is kept.
+The file has no name, so it is gone with the process. It is a sequence of whole `TableMutation`
+fields, so its bytes are the row changes of the binlog. A table may have several of them; the order
+of its changes is kept.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from penstock.errors import NeedsOperator
 from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
-from penstock.wire.codec import encode_prewrite_value
+from penstock.wire.codec import decode_prewrite_value, encode_mutation_field, encode_prewrite_value
 from pumpclient.rows import Table
-from pumpclient.spill import Spill
 
 MUTATION_BYTES_MAX = 4 << 20
-"""Rows of one mutation in a spill file; one row may be larger."""
+"""Rows of one mutation in a spool file; one row may be larger."""
 
 # Tables without a primary key have a hidden row id. Nobody reads it; it only must differ.
 _row_ids = itertools.count(time.time_ns())
@@ -106,6 +111,88 @@ class Changes:
         self.inserted, self.updated, self.deleted, self.sequence = [], [], [], []
 
 
+class _Field(NamedTuple):
+    table_id: int
+    offset: int
+    length: int
+
+
+class SpoolFile:
+    """One transaction's rows that are too many for memory.
+
+    For one thread at a time; any number may read.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        """Open a file in `folder`, by default where the system keeps temporary files.
+
+        Raises `NeedsOperator`, here and everywhere, when the disk does not do its part.
+        """
+        self._folder = folder
+        self._fields: list[_Field] = []
+        self.size_bytes = 0
+        with _named("opened"):
+            self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
+
+    def add(self, mutation: TableMutation) -> None:
+        """Write one mutation after the others."""
+        self._append(mutation.table_id, encode_mutation_field(mutation))
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of the file, fewer only at its end."""
+        with _named("read"):
+            return os.pread(self._file.fileno(), length, offset)
+
+    def rewrite(
+        self,
+        table_ids: Collection[int],
+        change: Callable[[TableMutation], Iterable[TableMutation]],
+    ) -> None:
+        """Replace each mutation of those tables by what `change` makes of it; one at a time."""
+        if not any(found.table_id in table_ids for found in self._fields):
+            return
+        fresh = SpoolFile(self._folder)
+        try:
+            for found in self._fields:
+                data = self.read(found.offset, found.length)
+                if found.table_id not in table_ids:
+                    fresh._append(found.table_id, data)
+                    continue
+                for mutation in decode_prewrite_value(data).mutations:
+                    for changed in change(mutation):
+                        fresh.add(changed)
+        except BaseException:
+            fresh.close()
+            raise
+        self._file.close()
+        self._file, self._fields, self.size_bytes = fresh._file, fresh._fields, fresh.size_bytes
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+
+    def _append(self, table_id: int, data: bytes) -> None:
+        left = memoryview(data)
+        with _named("written"):
+            while left:
+                left = left[
+                    os.pwrite(self._file.fileno(), left, self.size_bytes + len(data) - len(left)) :
+                ]
+        self._fields.append(_Field(table_id, self.size_bytes, len(data)))
+        self.size_bytes += len(data)
+
+
+@contextmanager
+def _named(done: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NeedsOperator(
+            f"the temporary file of a large transaction cannot be {done}: {error}",
+            hint=f"free space in {tempfile.gettempdir()}, or set Options.spill_dir",
+        ) from error
+
+
 class ChangeSet:
     """The changes of all tables; holds no more than about `spill_bytes` of rows in memory."""
 
@@ -116,31 +203,31 @@ class ChangeSet:
         self._spill_bytes = spill_bytes
         self._spill_dir = spill_dir
         self._in_memory_bytes = 0
-        self.spill: Spill | None = None
+        self.spool_file: SpoolFile | None = None
 
     @property
     def is_empty(self) -> bool:
         """True while there is no change."""
-        return self.spill is None and not any(c.sequence for c in self.tables.values())
+        return self.spool_file is None and not any(c.sequence for c in self.tables.values())
 
     def note(self, changes: Changes, kind: MutationType, data: bytes) -> None:
         """Add one more change; raise `NeedsOperator` when the file cannot be written."""
         changes.note(kind, data)
         self.size_bytes += len(data)
         self._in_memory_bytes += len(data)
-        limit = self._spill_bytes if self.spill is None else MUTATION_BYTES_MAX
+        limit = self._spill_bytes if self.spool_file is None else MUTATION_BYTES_MAX
         if self._in_memory_bytes > limit:
-            self.spill_all()
+            self.spool_all()
 
-    def spill_all(self) -> Spill:
+    def spool_all(self) -> SpoolFile:
         """Write what is in memory to the file and return that."""
-        if self.spill is None:
-            self.spill = Spill(self._spill_dir)
+        if self.spool_file is None:
+            self.spool_file = SpoolFile(self._spill_dir)
         for changes in self.tables.values():
             for mutation in changes.take():
-                self.spill.add(mutation)
+                self.spool_file.add(mutation)
         self._in_memory_bytes = 0
-        return self.spill
+        return self.spool_file
 
     def carry_over(self, now: Mapping[int, Table]) -> None:
         """Encode the changes of some tables, by id, again for another version of theirs."""
@@ -151,14 +238,14 @@ class ChangeSet:
             changes.carry_over(now[mutation.table_id])
             return changes.take()
 
-        if self.spill is not None:
-            self.spill.rewrite(set(now), carried)
+        if self.spool_file is not None:
+            self.spool_file.rewrite(set(now), carried)
         for table_id, table in now.items():
             self.tables[table_id].carry_over(table)
 
     def value(self, schema_version: int) -> bytes:
-        """Return all changes as a serialized `PrewriteValue`; nothing may have been spilled."""
-        assert self.spill is None, "what is in a file stays there"
+        """Return all changes as a serialized `PrewriteValue`; nothing may be in the spool file."""
+        assert self.spool_file is None, "what is in a file stays there"
         value = PrewriteValue(
             schema_version=schema_version,
             mutations=tuple(c.mutation() for c in self.tables.values() if c.sequence),
@@ -168,5 +255,5 @@ class ChangeSet:
     def close(self) -> None:
         """Forget everything, the file too."""
         self.tables.clear()
-        if self.spill is not None:
-            self.spill.close()
+        if self.spool_file is not None:
+            self.spool_file.close()

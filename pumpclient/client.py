@@ -1,4 +1,4 @@
-"""The client that applications embed: transactions in, binlogs out to the Pumps.
+"""Client: what applications embed, transactions in, binlogs out to the Pumps.
 
 Blocking calls, safe to share between threads; all threads' writes to one Pump travel together.
 """
@@ -25,6 +25,7 @@ from penstock.oracle.client import open_oracle
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.ddl import DdlExecutor
+from pumpclient.delivery.payload import payload_of
 from pumpclient.delivery.prewrite import Prewriter
 from pumpclient.delivery.pump_set import Pump, Pumps
 from pumpclient.delivery.retries import Deliveries
@@ -165,7 +166,9 @@ class PumpClient:
         schema version that cannot change meanwhile: only `begin` looks after that.
         """
         if binlog.tp is BinlogType.PREWRITE:
-            home = self._session.write_prewrite(binlog)
+            home = self._session.prewriter.write(
+                payload_of(binlog, self._session.options.spill_bytes)
+            )
             self._remember(binlog.start_ts, home)
             return
         with self._lock:

@@ -40,6 +40,7 @@ from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import PUBLIC, DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, Origin
+from pumpclient.delivery.payload import WholePrewrite
 from pumpclient.delivery.session import Session
 from pumpclient.errors import OutcomeUnknown
 
@@ -117,7 +118,7 @@ class DdlExecutor:
             ddl_schema_state=PUBLIC,
             origin=job.origin,
         )
-        with session.prewritten(prewrite) as home:
+        with session.prewritten(WholePrewrite(prewrite)) as home:
             commit_ts = session.oracle.get_ts()
             if time.monotonic() - start_s > DECISION_S_MAX:
                 raise Retryable(f"DDL {job.id} took too long and was rolled back: {job.query}")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet, next_row_id
-from pumpclient.delivery.encoding import bring_up_to_date, prewrite_of
+from pumpclient.delivery.payload import bring_up_to_date, prewrite_of
 from pumpclient.rows import Row, Table
 from pumpclient.schema import split_name
 
@@ -136,6 +136,7 @@ class Transaction:
                 start_ts=self.start_ts,
                 prewrite_key=self._prewrite_key,
                 origin=self._origin,
+                large_bytes=session.options.spill_bytes,
             )
             with session.prewritten(prewrite) as home:
                 commit_ts = session.oracle.get_ts()

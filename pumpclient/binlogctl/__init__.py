@@ -29,8 +29,7 @@ from penstock.node import command
 from penstock.node.output import add_output
 from penstock.settings.config import ETCD_URLS
 from pumpclient.binlogctl import dump, lost, nodes, steering
-from pumpclient.binlogctl.naming import resolve_node
-from pumpclient.binlogctl.nodes import table_of
+from pumpclient.binlogctl.nodes import resolve_node, table_of
 
 __all__ = ["main", "table_of"]
 

@@ -22,9 +22,17 @@ from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry,
 from penstock.errors import NeedsOperator
 from penstock.node.output import JSON, TEXT, moment_of, show
 from penstock.pb import penstock_pb2
-from pumpclient.binlogctl.liveness import refuse_living
-from pumpclient.binlogctl.naming import add_node
-from pumpclient.binlogctl.nodes import CALL_S, Cluster, call, known_node, now_ts, time_of, tls_of
+from pumpclient.binlogctl.nodes import (
+    CALL_S,
+    Cluster,
+    add_node,
+    call,
+    known_node,
+    now_ts,
+    time_of,
+    tls_of,
+)
+from pumpclient.binlogctl.states import refuse_living
 
 
 @dataclass(frozen=True, slots=True)

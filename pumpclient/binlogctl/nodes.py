@@ -1,4 +1,7 @@
-"""What `binlogctl` knows of nodes: listing them, and asking one to tell about itself."""
+"""Nodes: how a command finds and asks one; listing them, and what one says of itself.
+
+A command takes its node as `pause-pump pump-1` or as `pause-pump --node-id pump-1`.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
 from penstock.settings.setting import check_address
 from penstock.ts import compose, physical_ms
-from pumpclient.binlogctl.naming import add_node
 from pumpclient.options import Tls, open_channel
 
 KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
 CALL_S: Final = 10.0
 _GC_S: Final = 600.0
+_NODE_HELP = "name of the node, as `pumps` and `drainers` list it"
 _COLUMNS: Final = ("NODE ID", "ADDRESS", "STATE", "MAX COMMIT TS", "COMMITTED", "HEARTBEAT")
 _STUBS: Final[dict[NodeKind, Any]] = {
     NodeKind.PUMP: penstock_pb2_grpc.PumpStub,
@@ -57,7 +60,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 class _OtherKind(NeedsOperator):
-    """Somebody is there who does not know the method."""
+    """The node that answers does not know the method."""
 
 
 class Cluster:
@@ -251,7 +254,7 @@ def etcd_tls_of(arguments: argparse.Namespace) -> Tls | None:
 def call(
     kind: NodeKind, address: str, method: str, request: Any, within_s: float, tls: Tls | None
 ) -> Any:
-    """Return a node\'s answer; a `PenstockError` says what became of the question."""
+    """Return a node's answer; a `PenstockError` says what became of the question."""
     with open_channel(address, tls) as channel:
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
@@ -303,7 +306,31 @@ def time_of(ts: int, now_s: float) -> str:
         return "never"
     then_s = physical_ms(ts) / 1000
     try:
-        told = datetime.fromtimestamp(then_s, UTC)
+        then = datetime.fromtimestamp(then_s, UTC)
     except (ValueError, OverflowError, OSError):
         return "not a time"
-    return f"{told:%Y-%m-%d %H:%M:%S} ({now_s - then_s:.1f} s ago)"
+    return f"{then:%Y-%m-%d %H:%M:%S} ({now_s - then_s:.1f} s ago)"
+
+
+def add_node(command: argparse.ArgumentParser, *, or_address: bool = False) -> None:
+    """Let a command take a node in both ways, and its address instead where that is enough."""
+    command.add_argument("node", metavar="NODE-ID", nargs="?", help=_NODE_HELP)
+    command.add_argument("--node-id", metavar="NODE-ID", help="the same as an option")
+    if or_address:
+        command.add_argument(
+            "--addr", metavar="HOST:PORT", help="ask this address, and leave etcd alone"
+        )
+    command.set_defaults(names_node=True)
+
+
+def resolve_node(arguments: argparse.Namespace) -> None:
+    """Make `node` and `node_id` the node that was named; raise `NeedsOperator` for none or two."""
+    if not getattr(arguments, "names_node", False):
+        return
+    first, second = arguments.node, arguments.node_id
+    if first and second and first != second:
+        raise NeedsOperator(f"two nodes are named: {first} and {second}", hint="name one of them")
+    arguments.node = arguments.node_id = first or second
+    if not arguments.node and not getattr(arguments, "addr", None):
+        more = ", or --addr" if hasattr(arguments, "addr") else ""
+        raise NeedsOperator("no node is named", hint=f"give a node id{more}")

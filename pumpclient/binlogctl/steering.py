@@ -1,19 +1,25 @@
-"""Making a node stop for a while or for good, and changing the state of one that is dead."""
+"""Steering: makes a node stop for a while or for good, and waits for that with `--wait`.
+
+The state of a dead node is changed in `states`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2
+from penstock.settings.config import duration_s
 from pumpclient.binlogctl import states
-from pumpclient.binlogctl.naming import add_node
-from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, call, known_node, tls_of
-from pumpclient.binlogctl.waiting import add_wait, wait_for
+from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, add_node, call, known_node, tls_of
+
+_TICK_S: Final = 0.5
 
 
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -24,7 +30,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         "hand-over", parents=[shared], help="drainer: the active one lets a standby write"
     )
     add_node(hand_over)
-    add_wait(hand_over)
+    _add_wait(hand_over)
     hand_over.set_defaults(run=_hand_over)
 
 
@@ -37,7 +43,7 @@ def _add_kind(commands: Any, shared: argparse.ArgumentParser, kind: str) -> None
         command = commands.add_parser(f"{verb}-{kind}", parents=[shared], help=f"{kind}: {what}")
         add_node(command)
         if verb != "update":
-            add_wait(command)
+            _add_wait(command)
         command.set_defaults(run=_steer, kind=KINDS[kind], verb=verb)
         if verb != "pause":
             command.add_argument("--pd-address", metavar="HOST:PORT", help="of the PD, if any")
@@ -69,7 +75,7 @@ def _steer(arguments: argparse.Namespace) -> int:
     if verb == "pause":
         state, goal = NodeState.PAUSING, NodeState.PAUSED
     if arguments.wait:
-        wait_for(arguments, kind, status.node_id, goal)
+        _wait_for(arguments, kind, status.node_id, goal)
         state = goal
     text = f"{status.node_id}: {state}"
     if not arguments.wait:
@@ -87,7 +93,7 @@ def _hand_over(arguments: argparse.Namespace) -> int:
     text = f"{name}: makes room for {' or '.join(takers)}, and stands by then"
     facts = {"node_id": name, "state": str(status.state), "standbys": takers}
     if arguments.wait:
-        wait_for(arguments, NodeKind.DRAINER, name, NodeState.STANDBY)
+        _wait_for(arguments, NodeKind.DRAINER, name, NodeState.STANDBY)
         text = f"{name}: {NodeState.STANDBY}; one of {', '.join(takers)} writes in its place"
         facts["state"] = str(NodeState.STANDBY)
     show(arguments, facts, text)
@@ -96,7 +102,7 @@ def _hand_over(arguments: argparse.Namespace) -> int:
 
 def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tuple[str, Any]:
     """Return the call that makes a node stop; only it knows what it still has to finish."""
-    # A Pump that is closing can still be told whom not to wait for.
+    # A Pump that is closing can still learn whom not to wait for.
     again = bool(skip_drainers) and status.state is NodeState.CLOSING
     if status.state not in (NodeState.ONLINE, NodeState.STANDBY) and not again:
         raise NeedsOperator(
@@ -107,3 +113,53 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
         return "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
     request = penstock_pb2.CloseRequest(node_id=status.node_id, skip_drainers=skip_drainers)
     return "Close", request
+
+
+def _add_wait(command: argparse.ArgumentParser) -> None:
+    """Add the options to a command that begins something."""
+    command.add_argument("--wait", action="store_true", help="return when it is done")
+    command.add_argument(
+        "--timeout",
+        type=_duration,
+        default=300.0,
+        metavar="TIME",
+        help="with --wait: fail after so long, such as 90s or 10m; what was begun goes on"
+        " (default: 5m)",
+    )
+
+
+def _wait_for(arguments: argparse.Namespace, kind: NodeKind, node_id: str, goal: NodeState) -> None:
+    """Return when a node has the state; raise `Retryable` with what it waits for when time is up.
+
+    An etcd that is away meanwhile is asked again.
+    """
+    end_s = time.monotonic() + arguments.timeout
+    problem = ""
+    with Cluster(arguments) as registry:
+        while True:
+            try:
+                status = known_node(registry, kind, node_id)
+            except Retryable as error:
+                problem = str(error)
+            else:
+                problem = f"it is {status.state}"
+                if status.state is goal:
+                    return
+            if time.monotonic() >= end_s:
+                break
+            time.sleep(min(_TICK_S, max(0.0, end_s - time.monotonic())))
+        with contextlib.suppress(PenstockError):
+            address = known_node(registry, kind, node_id).host
+            request = penstock_pb2.StatusRequest()
+            reply = call(kind, address, "Status", request, CALL_S, tls_of(arguments))
+            problem += f": {reply.details['closing']}" if reply.details.get("closing") else ""
+    raise Retryable(
+        f"{node_id} is not {goal} after {arguments.timeout:g} s, {problem}; it continues by itself"
+    )
+
+
+def _duration(text: str) -> float:
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Carries binlogs to one Pump: one connection, one sender, batches in flight, acks in order.
+"""Connection: carries binlogs to one Pump, batches in flight, acknowledgements in order.
 
     put ──> WriteQueue ──> sender (gRPC's thread, pulls batches) ──> penstock.Pump/Write
                  ^                                                          │
@@ -6,9 +6,9 @@
 
 The receiver also connects, and on each connection first asks the Pump for its node id. A Pump
 may die and another be started on its address: a Commit that went there would be lost, and a
-Rollback could undo a transaction that is none of its business. Nothing is sent to a stranger.
+Rollback could undo a transaction that is none of its business. Nothing is sent to another node.
 
-The original's Pumps have neither batches nor a node id to ask for: they answer UNIMPLEMENTED and
+TiDB-Binlog's Pumps have neither batches nor a node id to ask for: they answer UNIMPLEMENTED and
 get one unary call per binlog, a window of calls at a time.
 """
 
@@ -18,15 +18,16 @@ import itertools
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
 
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.security.refusal import refusal_of
-from penstock.wire.batch import encode_write_batch
-from pumpclient.delivery.write_queue import PendingWrite, Session, WriteQueue
+from penstock.wire.batch import encode_write_batch, encode_write_piece
+from pumpclient.delivery.payload import LargePrewrite
+from pumpclient.delivery.write_queue import InFlight, PendingWrite, WriteQueue
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options, Tls, open_channel
 
@@ -116,7 +117,7 @@ class PumpWriter:
             self._receiver.join()
 
     def _run(self) -> None:
-        idle = Session()
+        idle = InFlight()
         while self._queue.wait_for_work(idle):
             try:
                 with self._connect() as channel:
@@ -161,14 +162,14 @@ class PumpWriter:
         self._is_known = True
 
     def _converse(self, channel: grpc.Channel) -> bool:
-        """Send and receive until the connection ends; True to go on in the other manner."""
-        session = Session()
+        """Send and receive until the connection ends; True to continue in the other manner."""
+        in_flight = InFlight()
         converse = self._call_by_call if self._one_by_one else self._stream
         try:
-            error = converse(channel, session)
+            error = converse(channel, in_flight)
         except ValueError:  # gRPC's way to say that close() closed the channel meanwhile.
             error = None
-        lost = self._queue.end(session)
+        lost = self._queue.end(in_flight)
         unknown_method = error is not None and error.code() is grpc.StatusCode.UNIMPLEMENTED
         if unknown_method and not self._one_by_one:
             self._one_by_one = True
@@ -180,15 +181,15 @@ class PumpWriter:
         self._queue.fail_queued(Failure(Reason.BROKEN, message, maybe_stored=False))
         return False
 
-    def _stream(self, channel: grpc.Channel, session: Session) -> grpc.RpcError | None:
+    def _stream(self, channel: grpc.Channel, in_flight: InFlight) -> grpc.RpcError | None:
         write = channel.stream_stream(
             "/penstock.Pump/Write", None, penstock_pb2.WriteAck.FromString
         )
         with self._call_lock:  # As soon as it sends anything, it can be broken.
-            call = self._call = write(self._batches(session))
+            call = self._call = write(self._batches(in_flight))
         try:
             for ack in call:
-                self._acknowledge(session, ack)
+                self._acknowledge(in_flight, ack)
         except grpc.RpcError as error:
             return error
         finally:
@@ -196,17 +197,17 @@ class PumpWriter:
                 self._call = None
         return None
 
-    def _batches(self, session: Session) -> Iterator[bytes]:
+    def _batches(self, in_flight: InFlight) -> Iterator[bytes]:
         """Yield batches as they fill; runs in gRPC's own thread and ends with the session."""
         for seq in itertools.count(1):
-            batch = self._queue.take(session)
+            batch = self._queue.take(in_flight)
             if batch is None:
                 return
             payloads = [pending.payload for pending in batch]
             yield encode_write_batch(self.target.cluster_id, seq, payloads)
 
-    def _acknowledge(self, session: Session, ack: penstock_pb2.WriteAck) -> None:
-        batch = self._queue.acked(session)
+    def _acknowledge(self, in_flight: InFlight, ack: penstock_pb2.WriteAck) -> None:
+        batch = self._queue.acked(in_flight)
         refused = {refusal.index: failure_of(refusal) for refusal in ack.refusals}
         if not refused:
             for pending in batch:
@@ -215,9 +216,9 @@ class PumpWriter:
         for index, pending in enumerate(batch):
             pending.finish(refused.get(index))
 
-    def _call_by_call(self, channel: grpc.Channel, session: Session) -> grpc.RpcError | None:
+    def _call_by_call(self, channel: grpc.Channel, in_flight: InFlight) -> grpc.RpcError | None:
         stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
-        while (batch := self._queue.take(session)) is not None:
+        while (batch := self._queue.take(in_flight)) is not None:
             for start in range(0, len(batch), _CALLS_AT_ONCE):
                 window = [p for p in batch[start : start + _CALLS_AT_ONCE] if self._may_send(p)]
                 calls = [self._call_one(stub, pending) for pending in window]
@@ -226,7 +227,7 @@ class PumpWriter:
                     pending.finish(failure)
                     if failure is not None and failure.reason is Reason.BROKEN:
                         return call.exception()
-            self._queue.acked(session)
+            self._queue.acked(in_flight)
         return None
 
     def _may_send(self, pending: PendingWrite) -> bool:
@@ -241,7 +242,7 @@ class PumpWriter:
 
 
 def _result_of(call: Any) -> Failure | None:
-    """Wait for a unary call; the original's errors are told by their text."""
+    """Wait for a unary call; the errors of TiDB-Binlog's Pumps are recognised by their text."""
     error = call.exception()
     if error is None:
         message = call.result().errmsg
@@ -276,3 +277,67 @@ def failure_of(refusal: penstock_pb2.Refusal) -> Failure:
 def text_of(error: grpc.RpcError) -> str:
     """Return code and details of a failed call."""
     return f"{error.code().name}: {error.details()}"
+
+
+class _LargeMessages:
+    """The messages of one try, and how it went from our side."""
+
+    def __init__(self, cluster_id: int, prewrite: LargePrewrite) -> None:
+        self._cluster_id = cluster_id
+        self._prewrite = prewrite
+        self.is_complete = False  # True once the Pump may have all of it.
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        prewrite, sent = self._prewrite, 0
+        try:
+            for data in prewrite.chunks():
+                fields = (0, 0, 0) if sent else (self._cluster_id, prewrite.start_ts, len(prewrite))
+                sent += len(data)
+                self.is_complete = sent >= len(prewrite)
+                yield encode_write_piece(*fields, data)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def write_large(
+    target: Target, options: Options, prewrite: LargePrewrite, timeout_s: float
+) -> Failure | None:
+    """Try once to make a large Prewrite durable on a Pump; None means that it is.
+
+    It has a connection of its own, so that no small write waits for it, and the same question
+    first: is the node at this address the one that is meant? Raises what reading the rows raises.
+    """
+    messages = _LargeMessages(target.cluster_id, prewrite)
+    with open_channel(target.address, target.tls) as channel:
+        try:
+            ask = penstock_pb2_grpc.PumpStub(channel).Status  # type: ignore[no-untyped-call]
+            reply = ask(penstock_pb2.StatusRequest(), timeout=options.connect_timeout_s)
+            if reply.node_id != target.node_id:
+                problem = f"{target.address} now is {reply.node_id}"
+                return Failure(Reason.BROKEN, problem, maybe_stored=False)
+            write = channel.stream_unary(
+                "/penstock.Pump/WriteLarge", None, penstock_pb2.WriteAck.FromString
+            )
+            ack = write(iter(messages), timeout=timeout_s)
+        except grpc.RpcError as error:
+            if messages.error is not None:
+                raise messages.error from error
+            refusal = refusal_of(target.address, target.tls, error)
+            if refusal is not None:
+                return Failure(Reason.CERTIFICATE, str(refusal), messages.is_complete)
+            return _large_failure(error, messages.is_complete)
+    for refusal in ack.refusals:
+        failure = failure_of(refusal)
+        return replace(failure, maybe_stored=failure.maybe_stored and messages.is_complete)
+    return None
+
+
+def _large_failure(error: grpc.RpcError, maybe_stored: bool) -> Failure:
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        problem = "it has no method WriteLarge, so it takes no large transactions"
+        return Failure(Reason.TOO_OLD, problem, maybe_stored=False)
+    is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    reason = Reason.TIMED_OUT if is_late else Reason.BROKEN
+    return Failure(reason, text_of(error), maybe_stored=maybe_stored)

@@ -1,17 +1,19 @@
-"""Transactions of one source, in its order, many at a time: what `Transaction` does, in groups.
+"""Group commit: transactions of one source, in its order, many at a time.
+
+What `Transaction` does for one, in groups:
 
     caller    pin the schema ── are the tables as they were? if not, carry the rows over
               start_ts for all in one call ── journal: these, on this Pump ── Prewrites, at once
     finisher  all acknowledged ── commit_ts for all in one call, in order ── unpin
-              journal: these commit_ts ── Commits to the same Pump ── all acknowledged: tell
+              journal: these commit_ts ── Commits to the same Pump ── all acknowledged: `done`
 
 The caller makes the next group meanwhile. A group's Commits leave only after those of the group
 before it were acknowledged, and once the journal has their commit_ts, all of them or none are
 committed: after a kill the Commits are sent again. So what is committed of a source is always a
-beginning of what it has; whoever begins again at an earlier place loses nothing, and what is there
-twice is known by its origin.
+beginning of what it has; a source that begins again at an earlier place loses nothing, and what is
+there twice is known by its origin.
 
-Without a word of commit_ts in the journal no Commit was sent, and a group is rolled back. Should
+Without a commit_ts in the journal no Commit was sent, and a group is rolled back. Should
 the journal be lost with its machine, the Pump's resolver decides; its log has the Commits in order.
 """
 
@@ -23,15 +25,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock import failpoints
 from penstock.cluster.fence import Pin
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.binlog import Binlog, BinlogType, Origin
 from penstock.wire.codec import encode_binlog
-from pumpclient.delivery.encoding import bring_up_to_date, prewrite_of
-from pumpclient.delivery.groups import GroupJournal, Pending
-from pumpclient.delivery.large import LargePrewrite
+from pumpclient.changes import ChangeSet
+from pumpclient.delivery.payload import bring_up_to_date, prewrite_of
 from pumpclient.delivery.pump_set import Pump
 from pumpclient.delivery.session import Session
 from pumpclient.delivery.write_queue import PendingWrite
@@ -48,6 +50,27 @@ _within_commits = failpoints.point("source.within_commits")
 _after_commits = failpoints.point("source.after_commits")
 
 
+class GroupJournal(Protocol):
+    """Remembers, on a disk, which transactions may be open on which Pump."""
+
+    def begin(self, node_id: str, start_ts: range) -> None:
+        """Note a group before its Prewrites are sent; durable when this returns."""
+
+    def decide(self, start_ts: range, commit_ts: range) -> None:
+        """Note that a group is to be committed, before its first Commit is sent; durable, too."""
+
+    def end(self, start_ts: range) -> None:
+        """Note that a group is settled."""
+
+
+@dataclass(slots=True)
+class PendingTransaction:
+    """One transaction to be committed; it has an origin when a source passes it on."""
+
+    changes: ChangeSet
+    origin: Origin | None
+
+
 @dataclass(slots=True)
 class _Flight:
     """A group whose Prewrites were sent."""
@@ -58,9 +81,7 @@ class _Flight:
     pin: Pin
     prewrites: list[PendingWrite]
     timeout_s: float
-    is_large: bool
     done: Callable[[], None]
-    is_committing: bool = False
 
 
 class GroupWriter:
@@ -83,11 +104,11 @@ class GroupWriter:
         self._thread = threading.Thread(target=self._run, name="group commits", daemon=True)
         self._thread.start()
 
-    def submit(self, group: Sequence[Pending], done: Callable[[], None]) -> None:
+    def submit(self, group: Sequence[PendingTransaction], done: Callable[[], None]) -> None:
         """Send a group on its way; `done` is called once all of it is committed.
 
         Raises `Retryable`, `NeedsOperator` or `Malformed` when this or an earlier group failed:
-        nothing behind that was committed, and nothing more will be; begin again with a new writer.
+        nothing after that was committed, and nothing more will be; begin again with a new writer.
         """
         assert 0 < len(group) <= GROUP_COUNT_MAX
         self._check()
@@ -124,7 +145,7 @@ class GroupWriter:
             raise self._failure
 
     def _sent(
-        self, group: Sequence[Pending], version: int, pin: Pin, done: Callable[[], None]
+        self, group: Sequence[PendingTransaction], version: int, pin: Pin, done: Callable[[], None]
     ) -> _Flight:
         session = self._session
         session.schemas.catch_up(version)
@@ -133,7 +154,8 @@ class GroupWriter:
         start_s = time.monotonic()
         start_ts = session.oracle.get_many(len(group))
         payloads = [
-            _payload(each, start, version) for each, start in zip(group, start_ts, strict=True)
+            prewrite_of(each.changes, version, start_ts=start, origin=each.origin)
+            for each, start in zip(group, start_ts, strict=True)
         ]
         pump = session.pumps.pick(start_ts[0], 0)
         if pump is None:
@@ -142,17 +164,17 @@ class GroupWriter:
         _before_prewrites()
         size = sum(map(len, payloads))
         timeout_s = session.options.attempt_timeout_s + size / _SUBMIT_BYTES_PER_S
-        is_large = isinstance(payloads[0], LargePrewrite)
-        flight = _Flight(pump, start_ts, start_s, pin, [], timeout_s, is_large, done)
+        flight = _Flight(pump, start_ts, start_s, pin, [], timeout_s, done)
         try:
-            if is_large:
-                assert len(payloads) == 1, "a large transaction goes alone"
-                failure = pump.write_large(payloads[0])  # type: ignore[arg-type]
+            flight.prewrites += filter(None, [payload.pending() for payload in payloads])
+            if flight.prewrites:
+                assert len(flight.prewrites) == len(payloads), "a large transaction goes alone"
+                pump.submit_all(flight.prewrites, timeout_s)
+            else:
+                (large,) = payloads
+                failure = large.write_to(pump)
                 if failure is not None:
                     raise self._refused(flight, failure)
-            else:
-                flight.prewrites += map(PendingWrite, payloads)  # type: ignore[arg-type]
-                pump.submit_all(flight.prewrites, timeout_s)
         except BaseException:
             self._roll_back(flight)
             raise
@@ -164,8 +186,8 @@ class GroupWriter:
                 if self._failure is None:
                     self._finish(flight)
                 else:
-                    self._give_up(flight, self._failure)
-            except Exception as error:  # Whatever it is, the caller must hear of it.
+                    self._abandon(flight, self._failure)
+            except Exception as error:  # Whatever it is, the caller must know of it.
                 self._failure = error
             finally:
                 self._flights.task_done()
@@ -178,7 +200,7 @@ class GroupWriter:
             commit_ts = self._session.oracle.get_many(len(flight.start_ts))
             flight.pin.__exit__(None, None, None)
         except PenstockError as error:
-            self._give_up(flight, error)
+            self._abandon(flight, error)
             raise
         if not self._may_commit():
             self._roll_back(flight)
@@ -190,7 +212,7 @@ class GroupWriter:
         self._journal.end(flight.start_ts)
         flight.done()
 
-    def _give_up(self, flight: _Flight, error: Exception) -> None:
+    def _abandon(self, flight: _Flight, error: Exception) -> None:
         _unpin(flight.pin, error)
         self._roll_back(flight)
 
@@ -205,16 +227,16 @@ class GroupWriter:
     def _refused(self, flight: _Flight, failure: Failure) -> PenstockError:
         pump = flight.pump
         self._session.pumps.report_prewrite(pump, failure)
-        told = f"pump {pump.node_id}: {failure}"
+        text = f"pump {pump.node_id}: {failure}"
         if failure.reason is Reason.INVALID:
-            return Malformed(told, hint="a smaller bound of group or transaction may help")
+            return Malformed(text, hint="a smaller bound of group or transaction may help")
         if failure.reason is Reason.CERTIFICATE:
-            return NeedsOperator(told, hint="mend the certificates, then start again")
+            return NeedsOperator(text, hint="mend the certificates, then start again")
         if failure.reason is Reason.CLUSTER_MISMATCH:
             return NeedsOperator(
-                told, hint="it belongs to another cluster: check its --etcd-urls, and this writer's"
+                text, hint="it belongs to another cluster: check its --etcd-urls, and this writer's"
             )
-        return Retryable(told)
+        return Retryable(text)
 
     def _commit(self, flight: _Flight, commit_ts: range) -> None:
         """Deliver all Commits in order, again and again until each one is acknowledged."""
@@ -249,13 +271,13 @@ class GroupWriter:
         if not lost:
             return
         failure = failures[lost[0]]
-        told = f"pump {flight.pump.node_id}: {flight.start_ts[lost[0]]}: {failure}"
+        text = f"pump {flight.pump.node_id}: {flight.start_ts[lost[0]]}: {failure}"
         if any(failure is None for failure in failures[lost[0] :]):
             raise NeedsOperator(
-                f"{told}, and a later transaction of the source is committed",
+                f"{text}, and a later transaction of the source is committed",
                 hint="compare the tables; is the Pumps' txn-timeout-s below 600?",
             )
-        raise Retryable(told)
+        raise Retryable(text)
 
     def _roll_back(self, flight: _Flight) -> None:
         """Undo a group of which no Commit was sent; in the background."""
@@ -265,8 +287,3 @@ class GroupWriter:
 
 def _unpin(pin: Pin, error: BaseException) -> None:
     pin.__exit__(type(error), error, None)
-
-
-def _payload(each: Pending, start_ts: int, version: int) -> bytes | LargePrewrite:
-    prewrite = prewrite_of(each.changes, version, start_ts=start_ts, origin=each.origin)
-    return encode_binlog(prewrite) if isinstance(prewrite, Binlog) else prewrite

@@ -1,4 +1,4 @@
-"""Makes a Prewrite durable on some Pump, whatever happens to single ones.
+"""Prewriter: makes a Prewrite durable on some Pump, whatever happens to single ones.
 
     pick a Pump ─> write ─> acknowledged: the transaction's home, its Commit goes there
         ^            │
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from pumpclient.delivery.large import LargePrewrite
+from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.pump_set import Pump, Pumps
 from pumpclient.delivery.retries import Deliveries
 from pumpclient.errors import Failure, Reason
@@ -52,8 +52,8 @@ class Prewriter:
         self._write_timeout_s = write_timeout_s
         self._options = options
 
-    def write(self, start_ts: int, payload: bytes | LargePrewrite) -> Pump:
-        """Make a serialized Prewrite durable and return the Pump that has it.
+    def write(self, prewrite: Payload) -> Pump:
+        """Make a Prewrite durable and return the Pump that has it.
 
         Tries until the write time-out has passed and every Pump had its turn, then raises
         `Retryable`; `NoPump` when there is none to ask; `NeedsOperator` when all are out of
@@ -63,18 +63,18 @@ class Prewriter:
         home: Pump | None = None
         try:
             while home is None:
-                pump = self._next_pump(tries, start_ts)
-                if pump is not None and self._try(tries, pump, payload):
+                pump = self._next_pump(tries, prewrite.start_ts)
+                if pump is not None and self._try(tries, pump, prewrite):
                     home = pump
             return home
         finally:
             for pump in tries.suspects - {home}:
                 self._deliveries.roll_back(
-                    pump, start_ts, keep_trying_s=self._options.commit_timeout_s
+                    pump, prewrite.start_ts, keep_trying_s=self._options.commit_timeout_s
                 )
 
     def _next_pump(self, tries: _Tries, start_ts: int) -> Pump | None:
-        """Return the Pump to ask now, None after a pause; raise when it is time to give up."""
+        """Return the Pump to ask now, None after a pause; raise when it is time to stop."""
         pump = self._pumps.pick(start_ts, tries.count, tries.useless)
         overdue = time.monotonic() > tries.deadline_s
         if pump is None:
@@ -96,11 +96,11 @@ class Prewriter:
             time.sleep(self._options.prewrite_retry_s)
         return pump
 
-    def _try(self, tries: _Tries, pump: Pump, payload: bytes | LargePrewrite) -> bool:
+    def _try(self, tries: _Tries, pump: Pump, prewrite: Payload) -> bool:
         was_suspect = pump in tries.suspects
         # Before and not after the write, so that an interrupt within it leaves a suspect, too.
         tries.suspects.add(pump)
-        failure = _written(pump, payload)
+        failure = prewrite.write_to(pump)
         self._pumps.report_prewrite(pump, failure)
         if failure is None:
             return True
@@ -117,7 +117,7 @@ class Prewriter:
             tries.untrusted.add(pump)
         elif failure.reason is Reason.INVALID:
             raise Malformed(
-                f"pump {pump.node_id} refuses a binlog of {len(payload)} bytes: {failure.message}",
+                f"pump {pump.node_id} refuses a binlog of {len(prewrite)} bytes: {failure.message}",
                 hint="smaller transactions may help",
             )
         elif failure.reason is Reason.CLUSTER_MISMATCH:
@@ -126,12 +126,6 @@ class Prewriter:
                 hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
             )
         return False
-
-
-def _written(pump: Pump, payload: bytes | LargePrewrite) -> Failure | None:
-    if isinstance(payload, LargePrewrite):
-        return pump.write_large(payload)
-    return pump.write(payload)
 
 
 def _untrusted(pumps: set[Pump], last: Failure | None) -> NeedsOperator:

@@ -1,4 +1,4 @@
-"""The Pumps of the cluster as a writer sees them: which exist, which are well, whose turn it is.
+"""Pump set: the Pumps as a writer sees them, which exist, which are well, whose turn it is.
 
 etcd's list and our own writes decide together:
 
@@ -8,7 +8,7 @@ etcd's list and our own writes decide together:
                                             no answer in time, or more
                                             than 10 errors in a row
 
-A Pump without space is left alone for a while (`backoff.py`) but stays available.
+A Pump without space is left alone for a while (`Backoff`) but stays available.
 
 Only a Prewrite is offered to whatever Pump is available. Everything else of a transaction goes to
 the Pump of its Prewrite, whatever state that is in: it accepts Commits even while closing.
@@ -19,16 +19,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
 from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from pumpclient.delivery.backoff import Rest
-from pumpclient.delivery.connection import PumpWriter, Target
-from pumpclient.delivery.large import LargePrewrite, write_large
+from pumpclient.delivery.connection import PumpWriter, Target, write_large
+from pumpclient.delivery.payload import LargePrewrite
 from pumpclient.delivery.selector import Candidate, Selector
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.errors import Failure, NoPump, Reason
@@ -39,9 +38,42 @@ log = logging.getLogger(__name__)
 _PROBE: Final = encode_binlog(Binlog(tp=BinlogType.PREWRITE))
 _BYTES_PER_S_MIN: Final = 20 << 20
 _LARGE_BYTES_PER_S_MIN: Final = 8 << 20
-# These are nobody's fault, or the fault of the binlog and not of the Pump.
+# These are no one's fault, or the fault of the binlog and not of the Pump.
 _BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE, Reason.TOO_OLD})
 _FATAL: Final = frozenset({Reason.BROKEN, Reason.CERTIFICATE, Reason.TIMED_OUT, Reason.NOT_ONLINE})
+
+
+class Backoff:
+    """The pause of one Pump without space, so that refusals do not cost every transaction.
+
+        refused ── 1 s ── asked again, refused ── 2 s ── asked again ── 4 s … 30 s ── taken: none
+
+    Refusals of transactions that were under way together count once.
+    """
+
+    def __init__(
+        self, first_s: float, most_s: float, *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._monotonic_s = monotonic_s
+        self._length_s = 0.0
+        self._until_s = float("-inf")
+
+    @property
+    def is_on(self) -> bool:
+        """True while the Pump is to be left alone."""
+        return self._monotonic_s() < self._until_s
+
+    def note(self, failure: Failure | None) -> bool:
+        """Note how a Prewrite went; True when a pause begins with it."""
+        if failure is None:
+            self._length_s, self._until_s = 0.0, float("-inf")
+        elif failure.reason is Reason.NO_SPACE and not self.is_on:
+            self._length_s = min(self._length_s * 2, self._most_s) or self._first_s
+            self._until_s = self._monotonic_s() + self._length_s
+            return True
+        return False
 
 
 class Pump:
@@ -55,7 +87,7 @@ class Pump:
         self.is_online = status.state is NodeState.ONLINE
         self.is_well = True
         self.errors_in_a_row = 0
-        self.rest = Rest(options.full_pause_s, options.full_pause_s_max)
+        self.backoff = Backoff(options.full_pause_s, options.full_pause_s_max)
         self._cluster_id = cluster_id
         self._options = options
         self._tls = tls
@@ -100,7 +132,7 @@ class Pump:
             writer.submit_all(pendings, timeout_s)
 
     def drop_connection(self) -> None:
-        """Break the connection: all that waits for answers goes on elsewhere at once."""
+        """Break the connection: all that waits for answers continues elsewhere at once."""
         if self._writer is not None:
             self._writer.drop_connection()
 
@@ -111,7 +143,7 @@ class Pump:
             old, self._writer = self._writer, None
         self._retirements = [t for t in self._retirements if t.is_alive()]
         if old is not None:
-            # Its thread may be waiting for a dead host; nobody should wait for that here.
+            # Its thread may be waiting for a dead host; no one should wait for that here.
             retirement = threading.Thread(target=old.close, args=(0,), daemon=True)
             retirement.start()
             self._retirements.append(retirement)
@@ -182,7 +214,7 @@ class Pumps:
             ours = [p for p in self._pumps.values() if self._is_ours(p)]
             online = [p for p in ours if p.is_online and p not in but]
             well = [p for p in online if p.is_well]
-            able = [p for p in well if not p.rest.is_on] or well or online
+            able = [p for p in well if not p.backoff.is_on] or well or online
             able = [p for p in able if matches(self._preferred, p.labels)] or able
             if not able:
                 return None
@@ -190,8 +222,8 @@ class Pumps:
             return able[self._selector.pick(candidates, start_ts, retry)]
 
     def report_prewrite(self, pump: Pump, failure: Failure | None) -> None:
-        """Note how a Prewrite went; a Pump without space rests from them for a while, too."""
-        if pump.rest.note(failure):
+        """Note how a Prewrite went; a Pump without space gets none for a while, too."""
+        if pump.backoff.note(failure):
             log.warning("pump %s gets no new transactions for a while: %s", pump.node_id, failure)
         self.report(pump, failure)
 

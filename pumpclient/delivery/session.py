@@ -1,4 +1,4 @@
-"""What all transactions of one client share, and the two phases they all go through."""
+"""Session: what all transactions of one client share, and the two phases they all go through."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import Retryable
 from penstock.oracle.client import Oracle
 from penstock.wire.binlog import Binlog
 from penstock.wire.codec import encode_binlog
-from pumpclient.delivery.large import LargePrewrite, payload_of
+from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.prewrite import Prewriter
 from pumpclient.delivery.pump_set import Pump, Pumps
 from pumpclient.delivery.retries import Deliveries, Delivery
@@ -39,14 +39,14 @@ class Session:
     options: Options
 
     @contextmanager
-    def prewritten(self, prewrite: Binlog | LargePrewrite) -> Iterator[Pump]:
+    def prewritten(self, prewrite: Payload) -> Iterator[Pump]:
         """Run the block with the Prewrite durable on a Pump; undo it when the block raises.
 
         The block decides the transaction and must not send anything: after it raised, no Commit
         may exist anywhere, or the Rollback sent from here would fight it. After `OutcomeUnknown`
         nothing is sent: the Pump's resolver will find out.
         """
-        home = self.write_prewrite(prewrite)
+        home = self.prewriter.write(prewrite)
         try:
             yield home
         except OutcomeUnknown:
@@ -54,13 +54,6 @@ class Session:
         except BaseException:
             self.roll_back(home, prewrite.start_ts)
             raise
-
-    def write_prewrite(self, prewrite: Binlog | LargePrewrite) -> Pump:
-        """Make a Prewrite durable on a Pump, in pieces if it is large; raise as `Prewriter`."""
-        if isinstance(prewrite, LargePrewrite):
-            return self.prewriter.write(prewrite.start_ts, prewrite)
-        payload = payload_of(prewrite, self.options.spill_bytes)
-        return self.prewriter.write(prewrite.start_ts, payload)
 
     def roll_back(self, home: Pump, start_ts: int) -> None:
         """Undo a Prewrite in the background; its Commit must not have been sent, nor be later."""

@@ -1,4 +1,4 @@
-"""The queue between an application's threads and the one sender of a Pump.
+"""Write queue: between an application's threads and the one sender of a Pump.
 
     thread ─ put ─┐                    ┌─ batch 7 ┄┐
     thread ─ put ─┼─> queued ── take ──┼─ batch 8 ┄┼┄> Pump ┄> acked ── each write's gate opens
@@ -40,9 +40,9 @@ _WHOLE_COUNT: Final = 64
 
 
 class PendingWrite:
-    """One binlog on its way; its thread waits in `settle` for how it ended, or `on_end` is told.
+    """One binlog on its way; its thread waits in `settle` for how it ended, or `on_end` is called.
 
-    `on_end` is called by the receiver's thread, must be quick, must not raise, and may submit more.
+    It is called by the receiver's thread, must be quick, must not raise, and may submit more.
     """
 
     __slots__ = ("_gate", "_on_end", "_place", "_queue", "failure", "needs_known", "payload")
@@ -72,7 +72,7 @@ class PendingWrite:
         """
         try:
             answered = self._gate.acquire(timeout=max(timeout_s, 0))
-        except BaseException:  # An interrupt: nobody will look at the answer.
+        except BaseException:  # An interrupt: no one will look at the answer.
             self._withdraw()
             raise
         if answered or self._withdraw():
@@ -80,7 +80,7 @@ class PendingWrite:
         return Failure(Reason.TIMED_OUT, f"waited {timeout_s:.1f} s", maybe_stored=True)
 
     def finish(self, failure: Failure | None) -> None:
-        """Tell the waiting thread; the first word stands."""
+        """Wake the waiting thread; the first outcome stands."""
         if self._place != _FINISHED:
             self._place = _FINISHED
             self.failure = failure
@@ -94,16 +94,16 @@ class PendingWrite:
 
 
 @dataclass(slots=True)
-class Session:
+class InFlight:
     """The batches of one connection that are sent and not yet answered, oldest first."""
 
-    in_flight: deque[list[PendingWrite]] = field(default_factory=deque)
-    in_flight_writes: int = 0
+    batches: deque[list[PendingWrite]] = field(default_factory=deque)
+    writes: int = 0
     is_over: bool = False
-    bell: threading.Lock = field(default_factory=threading.Lock)
+    wakeup: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.bell.acquire()
+        self.wakeup.acquire()
 
 
 class WriteQueue:
@@ -122,7 +122,7 @@ class WriteQueue:
         self._space = threading.Condition(self._lock)
         self._queued: deque[PendingWrite] = deque()
         self._queued_bytes = 0
-        self._sleeper: Session | None = None
+        self._sleeper: InFlight | None = None
         self._closed = False
 
     def put(self, pending: PendingWrite, timeout_s: float) -> None:
@@ -137,7 +137,7 @@ class WriteQueue:
             for i, pending in enumerate(pendings):
                 size = len(pending.payload)
                 if self._queued_bytes + size > self._bytes_max:
-                    self._ring_if_useful()
+                    self._wake_if_useful()
                     if not self._room(size, timeout_s):
                         failure = Failure(Reason.BUSY, "", maybe_stored=False)
                 if self._closed:
@@ -148,13 +148,13 @@ class WriteQueue:
                 pending._queue = self
                 self._queued.append(pending)
                 self._queued_bytes += size
-            self._ring_if_useful()
+            self._wake_if_useful()
         if failure is not None:
             for pending in left_over:
                 pending.finish(failure)
 
     def abandon(self, pending: PendingWrite) -> bool:
-        """Give a write up; True when it was not sent and now never will be."""
+        """Withdraw a write; True when it was not sent and now never will be."""
         with self._lock:
             if pending._place != _QUEUED:
                 return False
@@ -163,32 +163,32 @@ class WriteQueue:
             self._space.notify_all()
             return True
 
-    def take(self, session: Session) -> list[PendingWrite] | None:
-        """Wait for writes and room in flight; None when the session or the queue is over."""
+    def take(self, in_flight: InFlight) -> list[PendingWrite] | None:
+        """Wait for writes and room in flight; None when the connection or the queue is over."""
         while True:
             with self._lock:
-                if session.is_over:
+                if in_flight.is_over:
                     return None
-                if self._may_send(session) and (batch := self._pop(session.in_flight_writes)):
-                    session.in_flight.append(batch)
-                    session.in_flight_writes += len(batch)
+                if self._may_send(in_flight) and (batch := self._pop(in_flight.writes)):
+                    in_flight.batches.append(batch)
+                    in_flight.writes += len(batch)
                     return batch
                 if self._closed and not self._queued:
                     return None
                 assert self._sleeper is None, "a queue has one sender"
-                self._sleeper = session
-            session.bell.acquire()
+                self._sleeper = in_flight
+            in_flight.wakeup.acquire()
 
-    def acked(self, session: Session) -> list[PendingWrite]:
-        """Return the oldest batch in flight, now no longer so, and let the sender go on."""
+    def acked(self, in_flight: InFlight) -> list[PendingWrite]:
+        """Return the oldest batch in flight, now no longer so, and let the sender continue."""
         with self._lock:
-            batch = session.in_flight.popleft()
-            session.in_flight_writes -= len(batch)
-            if self._closed or (self._queued and self._may_send(session)):
+            batch = in_flight.batches.popleft()
+            in_flight.writes -= len(batch)
+            if self._closed or (self._queued and self._may_send(in_flight)):
                 self._wake()
         return batch
 
-    def wait_for_work(self, session: Session) -> bool:
+    def wait_for_work(self, in_flight: InFlight) -> bool:
         """Sleep until something is queued; False once the queue is closed and empty."""
         while True:
             with self._lock:
@@ -197,17 +197,17 @@ class WriteQueue:
                     return True
                 if self._closed:
                     return False
-                self._sleeper = session
-            session.bell.acquire()
+                self._sleeper = in_flight
+            in_flight.wakeup.acquire()
 
-    def end(self, session: Session) -> list[PendingWrite]:
-        """End a session and return what it had in flight; what is queued stays queued."""
+    def end(self, in_flight: InFlight) -> list[PendingWrite]:
+        """End a connection's batches and return them as one; what is queued stays queued."""
         with self._lock:
-            session.is_over = True
-            lost = [pending for batch in session.in_flight for pending in batch]
-            session.in_flight.clear()
-            session.in_flight_writes = 0
-            if self._sleeper is session:
+            in_flight.is_over = True
+            lost = [pending for batch in in_flight.batches for pending in batch]
+            in_flight.batches.clear()
+            in_flight.writes = 0
+            if self._sleeper is in_flight:
                 self._wake()
         return lost
 
@@ -226,7 +226,7 @@ class WriteQueue:
         with self._lock:
             failed = [pending for pending in self._queued if pending._place == _QUEUED]
             for pending in failed:
-                pending._place = _IN_FLIGHT  # So that nobody withdraws it.
+                pending._place = _IN_FLIGHT  # So that no one withdraws it.
             self._queued.clear()
             self._queued_bytes = 0
             self._space.notify_all()
@@ -240,11 +240,11 @@ class WriteQueue:
             self._space.notify_all()
             self._wake()
 
-    def _may_send(self, session: Session) -> bool:
+    def _may_send(self, in_flight: InFlight) -> bool:
         """True when a batch may leave now: nothing is in flight, or enough has gathered."""
-        in_flight = len(session.in_flight)
-        return not in_flight or (
-            in_flight < self._in_flight_max
+        count = len(in_flight.batches)
+        return not count or (
+            count < self._in_flight_max
             and (
                 len(self._queued) >= self._eager_count
                 or self._queued_bytes >= _EAGER_BYTES
@@ -252,14 +252,14 @@ class WriteQueue:
             )
         )
 
-    def _ring_if_useful(self) -> None:
+    def _wake_if_useful(self) -> None:
         if self._sleeper and self._may_send(self._sleeper):
             self._wake()
 
     def _wake(self) -> None:
         sleeper, self._sleeper = self._sleeper, None
         if sleeper is not None:
-            sleeper.bell.release()
+            sleeper.wakeup.release()
 
     def _room(self, size: int, timeout_s: float) -> bool:
         """Wait for room; a write larger than the whole bound may go when it is alone."""

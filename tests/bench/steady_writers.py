@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from penstock.wire.binlog import MutationType
 from pumpclient import PumpClient
 from pumpclient.changes import Changes, ChangeSet, next_row_id
-from pumpclient.delivery.group_commit import GROUP_COUNT_MAX, GroupWriter
-from pumpclient.delivery.groups import Pending
+from pumpclient.delivery.group_commit import GROUP_COUNT_MAX, GroupWriter, PendingTransaction
 from pumpclient.rows import Table
 
 GATHER_S = 0.01
@@ -79,14 +78,14 @@ def write(client: PumpClient, pace: Pace) -> list[tuple[int, float, float]]:
     return moments.acknowledged
 
 
-def one_row(table: Table, key: int) -> Pending:
+def one_row(table: Table, key: int) -> PendingTransaction:
     """Return a transaction that inserts one row."""
     image = table.inserted((key, key % 1000, "x" * 100))
     changes = ChangeSet(1 << 20, None)
     inserted = changes.tables[table.info.id] = Changes(table)
     data = table.codec.encode_insert(image, rowid=next_row_id())
     changes.note(inserted, MutationType.INSERT, data)
-    return Pending(changes, None)
+    return PendingTransaction(changes, None)
 
 
 def _nothing() -> None:

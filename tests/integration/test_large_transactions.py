@@ -23,7 +23,7 @@ from penstock.wire.batch import read_varint
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_prewrite_value, encode_binlog
 from pumpclient import Options, PumpClient, Transaction
-from pumpclient.spill import Spill
+from pumpclient.changes import SpoolFile
 from tests.kit.crash.disks import small_volume
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pages import asked
@@ -228,15 +228,15 @@ def fill(client: PumpClient, mib: int) -> Transaction:
 
 def read_that(monkeypatch: pytest.MonkeyPatch, at_bytes: int, act: Callable[[], object]) -> None:
     """Do something once, when a client has read so many bytes of a transaction."""
-    read, done = Spill.read, threading.Event()
+    read, done = SpoolFile.read, threading.Event()
 
-    def acting(spill: Spill, offset: int, length: int) -> bytes:
+    def acting(spill: SpoolFile, offset: int, length: int) -> bytes:
         if offset >= at_bytes and not done.is_set():
             done.set()
             act()
         return read(spill, offset, length)
 
-    monkeypatch.setattr(Spill, "read", acting)
+    monkeypatch.setattr(SpoolFile, "read", acting)
 
 
 def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_anew(

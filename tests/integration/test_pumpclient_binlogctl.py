@@ -18,7 +18,7 @@ from penstock.cluster.drainer_runs import Standby, key_of, text_of
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from pumpclient.binlogctl import liveness, main
+from pumpclient.binlogctl import main, states
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
@@ -69,7 +69,7 @@ def test_a_state_is_written_for_a_drainer_that_is_dead_and_what_follows_is_said(
 def test_where_nobody_tells_the_time_a_heartbeat_is_watched(
     run: Run, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "WATCHED_S", 3)
+    monkeypatch.setattr(states, "WATCHED_S", 3)
     status = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.ONLINE, update_ts=5)
     registry.put(NodeKind.DRAINER, status)
     beat = threading.Timer(1.5, registry.put, (NodeKind.DRAINER, replace(status, update_ts=6)))

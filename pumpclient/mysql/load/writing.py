@@ -13,8 +13,7 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters.rules import RowPolicy
 from penstock.wire.binlog import MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.delivery.groups import GroupJournal, Pending
+from pumpclient.delivery.group_commit import GroupJournal, GroupWriter, PendingTransaction
 from pumpclient.delivery.session import Session
 from pumpclient.rows import Table
 
@@ -66,8 +65,8 @@ class RowWriter:
         )
         # As many bytes as a message holds stay in memory; more wait in a file.
         if sum(map(len, rows)) > options.spill_bytes // 4:
-            changes.spill_all()
-        self._tried(lambda: self._writer.submit([Pending(changes, origin)], _nothing))
+            changes.spool_all()
+        self._tried(lambda: self._writer.submit([PendingTransaction(changes, origin)], _nothing))
 
     def drain(self) -> None:
         """Return once everything is committed."""

@@ -42,7 +42,7 @@ from pump.cluster.retention import Retention
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
 from pumpclient import binlogctl
-from pumpclient.binlogctl import liveness, nodes
+from pumpclient.binlogctl import nodes, states
 from tests.kit.fakes.registry import MemoryRegistry
 from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
 
@@ -619,7 +619,7 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
         patch.setattr(nodes, "open_oracle", lambda *_, **__: cluster.time)
         patch.setattr(nodes, "open_channel", channel)
         patch.setattr(nodes, "_STUBS", stubs)
-        patch.setattr(liveness, "_listens", cluster.listens)
+        patch.setattr(states, "_listens", cluster.listens)
         yield
 
 

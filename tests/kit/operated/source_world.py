@@ -28,8 +28,7 @@ from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
 from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.delivery.groups import Pending
+from pumpclient.delivery.group_commit import GroupWriter, PendingTransaction
 from pumpclient.errors import Failure, Reason
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal.journal import Journal
@@ -347,7 +346,9 @@ class _Load:
                 for row in rows[begin : begin + _LOADED_AT_ONCE]:
                     values = [row.get(column) for column in columns]
                     noted.note(MutationType.INSERT, table.codec.encode_insert(values))
-                writer.submit([Pending(changes, state.origin(next(numbers)))], lambda: None)
+                writer.submit(
+                    [PendingTransaction(changes, state.origin(next(numbers)))], lambda: None
+                )
                 writer.drain()
         finally:
             writer.close()

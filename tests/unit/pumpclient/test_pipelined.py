@@ -15,8 +15,7 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import BinlogType, MutationType, Origin
 from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.delivery.groups import Pending
+from pumpclient.delivery.group_commit import GroupWriter, PendingTransaction
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
 
@@ -111,7 +110,9 @@ class World:
             changes = ChangeSet(1 << 20, None)
             rows = changes.tables[7] = Changes(self.table)
             rows.note(MutationType.INSERT, b"row")
-            group.append(Pending(changes, Origin(source="s", epoch=1, file=1, position=1)))
+            group.append(
+                PendingTransaction(changes, Origin(source="s", epoch=1, file=1, position=1))
+            )
         self.writer.submit(group, lambda: self.done.append(count))
 
     def commits(self) -> list[int]:

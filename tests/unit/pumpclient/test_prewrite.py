@@ -10,8 +10,8 @@ from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock.wire.codec import decode_binlog, encode_binlog
-from pumpclient.delivery.large import LargePrewrite, RowsInMemory
+from penstock.wire.codec import decode_binlog
+from pumpclient.delivery.payload import LargePrewrite, RowsInMemory, WholePrewrite
 from pumpclient.delivery.prewrite import Prewriter
 from pumpclient.delivery.pump_set import Pumps
 from pumpclient.delivery.retries import Deliveries
@@ -70,8 +70,8 @@ class Cluster:
         )
 
     def prewrite(self, start_ts: int) -> str:
-        payload = encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
-        return self.prewriter.write(start_ts, payload).node_id
+        prewrite = WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
+        return self.prewriter.write(prewrite).node_id
 
     def close(self) -> None:
         self.deliveries.close(1)
@@ -274,7 +274,7 @@ def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
 ) -> None:
     cluster = cluster_of()
     a, b = cluster.start("a", "b")
-    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
     cluster.list_pumps(NodeState.CLOSING)
     cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
     assert kinds(a) == [(BinlogType.PREWRITE, 1), (BinlogType.COMMIT, 1)]
@@ -284,7 +284,7 @@ def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
 def test_a_commit_waits_out_a_restart_of_its_pump(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(write_timeout_s=10)
     a, _ = cluster.start("a", "b")
-    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
     a.stop()
     revived = cluster.scripted[0] = ScriptedPump("a", port=a.port)
     cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
@@ -296,7 +296,7 @@ def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
 ) -> None:
     cluster = cluster_of(write_timeout_s=0.2)
     a, _ = cluster.start("a", "b")
-    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
     a.stop()
     with pytest.raises(OutcomeUnknown) as unknown:
         cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
@@ -310,7 +310,7 @@ def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
 def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(write_timeout_s=5)
     (a,) = cluster.start("a")
-    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
     a.verdict = lambda payload: (Refusal.INVALID, "it was rolled back")
     with pytest.raises(Retryable, match=r"did not happen.*it was rolled back"):
         cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
@@ -319,7 +319,7 @@ def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf
 def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
-    home = cluster.prewriter.write(1, encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
     a.stop()
     moved = cluster.scripted[0] = ScriptedPump("a")
     cluster.list_pumps()
@@ -334,7 +334,7 @@ def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(
     (a,) = cluster.start("a")
     with (
         pytest.raises(Retryable, match="no oracle"),
-        cluster.session.prewritten(Binlog(tp=BinlogType.PREWRITE, start_ts=1)),
+        cluster.session.prewritten(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1))),
     ):
         raise Retryable("no oracle")
     eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))
@@ -347,7 +347,7 @@ def large_prewrite(start_ts: int = 1, rows: bytes = bytes(3 << 20)) -> LargePrew
 def test_a_large_prewrite_goes_to_one_pump_in_pieces(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (pump,) = cluster.start("pump-1")
-    assert cluster.prewriter.write(1, large_prewrite()).node_id == "pump-1"
+    assert cluster.prewriter.write(large_prewrite()).node_id == "pump-1"
     (taken,) = pump.large
     assert decode_binlog(taken).prewrite_value == bytes(3 << 20)
     assert cluster.pumps.available
@@ -359,7 +359,7 @@ def test_a_large_prewrite_that_a_pump_refuses_begins_anew_on_the_next(
     cluster = cluster_of()
     first, second = cluster.start("pump-1", "pump-2")
     first.verdict = lambda payload: FULL
-    homes = {cluster.prewriter.write(ts, large_prewrite(ts)).node_id for ts in (1, 2)}
+    homes = {cluster.prewriter.write(large_prewrite(ts)).node_id for ts in (1, 2)}
     assert homes == {"pump-2"}
     assert [decode_binlog(data).start_ts for data in second.large] == [1, 2]
 
@@ -369,7 +369,7 @@ def test_a_large_prewrite_over_the_pumps_limit_is_malformed(cluster_of: ClusterO
     (pump,) = cluster.start("pump-1")
     pump.verdict = lambda payload: (Refusal.INVALID, "larger than this Pump's limit of 5")
     with pytest.raises(Malformed, match=r"limit of 5.*smaller transactions"):
-        cluster.prewriter.write(1, large_prewrite())
+        cluster.prewriter.write(large_prewrite())
     pump.verdict = lambda payload: None
     assert cluster.prewrite(2) == "pump-1"
 
@@ -380,9 +380,9 @@ def test_pumps_without_the_method_are_passed_over_and_named_when_there_is_no_oth
     cluster = cluster_of()
     cluster.start("pump-1", has_large=False)
     with pytest.raises(NeedsOperator, match=r"pump-1.*no method WriteLarge.*update the Pumps"):
-        cluster.prewriter.write(1, large_prewrite())
+        cluster.prewriter.write(large_prewrite())
     cluster.start("pump-2")
-    assert cluster.prewriter.write(2, large_prewrite(2)).node_id == "pump-2"
+    assert cluster.prewriter.write(large_prewrite(2)).node_id == "pump-2"
     assert cluster.prewrite(3) in ("pump-1", "pump-2")
 
 
@@ -399,7 +399,5 @@ def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of:
 
     (pump,) = cluster.start("pump-1")
     with pytest.raises(NeedsOperator, match="the file is gone"):
-        cluster.prewriter.write(
-            1, LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1), Broken())
-        )
+        cluster.prewriter.write(LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1), Broken()))
     assert pump.large == []

@@ -9,8 +9,7 @@ import pytest
 
 from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
-from pumpclient.delivery.backoff import Rest
-from pumpclient.delivery.pump_set import Pumps
+from pumpclient.delivery.pump_set import Backoff, Pumps
 from pumpclient.delivery.selector import selector_for
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
@@ -87,7 +86,7 @@ def test_a_pump_without_space_rests_longer_each_time_and_is_asked_again(make: Ma
     now_s = [0.0]
     pumps = make(status("a"), status("b"), prefer=())
     full, _ = pumps.all
-    full.rest = Rest(1, 3, monotonic_s=lambda: now_s[0])
+    full.backoff = Backoff(1, 3, monotonic_s=lambda: now_s[0])
     for length_s in (1, 2, 3, 3):
         for _ in range(5):  # Transactions that were under way together.
             pumps.report_prewrite(full, NO_SPACE)

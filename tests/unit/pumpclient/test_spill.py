@@ -15,10 +15,9 @@ from penstock.log.chunks import DATA_BYTES, head_of
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import decode_binlog, decode_prewrite_value, encode_binlog
 from pumpclient import changes as changes_module
-from pumpclient.changes import Changes, ChangeSet
-from pumpclient.delivery.large import LargePrewrite, RowsInMemory, payload_of
+from pumpclient.changes import Changes, ChangeSet, SpoolFile
+from pumpclient.delivery.payload import LargePrewrite, RowsInMemory, WholePrewrite, payload_of
 from pumpclient.rows import Table
-from pumpclient.spill import Spill
 from tests.unit.penstock.ddl_session import DdlSession
 
 PREWRITE = Binlog(tp=BinlogType.PREWRITE, start_ts=7, prewrite_key=b"key")
@@ -73,7 +72,7 @@ def flat(mutations: Sequence[TableMutation]) -> dict[int, list[tuple[MutationTyp
 
 
 def spilled(found: ChangeSet) -> PrewriteValue:
-    spill = found.spill_all()
+    spill = found.spool_all()
     return decode_prewrite_value(spill.read(0, spill.size_bytes))
 
 
@@ -111,22 +110,24 @@ def test_a_large_prewrite_in_pieces_is_the_binlog_that_a_message_would_be(size: 
     large = payload_of(whole, 0)
     assert isinstance(large, LargePrewrite)
     for _ in range(2):
-        pieces = list(large.pieces())
-        assert all(0 < len(piece) <= DATA_BYTES for piece in pieces)
-        assert decode_binlog(b"".join(pieces)) == whole
-    assert len(large) == sum(map(len, pieces))
-    assert head_of(pieces[0], len(large)) == encode_binlog(PREWRITE)
-    assert payload_of(whole, size) == encode_binlog(whole)
+        chunks = list(large.chunks())
+        assert all(0 < len(chunk) <= DATA_BYTES for chunk in chunks)
+        assert decode_binlog(b"".join(chunks)) == whole
+    assert len(large) == sum(map(len, chunks))
+    assert head_of(chunks[0], len(large)) == encode_binlog(PREWRITE)
+    small = payload_of(whole, size)
+    assert isinstance(small, WholePrewrite)
+    assert small.data == encode_binlog(whole)
 
 
 def test_what_stands_before_the_rows_may_be_given_with_the_prewrite() -> None:
     large = LargePrewrite(replace(PREWRITE, prewrite_value=b"\x08\x05"), RowsInMemory(b""))
-    found = decode_binlog(b"".join(large.pieces()))
+    found = decode_binlog(b"".join(large.chunks()))
     assert decode_prewrite_value(found.prewrite_value) == PrewriteValue(schema_version=5)
 
 
 def test_a_full_disk_under_the_file_is_named_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    spill = Spill(None)
+    spill = SpoolFile(None)
 
     def full(*arguments: object) -> int:
         raise OSError(28, "No space left on device")
@@ -136,4 +137,4 @@ def test_a_full_disk_under_the_file_is_named_with_a_hint(monkeypatch: pytest.Mon
         spill.add(Changes(BEFORE[0]).mutation())
     spill.close()
     with pytest.raises(NeedsOperator, match=r"cannot be opened"):
-        Spill("/does/not/exist")
+        SpoolFile("/does/not/exist")

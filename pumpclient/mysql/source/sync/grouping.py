@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from penstock.filters.rules import RowPolicy
 from penstock.wire.binlog import MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet
-from pumpclient.delivery.groups import Pending
+from pumpclient.delivery.group_commit import PendingTransaction
 from pumpclient.rows import Table
 
 
@@ -26,11 +26,11 @@ class Gatherer:
         # What stays in memory must fit into one message, whatever its rows' frames add to them.
         self._spill_bytes = spill_bytes // 4
         self._spill_dir = spill_dir
-        self._group: list[Pending] = []
+        self._group: list[PendingTransaction] = []
         self._group_bytes = 0
         self._open: ChangeSet | None = None
         self._open_bytes = 0
-        self._unspilled_bytes = 0
+        self._in_memory_bytes = 0
         self.rows = 0
         """How many rows were taken so far."""
         self.left_out = 0
@@ -44,7 +44,7 @@ class Gatherer:
     @property
     def is_large(self) -> bool:
         """Tell whether the open transaction must go in a group of its own."""
-        return self._open is not None and self._open.spill is not None
+        return self._open is not None and self._open.spool_file is not None
 
     @property
     def count(self) -> int:
@@ -78,11 +78,11 @@ class Gatherer:
             changes.sequence += [kind] * count
             size = sum(map(len, rows))
         self._open_bytes += size
-        self._unspilled_bytes += size
+        self._in_memory_bytes += size
         self.rows += count
-        if self._unspilled_bytes > self._spill_bytes:
-            self._open.spill_all()
-            self._unspilled_bytes = 0
+        if self._in_memory_bytes > self._spill_bytes:
+            self._open.spool_all()
+            self._in_memory_bytes = 0
 
     def _passing(
         self, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
@@ -100,11 +100,11 @@ class Gatherer:
         """End the open transaction; one without rows is none."""
         changes, self._open = self._open, None
         if changes is not None:
-            self._group.append(Pending(changes, origin))
+            self._group.append(PendingTransaction(changes, origin))
             self._group_bytes += self._open_bytes
-        self._open_bytes = self._unspilled_bytes = 0
+        self._open_bytes = self._in_memory_bytes = 0
 
-    def take(self) -> list[Pending]:
+    def take(self) -> list[PendingTransaction]:
         """Return the group and begin another."""
         group, self._group, self._group_bytes = self._group, [], 0
         return group
@@ -124,7 +124,7 @@ class Gatherer:
         if self._open is not None:
             self._open.close()
             self._open = None
-        self._open_bytes = self._unspilled_bytes = 0
+        self._open_bytes = self._in_memory_bytes = 0
 
     def close(self) -> None:
         """Forget everything."""

@@ -1,0 +1,177 @@
+"""Payload: a Prewrite as it goes to a Pump, whole in one message, or in chunks when it is large.
+
+changes ── encoded again where a table has another version ──┬─ whole: a write in a batch
+                                                             └─ large: a stream of its own,
+                                                                read from wherever its rows lie
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from penstock.errors import Retryable
+from penstock.log.chunks import DATA_BYTES, before_rows
+from penstock.wire.binlog import Binlog, BinlogType, Origin, PrewriteValue
+from penstock.wire.codec import encode_binlog, encode_prewrite_value
+from pumpclient.changes import ChangeSet
+from pumpclient.delivery.write_queue import PendingWrite
+from pumpclient.errors import Failure
+from pumpclient.rows import Table
+from pumpclient.schema import Schemas
+
+
+class Taker(Protocol):
+    """A Pump as a payload sees it."""
+
+    def write(self, payload: bytes) -> Failure | None:
+        """Try once to make a serialized binlog durable; None means that it is."""
+
+    def write_large(self, prewrite: LargePrewrite) -> Failure | None:
+        """Try once to make a large Prewrite durable; None means that it is."""
+
+
+class Payload(Protocol):
+    """A serialized Prewrite; it may be written as often as needed."""
+
+    start_ts: int
+
+    def __len__(self) -> int:
+        """Return the bytes of the whole binlog."""
+
+    def write_to(self, pump: Taker) -> Failure | None:
+        """Try once to make it durable there; None means that it is."""
+
+    def pending(self) -> PendingWrite | None:
+        """Return it as a write to be queued among others; None when it must go alone."""
+
+
+class WholePrewrite:
+    """A Prewrite in one message."""
+
+    def __init__(self, prewrite: Binlog) -> None:
+        self.start_ts = prewrite.start_ts
+        self.data = encode_binlog(prewrite)
+
+    def __len__(self) -> int:
+        """Return the bytes of the binlog."""
+        return len(self.data)
+
+    def write_to(self, pump: Taker) -> Failure | None:
+        """Write it among others."""
+        return pump.write(self.data)
+
+    def pending(self) -> PendingWrite:
+        """Return it as a write to be queued."""
+        return PendingWrite(self.data)
+
+
+class Rows(Protocol):
+    """Row changes that can be read as often as needed."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes there are."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes from `offset` on, fewer only at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInMemory:
+    """Row changes that the caller has as bytes already."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes there are."""
+        return len(self.data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes from `offset` on."""
+        return self.data[offset : offset + length]
+
+
+class LargePrewrite:
+    """A Prewrite whose rows are read when they are sent."""
+
+    def __init__(self, prewrite: Binlog, rows: Rows) -> None:
+        """Put `rows` after `prewrite`, whose `prewrite_value` is what comes before them."""
+        head = encode_binlog(replace(prewrite, prewrite_value=b""))
+        begin = prewrite.prewrite_value
+        self.start_ts = prewrite.start_ts
+        self._head = before_rows(head, len(begin) + rows.size_bytes) + begin
+        self._rows = rows
+
+    def __len__(self) -> int:
+        """Return the bytes of the whole binlog."""
+        return len(self._head) + self._rows.size_bytes
+
+    def write_to(self, pump: Taker) -> Failure | None:
+        """Write it in chunks."""
+        return pump.write_large(self)
+
+    def pending(self) -> None:
+        """Return nothing: it goes alone."""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the binlog in chunks that suit a Pump's log."""
+        first = DATA_BYTES - len(self._head)
+        yield self._head + self._rows.read(0, first)
+        for offset in range(first, self._rows.size_bytes, DATA_BYTES):
+            yield self._rows.read(offset, DATA_BYTES)
+
+
+def payload_of(prewrite: Binlog, large_bytes: int) -> WholePrewrite | LargePrewrite:
+    """Return a Prewrite in one message, or in chunks when its rows are more than `large_bytes`."""
+    if len(prewrite.prewrite_value) <= large_bytes:
+        return WholePrewrite(prewrite)
+    rows = RowsInMemory(prewrite.prewrite_value)
+    return LargePrewrite(replace(prewrite, prewrite_value=b""), rows)
+
+
+def bring_up_to_date(changes: ChangeSet, schemas: Schemas) -> None:
+    """Encode again the changes of tables that have another version by now.
+
+    Raises `Retryable` when one of them is gone.
+    """
+    carried: dict[int, Table] = {}
+    for table_id, each in changes.tables.items():
+        now = schemas.table_by_id(table_id)
+        if now is None:
+            raise Retryable(
+                f"table {each.table.schema_name}.{each.table.info.name} was dropped or"
+                " truncated since the transaction began"
+            )
+        if now is not each.table:
+            carried[table_id] = now
+    changes.carry_over(carried)
+
+
+def prewrite_of(
+    changes: ChangeSet,
+    version: int,
+    *,
+    start_ts: int,
+    prewrite_key: bytes = b"",
+    origin: Origin | None = None,
+    large_bytes: int | None = None,
+) -> Payload:
+    """Return changes encoded for `version`: large when rows are in the spool file.
+
+    Rows in memory make it large when they are more than `large_bytes`.
+    """
+    rows = changes.spool_all() if changes.spool_file is not None else None
+    value = encode_prewrite_value(PrewriteValue(schema_version=version))
+    prewrite = Binlog(
+        tp=BinlogType.PREWRITE,
+        start_ts=start_ts,
+        prewrite_key=prewrite_key,
+        prewrite_value=changes.value(version) if rows is None else value,
+        origin=origin,
+    )
+    if rows is not None:
+        return LargePrewrite(prewrite, rows)
+    return WholePrewrite(prewrite) if large_bytes is None else payload_of(prewrite, large_bytes)
