@@ -1,4 +1,4 @@
-"""What a Drainer counts while it works, under the original's headings; no thread, no clock.
+"""Counters of a Drainer at work, under TiDB-Binlog's headings; they know no thread and no clock.
 
 Sizes and delays are noted once for a message of a Pump, not for each binlog: sums and counts of
 sizes are exact, and a size falls into the bucket of its message's mean. A delay is that of the
@@ -12,13 +12,13 @@ from collections import Counter, defaultdict
 from penstock.node.histogram import Distribution
 
 DELAYS_S = tuple(0.001 * 2**n for n in range(22))
-"""The original's bounds of its checkpoint delay, 1 ms to 35 minutes."""
+"""TiDB-Binlog's bounds of its checkpoint delay, 1 ms to 35 minutes."""
 SECONDS = tuple(5e-5 * 2**n for n in range(18))
-"""The original's bounds of its execution time, 50 µs to 6.6 s."""
+"""TiDB-Binlog's bounds of its execution time, 50 µs to 6.6 s."""
 SIZES_BYTES = tuple(16.0 * 2**n for n in range(25))
 
 
-class Figures:
+class Counters:
     """All that one Drainer counts since it started."""
 
     def __init__(self) -> None:

@@ -24,10 +24,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from drainer.ddl.override_store import overrides
-from drainer.differences import consequences
+from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences.left_out import OVERRIDE, lines
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.differences.overrides import (
+    REPLACE,
+    SKIP,
+    TRACK,
+    Override,
+    replace_means,
+    skip_means,
+    track_means,
+)
 from drainer.home import Home
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
@@ -173,7 +180,7 @@ def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _State:
     if not checkpoint.has_all_overrides:
         address = config.advertise_addr or config.addr
         own = Home(config.data_dir).known_node_id(config.node_id, address)
-        recorded = overrides(etcd, [own, *filter(None, [writer])])
+        recorded = recorded_overrides(etcd, [own, *filter(None, [writer])])
     return _State(
         writer=writer,
         after_ts=checkpoint.commit_ts or max(0, config.initial_commit_ts),
@@ -258,10 +265,10 @@ def _tried(state: _State, job: DdlJob, override: Override) -> Tracked | None:
 
 def _meaning(verb: str, tracked: Tracked | None) -> str:
     if verb == TRACK:
-        return consequences.of_track()
+        return track_means()
     if verb == REPLACE:
-        return consequences.of_replace()
-    return consequences.of_skip(None if tracked is None else tracked.change)
+        return replace_means()
+    return skip_means(None if tracked is None else tracked.change)
 
 
 def _take_back(state: _State, commit_ts: int, verb: str) -> _Decided:
@@ -404,11 +411,11 @@ def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
     except NeedsOperator as error:
         first = f"    it cannot be tracked: {error.problem}"
     else:
-        first = f"    drainer ddl track {ts}: {consequences.of_track()}"
+        first = f"    drainer ddl track {ts}: {track_means()}"
     return [
         first,
-        f'    drainer ddl replace {ts} "<sql>": {consequences.of_replace()}',
-        f"    drainer ddl skip {ts}: {consequences.of_skip(change)}",
+        f'    drainer ddl replace {ts} "<sql>": {replace_means()}',
+        f"    drainer ddl skip {ts}: {skip_means(change)}",
     ]
 
 

@@ -1,10 +1,11 @@
-"""One Drainer's life, from an empty process to a clean end.
+"""Node: runs one Drainer, from an empty process to a clean end.
 
 lock ─ Spark begins to start ─ etcd, cluster id ─ checkpoint ─ schema ─ serving ─ online ─ pulling
 pausing ─ pulls ended ─ steps under way committed ─ checkpoint `consistent` ─ paused ─ Spark ended
 
-All that must survive a crash is in the downstream's checkpoint: the next life reads it and goes
-on after its `commit_ts`, with the schema as it was then.
+All that must survive a crash is in the downstream's checkpoint: the next run reads it and
+continues after its `commit_ts`, with the schema as it was then. What it is made of is built by
+`drainer.build`; here is when each of it begins and ends.
 """
 
 from __future__ import annotations
@@ -13,71 +14,53 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
-from drainer.cluster.membership import Membership
+from drainer.build import (
+    Active,
+    Components,
+    StoppedEarly,
+    build_active,
+    build_components,
+    with_new_sink,
+)
 from drainer.cluster.presence import Presence
-from drainer.ddl.follower import DdlFollower
-from drainer.ddl.job_lookup import fetch_job
-from drainer.differences.overrides import Override
-from drainer.front import Front
-from drainer.intake.merger import Merger
-from drainer.intake.puller import Who
-from drainer.intake.pump_set import Pumps
-from drainer.intake.spool import Spool
-from drainer.observe.pages import Pages
-from drainer.pipeline.large import Large
-from drainer.pipeline.pipeline import Downstream, Feed, Merge, Pipeline, Source
-from drainer.plan.filters import compiled, selection_of
-from drainer.plan.planner import DdlStep, Planner, RowsStep, Step
-from drainer.recovery import Replay, recover
-from drainer.relay_log.stage import NoRelay, Relay
-from drainer.schema.tracker import SchemaTracker
+from drainer.cluster.server import Front
+from drainer.pages import Pages
+from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig
-from drainer.sinks.checkpoint import Checkpoint, Overridden, TakenOver
-from drainer.spark.fetch_batch import Fetching
-from drainer.spark.generation import Generation
+from drainer.sinks.checkpoint import Overridden, TakenOver
 from drainer.standby import EndedAsStandby, stand_by
-from drainer.startup.parts import Parts, StoppedEarly, open_parts, starting_point, with_new_sink
-from drainer.startup.relay import relay_stage
-from drainer.startup.schema_start import Followed, schema_at
-from drainer.startup.strategy import strategy_of
 from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
-from penstock.cluster.history import History
-from penstock.cluster.registry import NodeState, Registry
+from penstock.cluster.registry import NodeState
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import HttpStatus
 from penstock.pb import penstock_pb2
-from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
-_REPLAY_CHECKPOINT_S = 0.1
 
 
 async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
-    """Live until `stop` or an operator's verb; raise what no retry can cure."""
-    compiled(config)  # A rule that cannot be is told before anything is opened.
+    """Run until `stop` or an operator's verb; raise what no retry can cure."""
     try:
         async with AsyncExitStack() as stack:
-            parts = await open_parts(config, stack, stop)
-            if parts.is_upstream_gone:
-                wire = functools.partial(_wired_to_log, config, parts)
-                if await recover(parts, wire, stop):
-                    return
-            front = Front(config, parts)
+            components = await build_components(config, stack, stop)
+            if components.is_upstream_gone and await recover(config, components, stop):
+                return
+            front = Front(config, components.security, components.home)
             stack.push_async_callback(front.close)
             handed_over = ""
             while True:
-                former = await stand_by(parts, front, stop, handed_over=handed_over)
-                end = await _stint(config, parts, front, stop, former)
+                former = await stand_by(components, front, stop, handed_over=handed_over)
+                end = await _be_active(config, components, front, stop, former)
                 if end is End.STOPPED:
                     return
-                handed_over = parts.sink.writer if end is End.REPLACED else ""
-                parts = await with_new_sink(config, parts, stack)
+                handed_over = components.sink.writer if end is End.REPLACED else ""
+                components = await with_new_sink(config, components, stack)
     except StoppedEarly:
         log.info("stopped before the Drainer was up")
     except EndedAsStandby:
@@ -94,22 +77,17 @@ class End(Enum):
     """An operator changed overrides of DDL, which are to be read."""
 
 
-async def _stint(
-    config: DrainerConfig, parts: Parts, front: Front, stop: asyncio.Event, former: str
+async def _be_active(
+    config: DrainerConfig, components: Components, front: Front, stop: asyncio.Event, former: str
 ) -> End:
-    """Be the active Drainer.
-
-    `former` is the node id of the one whose place this one takes.
-    """
+    """Be the active Drainer, in the place of the one whose node id is `former`, if any."""
     this = DrainerRun(node_id=front.node_id, host=front.address)
     async with AsyncExitStack() as stack:
-        presence = Presence(parts.etcd, parts.sink.writer, lambda: this)
+        presence = Presence(components.etcd, components.sink.writer, lambda: this)
         stack.push_async_callback(presence.end)
         await presence.begin(stop)
-        checkpoint = await starting_point(config, parts, stop)
-        followed = await schema_at(config, parts, checkpoint, stop, former)
-        relay = await relay_stage(parts, checkpoint, followed, stack)
-        node = _Node(config, parts, front, checkpoint, followed, relay)
+        active = await build_active(config, components, front, stack, stop, former)
+        node = _Node(config, components, front, active)
         try:
             return End.REPLACED if await node.live(stop, former) else End.STOPPED
         except Overridden as error:
@@ -117,59 +95,30 @@ async def _stint(
             return End.OVERRIDDEN
         except TakenOver as error:
             # Whoever writes now is waited for if it can be seen; else there is something to mend.
-            stored = await parts.thread.call(parts.sink.load_checkpoint)
-            find = functools.partial(run_named, parts.etcd, stored.writer if stored else "")
+            stored = await components.thread.call(components.sink.load_checkpoint)
+            find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
             if await asyncio.to_thread(find) is None:
                 raise
             log.error("this Drainer writes no more: %s", error.problem)
             return End.REPLACED
 
 
-class Stream(NamedTuple):
-    """What a pipeline is fed from."""
-
-    feed: Feed
-    merger: Merge
-    fetch_job: Callable[[DdlStep], Awaitable[DdlJob]]
-    relay: Relay
-    checkpoint_interval_s: float
-    fetching: Callable[[SchemaTracker], Fetching] | None = None
-
-
 class _Node:
     """The Drainer once it knows where it stands."""
 
     def __init__(
-        self,
-        config: DrainerConfig,
-        parts: Parts,
-        front: Front,
-        checkpoint: Checkpoint,
-        followed: Followed,
-        relay: Relay,
+        self, config: DrainerConfig, components: Components, front: Front, active: Active
     ) -> None:
         self._config = config
-        self._parts = parts
+        self._components = components
         self._front = front
+        self._membership = active.membership
+        self._pumps = active.pumps
+        self._pipeline = active.pipeline
         self._ended = asyncio.Event()
         self._final = NodeState.PAUSED
         self._is_handing_over = False
         self._began_s = time.monotonic()
-        node_id = front.node_id
-        merger = Merger(checkpoint.commit_ts, config.ignored_ts)
-        self._membership = Membership(
-            Registry(parts.etcd),
-            parts.oracle,
-            node_id=node_id,
-            host=front.address,
-            checkpoint_ts=lambda: self._pipeline.progress.checkpoint.commit_ts,
-            tls=parts.security.tls,
-        )
-        spool = Spool(parts.home.path / "spool", bytes_max=config.batch_bytes_max)
-        tls, metadata_only = parts.security.tls, parts.executors_fetch
-        who = Who(parts.cluster_id, node_id, spool, tls=tls, metadata_only=metadata_only)
-        self._pumps = Pumps(merger, self._membership, who, config.buffer_bytes, checkpoint.pumps)
-        self._pipeline = self._wired(merger, followed, checkpoint, relay)
 
     async def refresh(self) -> None:
         """Make one pass over the list of Pumps."""
@@ -185,8 +134,8 @@ class _Node:
 
     async def hand_over(self, asked: str) -> Sequence[str]:
         """Begin to make room for a standby; return those that wait for this Drainer."""
-        waiting = await asyncio.to_thread(standbys, self._parts.etcd)
-        found = [each.node_id for each in waiting if each.writer == self._parts.sink.writer]
+        waiting = await asyncio.to_thread(standbys, self._components.etcd)
+        found = [each.node_id for each in waiting if each.writer == self._components.sink.writer]
         if not found:
             raise NeedsOperator(
                 f"no standby waits for drainer {self._membership.node_id}",
@@ -195,26 +144,6 @@ class _Node:
         self._end(asked, NodeState.PAUSED)
         self._is_handing_over = True
         return found
-
-    def _wired(
-        self, merger: Merger, followed: Followed, checkpoint: Checkpoint, relay: Relay
-    ) -> Pipeline:
-        """Return the way from the merge to the downstream."""
-        history = History(self._parts.etcd)
-
-        async def noted_job(step: DdlStep) -> DdlJob:
-            job = await fetch_job(history, step)
-            await followed.before(job)
-            relay.note_job(job)
-            return job
-
-        ids, interval_s = self._pumps.ids, self._config.checkpoint_interval_s
-        way = functools.partial(Fetching, *ids, self._pumps.addresses)
-        fetching = way if self._parts.executors_fetch else None
-        stream = Stream(self._pumps, merger, noted_job, relay, interval_s, fetching)
-        return _wired(
-            self._config, self._parts, stream, followed.tracker, followed.overrides, checkpoint
-        )
 
     def add_pages(self, pages: HttpStatus) -> None:
         """Add the pages of an active Drainer."""
@@ -226,14 +155,6 @@ class _Node:
             synced_check_s=60.0 * self._config.synced_check_time,
             end=self._end,
         ).add_to(pages)
-        figures, lag_s = self._pumps.figures, self._membership.lag_s
-
-        def count(step: Step, commit_s: float) -> None:
-            is_ddl = isinstance(step, DdlStep)
-            has_changes = not isinstance(step, RowsStep) or step.rows > 0
-            figures.committed(commit_s, lag_s(), is_ddl=is_ddl, has_changes=has_changes)
-
-        self._pipeline.progress.on_commit = count
 
     async def live(self, stop: asyncio.Event, former: str = "") -> bool:
         """Serve until `stop`, until an operator's verb, or until something fails.
@@ -266,7 +187,7 @@ class _Node:
         finally:
             await _cancelled([*tasks, *filter(None, [retiring])])
             await self._pumps.close()
-            await self._membership.leave(self._final, is_new=self._parts.sink.is_new)
+            await self._membership.leave(self._final, is_new=self._components.sink.is_new)
 
     async def _pause(self, pipeline: asyncio.Task[None]) -> None:
         """Commit what is under way, take nothing new, and say that the downstream is consistent."""
@@ -281,7 +202,7 @@ class _Node:
         pipeline.result()
         last = self._pipeline.progress.checkpoint
         last = replace(last, consistent=not last.ddl_intent_ts)
-        await self._parts.thread.call(lambda: self._parts.sink.save_checkpoint(last))
+        await self._components.thread.call(lambda: self._components.sink.save_checkpoint(last))
 
     def _end(self, asked: str, final: NodeState) -> None:
         """Begin to end in the state `final`; refuse a verb that was meant for someone else."""
@@ -301,11 +222,11 @@ class _Node:
         details = {
             "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
             "status_pages": self._front.pages.url or "none",
-            "writer": self._parts.sink.writer,
+            "writer": self._components.sink.writer,
             "lag_s": f"{self._membership.lag_s():.3f}",
             "lag_clock": self._membership.clock_is_from(),
-            "spark_tasks": str(self._parts.coordinator.tasks),
-            "spark_tasks_lost": str(self._parts.coordinator.lost_tasks),
+            "spark_tasks": str(self._components.coordinator.tasks),
+            "spark_tasks_lost": str(self._components.coordinator.lost_tasks),
             **progress.describe(),
             **self._pumps.describe(),
         }
@@ -315,66 +236,6 @@ class _Node:
             max_commit_ts=progress.checkpoint.commit_ts,
             details=details,
         )
-
-
-def _wired(
-    config: DrainerConfig,
-    parts: Parts,
-    stream: Stream,
-    schemas: SchemaTracker,
-    overrides: Mapping[int, Override],
-    checkpoint: Checkpoint,
-) -> Pipeline:
-    """Return the way from a stream to the downstream."""
-    checkpoint = replace(checkpoint, overrides=overrides, has_all_overrides=True)
-    selection = selection_of(config, schemas)
-    planner = Planner(
-        selection.lookup,
-        rows_max=config.batch_rows_max,
-        bytes_max=config.batch_bytes_max,
-        ignored_ts=config.ignored_ts,
-        whole_ts=checkpoint.applying_ts if config.apply.strategy == "merge" else 0,
-        origins=checkpoint.origins,
-    )
-    follower = DdlFollower(
-        schemas,
-        stream.fetch_job,
-        overrides=overrides,
-        ignored_ts=config.ignored_ts,
-        route=selection.route,
-    )
-    source = Source(
-        merger=stream.merger,
-        planner=planner,
-        pumps=stream.feed,
-        schemas=schemas,
-        follow_ddl=follower.follow,
-        relay=stream.relay,
-        fetching=stream.fetching(schemas) if stream.fetching else None,
-    )
-    generation = Generation(parts.coordinator, parts=parts.task_count, dialect=parts.sink.dialect)
-    downstream = Downstream(
-        strategy=strategy_of(config.apply, parts, checkpoint),
-        large=Large(generation.statements, parts.sink, parts.thread).prepare,
-        sink=parts.sink,
-        thread=parts.thread,
-        checkpoint=checkpoint,
-        tables=lambda: [table for _, table in schemas.tables_downstream()],
-    )
-    return Pipeline(source, downstream, checkpoint_interval_s=stream.checkpoint_interval_s)
-
-
-def _wired_to_log(
-    config: DrainerConfig,
-    parts: Parts,
-    source: Replay,
-    schemas: SchemaTracker,
-    overrides: Mapping[int, Override],
-    checkpoint: Checkpoint,
-) -> Pipeline:
-    """Return the way from the relay log to the downstream."""
-    stream = Stream(source, source, source.fetch_job, NoRelay(), _REPLAY_CHECKPOINT_S)
-    return _wired(config, parts, stream, schemas, overrides, checkpoint)
 
 
 async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Bring the downstream to a consistent state from the relay log, because the upstream is gone.
+"""Recovery: makes the downstream consistent from the relay log, because the upstream is gone.
 
 The same planner, tasks and sink as ever, fed from the disk: everything after the checkpoint that
 the log holds. What was applied is in the log, for it was synced there first; so at the log's end
@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from drainer.differences.overrides import Override
+from drainer.build import Components, StoppedEarly, Stream, build_pipeline, insist
+from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.pipeline.pipeline import Pipeline
+from drainer.pipeline.progress import Progress
 from drainer.plan.planner import DdlStep
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import RECORD_BYTES_MAX, Gathering, Run
+from drainer.relay_log.stage import NoRelay
 from drainer.schema.tracker import SchemaTracker
+from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.startup.parts import Parts, StoppedEarly, insist
 from penstock.cluster.registry import Registry
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.schema.model import DdlJob
@@ -28,6 +31,7 @@ from penstock.schema.model import DdlJob
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.02
+_CHECKPOINT_S = 0.1
 
 
 class EndsAtDdl(PenstockError):
@@ -72,10 +76,6 @@ class Replay:
         return job
 
 
-Wire = Callable[[Replay, SchemaTracker, Mapping[int, Override], Checkpoint], Pipeline]
-"""Builds the way from the stored stream to the downstream."""
-
-
 async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> bool:
     """Run the pipeline to the end of the log; False when asked to stop before."""
 
@@ -96,23 +96,23 @@ async def replay(pipeline: Pipeline, source: Replay, stop: asyncio.Event) -> boo
     return is_done()
 
 
-async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
+async def recover(config: DrainerConfig, components: Components, stop: asyncio.Event) -> bool:
     """Make the downstream consistent; False when there is nothing to do and the upstream is back.
 
     Raises `NeedsOperator` when the log lacks what may have been applied.
     """
-    stored = parts.relay_log
+    stored = components.relay_log
     assert stored is not None
-    checkpoint = await parts.thread.call(parts.sink.load_checkpoint)
+    checkpoint = await components.thread.call(components.sink.load_checkpoint)
     if checkpoint is None or checkpoint.consistent:
         log.error("the upstream cannot be reached; the downstream is consistent, so wait for it")
-        await _wait_for_upstream(parts, stop)
+        await _wait_for_upstream(components, stop)
         return False
     may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
     stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
     overrides = checkpoint.overrides_with(stored.overrides())
     tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, overrides)
-    spool_dir = parts.home.path / "spool"
+    spool_dir = components.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
     gathering = Gathering(spool_dir, RECORD_BYTES_MAX)
     source = Replay(stored, checkpoint, gathering)
@@ -121,12 +121,16 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
         "applying (%d, %d] from the relay log in %s",
         checkpoint.commit_ts, checkpoint.commit_ts, stored.last_ts, stored.folder,
     )  # fmt: skip
-    pipeline = wire(source, tracker, overrides, checkpoint)
+    checkpoint = replace(checkpoint, overrides=overrides, has_all_overrides=True)
+    sink = components.sink
+    progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+    stream = Stream(source, source, source.fetch_job, NoRelay(), _CHECKPOINT_S)
+    schema = StartingSchema(tracker=tracker, overrides=overrides, jobs=[])
+    pipeline = build_pipeline(config, components, stream, schema, progress)
     if not await replay(pipeline, source, stop):
         raise StoppedEarly
-    progress = pipeline.progress
     last = replace(progress.checkpoint, consistent=True)
-    await parts.thread.call(lambda: parts.sink.save_checkpoint(last))
+    await components.thread.call(lambda: components.sink.save_checkpoint(last))
     log.warning(
         "the downstream is consistent at %d: %d transactions with %d rows came from the relay log; "
         "this Drainer ends, start it again when the upstream is back",
@@ -135,10 +139,10 @@ async def recover(parts: Parts, wire: Wire, stop: asyncio.Event) -> bool:
     return True
 
 
-async def _wait_for_upstream(parts: Parts, stop: asyncio.Event) -> None:
-    cluster_id = await insist(stop, "the cluster id", Registry(parts.etcd).cluster_id)
-    if cluster_id != parts.cluster_id:
+async def _wait_for_upstream(components: Components, stop: asyncio.Event) -> None:
+    cluster_id = await insist(stop, "the cluster id", Registry(components.etcd).cluster_id)
+    if cluster_id != components.cluster_id:
         raise NeedsOperator(
-            f"the relay log is of cluster {parts.cluster_id}, etcd's is {cluster_id}",
+            f"the relay log is of cluster {components.cluster_id}, etcd's is {cluster_id}",
             hint="give this Drainer another relay log-dir, or the right etcd",
         )

@@ -22,11 +22,11 @@ from typing import Any
 import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
+from drainer.build import Components, StoppedEarly, unless_stopped
 from drainer.cluster.presence import Presence
+from drainer.cluster.server import Front
 from drainer.cluster.takeover import ActiveWatch, Answer, Look, Verdict
-from drainer.front import Front
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.startup.parts import Parts, StoppedEarly, unless_stopped
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
@@ -56,10 +56,12 @@ class EndedAsStandby(Exception):
 class StandbyRole:
     """What a standby answers."""
 
-    def __init__(self, front: Front, parts: Parts, active: DrainerRun, writer: str) -> None:
+    def __init__(
+        self, front: Front, components: Components, active: DrainerRun, writer: str
+    ) -> None:
         """Stand by for `active`, whose run is `writer`."""
         self._front = front
-        self._parts = parts
+        self._components = components
         self._began_s = time.monotonic()
         self.active = active
         self.writer = writer
@@ -78,7 +80,7 @@ class StandbyRole:
             writer=self.writer,
             checkpoint_ts=self.stored_ts,
             update_ts=compose(int(time.time() * 1000), 0),
-            tasks=self._parts.coordinator.tasks,
+            tasks=self._components.coordinator.tasks,
         )
 
     def status(self) -> penstock_pb2.StatusReply:
@@ -89,8 +91,8 @@ class StandbyRole:
             "standby_for": self.active.node_id,
             "standby_for_address": self.active.host,
             "waits_for": self.waits_for,
-            "spark_tasks": str(self._parts.coordinator.tasks),
-            "spark_tasks_lost": str(self._parts.coordinator.lost_tasks),
+            "spark_tasks": str(self._components.coordinator.tasks),
+            "spark_tasks_lost": str(self._components.coordinator.lost_tasks),
         }
         return penstock_pb2.StatusReply(
             node_id=self._front.node_id,
@@ -143,7 +145,7 @@ class StandbyRole:
             for each in NodeState:
                 state.labels(each.value).set(each is NodeState.STANDBY)
             tasks = Gauge("penstock_drainer_spark_tasks", "Spark tasks ready.", registry=registry)
-            tasks.set(self._parts.coordinator.tasks)
+            tasks.set(self._components.coordinator.tasks)
             return Page(generate_latest(registry), CONTENT_TYPE_LATEST)
 
         pages.add("GET", "/status", status, "for whom it stands by")
@@ -151,7 +153,7 @@ class StandbyRole:
 
 
 async def stand_by(
-    parts: Parts, front: Front, stop: asyncio.Event, *, handed_over: str = ""
+    components: Components, front: Front, stop: asyncio.Event, *, handed_over: str = ""
 ) -> str:
     """Return once nobody else writes the downstream.
 
@@ -163,20 +165,20 @@ async def stand_by(
     deadline_s = time.monotonic() + _HANDED_OVER_S
     if handed_over:
         # Whoever is to take over asks whether this run still writes.
-        await front.serve(StandbyRole(front, parts, _NOBODY_YET, ""))
+        await front.serve(StandbyRole(front, components, _NOBODY_YET, ""))
     while True:
-        stored = await _stored(parts, stop)
+        stored = await _stored(components, stop)
         if handed_over and stored is not None and stored.writer == handed_over:
             if time.monotonic() > deadline_s:
                 log.warning("nobody took over within %.0f s: this Drainer goes on", _HANDED_OVER_S)
                 return former
             await _pause(stop)
             continue
-        active = await _active(parts, front, stored)
+        active = await _active(components, front, stored)
         if stored is None or active is None:
             return former
-        role = StandbyRole(front, parts, active, stored.writer)
-        waiting = _Waiting(parts, front, role, stop)
+        role = StandbyRole(front, components, active, stored.writer)
+        waiting = _Waiting(components, front, role, stop)
         is_free = await waiting.is_free()
         former = active.node_id if waiting.watch.is_ours else ""
         if is_free:
@@ -186,29 +188,31 @@ async def stand_by(
 class _Waiting:
     """The time that one run of another Drainer is waited for."""
 
-    def __init__(self, parts: Parts, front: Front, role: StandbyRole, stop: asyncio.Event) -> None:
-        self._parts = parts
+    def __init__(
+        self, components: Components, front: Front, role: StandbyRole, stop: asyncio.Event
+    ) -> None:
+        self._components = components
         self._front = front
         self._role = role
         self._stop = stop
-        self._registry = Registry(parts.etcd)
+        self._registry = Registry(components.etcd)
         self.watch = ActiveWatch()
 
     async def is_free(self) -> bool:
         """Return True when the run has ended, False when yet another one writes the downstream."""
-        role, tls = self._role, self._parts.security.tls
+        role, tls = self._role, self._components.security.tls
         log.warning(
             "drainer %s at %s writes this downstream: this Drainer stands by to take its place",
             role.active.node_id, role.active.host,
         )  # fmt: skip
         await self._front.serve(role)
-        presence = Presence(self._parts.etcd, role.writer, role.entry)
+        presence = Presence(self._components.etcd, role.writer, role.entry)
         try:
             await presence.begin(self._stop)
             while True:
                 published_ts, is_listed = await self._asked_etcd()
                 answer = await ask(role.active.host, role.writer, tls)
-                stored = await _stored(self._parts, self._stop)
+                stored = await _stored(self._components, self._stop)
                 if stored is None or stored.writer != role.writer:
                     return False
                 role.stored_ts = stored.commit_ts
@@ -251,7 +255,7 @@ class _Waiting:
             entry = self._registry.get(NodeKind.DRAINER, role.active.node_id)
             if own is not None and entry is not None and self.watch.is_ours:
                 self._retire(own, entry)
-            is_listed = drainer_runs.run_named(self._parts.etcd, role.writer) is not None
+            is_listed = drainer_runs.run_named(self._components.etcd, role.writer) is not None
             return (entry.max_commit_ts if entry else 0), is_listed
 
         try:
@@ -267,27 +271,31 @@ class _Waiting:
             log.info("the entry that this Drainer had as the active one is offline now")
 
 
-async def _stored(parts: Parts, stop: asyncio.Event) -> Checkpoint | None:
-    return await unless_stopped(parts.thread.call(parts.sink.load_checkpoint), stop)
+async def _stored(components: Components, stop: asyncio.Event) -> Checkpoint | None:
+    return await unless_stopped(components.thread.call(components.sink.load_checkpoint), stop)
 
 
-async def _active(parts: Parts, front: Front, stored: Checkpoint | None) -> DrainerRun | None:
+async def _active(
+    components: Components, front: Front, stored: Checkpoint | None
+) -> DrainerRun | None:
     """Return who writes the downstream now; None when nobody else does, as far as one can see."""
     if stored is None or not stored.writer:
         return None
     try:
-        found = await asyncio.to_thread(drainer_runs.run_named, parts.etcd, stored.writer)
+        found = await asyncio.to_thread(drainer_runs.run_named, components.etcd, stored.writer)
         if found is not None:
             # Our own name: a former run, which the lock of the data-dir says is gone.
             return None if found.node_id == front.node_id else found
         # A live run may have lost its lease a moment ago, when etcd was away.
-        listed = await asyncio.to_thread(Registry(parts.etcd).list, NodeKind.DRAINER)
+        listed = await asyncio.to_thread(Registry(components.etcd).list, NodeKind.DRAINER)
     except PenstockError as error:
         log.warning("etcd does not say whether another Drainer is active: %s", error)
         return None
     now_ts = compose(int(time.time() * 1000), 0)
     others = [n for n in listed if is_live(n, now_ts) and n.node_id != front.node_id]
-    asked = await asyncio.gather(*(ask(n.host, stored.writer, parts.security.tls) for n in others))
+    asked = await asyncio.gather(
+        *(ask(n.host, stored.writer, components.security.tls) for n in others)
+    )
     for node, answer in zip(others, asked, strict=True):
         if answer is Answer.IT_IS:
             return DrainerRun(node_id=node.node_id, host=node.host)

@@ -1,12 +1,19 @@
-"""The Drainer's methods: `Cistern/Notify` for joining Pumps, the operator's verbs beside it."""
+"""Server: what others reach a Drainer by: its name, its port with the methods, and its pages.
+
+The methods are `Cistern/Notify` for joining Pumps and the operator's verbs beside it. The port and
+the pages stay while the Drainer changes from a standby to the active one and back; only who answers
+there changes (`Role`).
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 import grpc
 
+from drainer.home import Home
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.http_status import HttpStatus
@@ -90,13 +97,13 @@ class Services:
     async def dump_binlog(
         self, request: Any, context: Any
     ) -> AsyncIterator[cistern_pb2.DumpBinlogResp]:
-        """Yield nothing, as the original does."""
+        """Yield nothing, as TiDB-Binlog does."""
         nothing: tuple[cistern_pb2.DumpBinlogResp, ...] = ()
         for response in nothing:
             yield response
 
     async def dump_ddl_jobs(self, request: Any, context: Any) -> cistern_pb2.DumpDDLJobsResp:
-        """Return nothing, as the original does."""
+        """Return nothing, as TiDB-Binlog does."""
         return cistern_pb2.DumpDDLJobsResp()
 
     async def status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:
@@ -184,3 +191,44 @@ def reached_at(config: DrainerConfig, port: int) -> str:
     """Return the address that others reach this Drainer at, with the port that was really bound."""
     host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
     return f"{host}:{port if int(wanted) == 0 else wanted}"
+
+
+log = logging.getLogger(__name__)
+
+_SERVER_GRACE_S = 1.0
+
+
+class Front:
+    """One Drainer's port and pages."""
+
+    def __init__(self, config: DrainerConfig, security: Security, home: Home) -> None:
+        """Bind the port; serve nothing yet. `NeedsOperator` for a port or a name that cannot be."""
+        self._config = config
+        self._security = security
+        self._server: Any = build_server(security)
+        self._port = listen(self._server, config.addr, security)
+        self._services = Services()
+        self._services.add_to(self._server)
+        self.address = reached_at(config, self._port)
+        self.node_id = home.node_id(config.node_id, self.address)
+        self.pages = HttpStatus(self._title)
+        self._is_started = False
+
+    @property
+    def _title(self) -> str:
+        return f"Drainer {self.node_id} at {self.address}"
+
+    async def serve(self, role: Role) -> None:
+        """Let `role` answer from now on; the first call opens the doors."""
+        self._services.role = role
+        self.pages.begin_anew(self._title)
+        role.add_pages(self.pages)
+        if not self._is_started:
+            self._is_started = True
+            await self._server.start()
+            await self.pages.start(self._config.status_addr, self._port, self._security)
+
+    async def close(self) -> None:
+        """Answer no more."""
+        await self._server.stop(_SERVER_GRACE_S)
+        await self.pages.close()

@@ -1,4 +1,4 @@
-"""A DDL of the stream into what is to run downstream: tracked always, run maybe.
+"""DDL follower: takes a DDL of the stream to what is to run downstream; tracked always, run maybe.
 
     DdlStep ── its job ── tracked, under the operator's override ──┬─ not to run: counted
                                                                    └─ route ──> run, or counted
@@ -10,17 +10,28 @@ it gets the change as the downstream is to follow it and returns the one to run,
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Set
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from drainer.differences import consequences
+from drainer.ddl.starting_schema import StartingSchema
 from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, Counts, LeftOut
-from drainer.differences.overrides import REPLACE, SKIP, Override
+from drainer.differences.overrides import (
+    REPLACE,
+    SKIP,
+    Override,
+    replace_means,
+    skip_means,
+    subject_of,
+    track_means,
+)
 from drainer.plan.planner import DdlStep
+from drainer.relay_log.stage import Relay
 from drainer.schema.tracker import SchemaTracker, Tracked
 from penstock.ddl import SchemaChange
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
@@ -79,7 +90,7 @@ class DdlFollower:
 
     def _routed(self, step: DdlStep, override: Override | None, tracked: Tracked) -> FollowedDdl:
         change, run = tracked.change, tracked.run
-        subject, counts = consequences.subject(change), Counts()
+        subject, counts = subject_of(change), Counts()
         if override is not None or run is None:
             counts[LeftOut(DDLS, OVERRIDE, subject)] = 1
         elif step.commit_ts in self._ignored_ts:
@@ -99,10 +110,10 @@ class DdlFollower:
 
     def _report(self, step: DdlStep, override: Override, tracked: Tracked) -> None:
         meaning = {
-            SKIP: consequences.of_skip(None if self._schemas.blind_ts == step.commit_ts
+            SKIP: skip_means(None if self._schemas.blind_ts == step.commit_ts
                                        else tracked.change),
-            REPLACE: consequences.of_replace(),
-        }.get(override.verb, consequences.of_track())  # fmt: skip
+            REPLACE: replace_means(),
+        }.get(override.verb, track_means())  # fmt: skip
         log.warning(
             "DDL at %d, %r: %s, as decided %s: %s",
             step.commit_ts, step.query, override.describe(), override.made, meaning,
@@ -129,12 +140,72 @@ def with_way_out(
     """
     ways = []
     if change is not None:
-        ways.append(f"`drainer ddl track {commit_ts}`: {consequences.of_track()}")
-    ways.append(f'`drainer ddl replace {commit_ts} "<sql>"`: {consequences.of_replace()}')
-    ways.append(f"`drainer ddl skip {commit_ts}`: {consequences.of_skip(change)}")
+        ways.append(f"`drainer ddl track {commit_ts}`: {track_means()}")
+    ways.append(f'`drainer ddl replace {commit_ts} "<sql>"`: {replace_means()}')
+    ways.append(f"`drainer ddl skip {commit_ts}`: {skip_means(change)}")
     return NeedsOperator(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
         f" {'. '.join(ways)}. `drainer ddl list` shows this again, `drainer ddl undo {commit_ts}`"
         " takes an override back",
     )
+
+
+ABSENT_S_MAX = 30.0
+_RETRY_S_MIN = 0.1
+_RETRY_S_MAX = 3.0
+
+
+class JobHistory(Protocol):
+    """Where the DDL jobs are."""
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return a job, None when there is none of that id. May be Retryable."""
+
+
+async def fetch_job(
+    history: JobHistory, step: DdlStep, *, absent_s_max: float = ABSENT_S_MAX
+) -> DdlJob:
+    """Return the job of a DDL; wait for etcd as long as it takes.
+
+    A job is written before its binlog, so one that stays absent is not late but lost: after
+    `absent_s_max` that raises `NeedsOperator`.
+    """
+    pause_s = _RETRY_S_MIN
+    asked_s = time.monotonic()
+    while True:
+        try:
+            job = await asyncio.to_thread(history.get, step.job_id)
+        except Retryable as error:
+            log.error("the DDL at %d waits for its job %d: %s", step.commit_ts, step.job_id, error)
+            asked_s = time.monotonic()
+        else:
+            if job is not None:
+                return job
+            if time.monotonic() - asked_s > absent_s_max:
+                raise NeedsOperator(
+                    f"DDL job {step.job_id}, committed at {step.commit_ts}, is not in the history:"
+                    f" {step.query}",
+                    hint="was etcd wiped? Restore /penstock/v1/ddl, or start on a fresh copy of "
+                    "the downstream with initial-commit-ts above this DDL",
+                )
+            log.warning("the DDL at %d waits for its job %d", step.commit_ts, step.job_id)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, _RETRY_S_MAX)
+
+
+class NotedJobs:
+    """The jobs of the stream's DDL; the schema's snapshot and the relay log take note of each."""
+
+    def __init__(self, history: JobHistory, schema: StartingSchema, relay: Relay) -> None:
+        self._history = history
+        self._schema = schema
+        self._relay = relay
+
+    async def fetch(self, step: DdlStep) -> DdlJob:
+        """Return the job of a DDL that is about to be followed, as `fetch_job` does."""
+        job = await fetch_job(self._history, step)
+        if self._schema.file is not None:
+            await self._schema.file.before(self._schema.tracker, job)
+        self._relay.note_job(job)
+        return job

@@ -1,4 +1,4 @@
-"""What an operator decided about single DDLs: track, skip, or run another statement in its place.
+"""Overrides: what an operator decided about single DDLs, and what each would mean downstream.
 
     {"verb": "track" | "skip" | "replace", "replace": sql | null, "made": …, "ended": commit_ts}
 
@@ -14,7 +14,7 @@ from there on nothing is left out because of it.
 All overrides are in the checkpoint, with the downstream that they are about: of DDL to come, and of
 DDL that it has passed. So whichever Drainer writes that downstream next goes on with the same ones,
 and rebuilds the schema with what really happened to it. Older versions kept those to come in etcd
-(`drainer.ddl.override_store`).
+(`drainer.ddl.starting_schema`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
-from penstock.ddl import Catalog, plan_ddl
+from penstock.ddl import Catalog, SchemaChange, adopted, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock.schema.model import DdlJob, TableInfo
+from penstock.schema.model import DdlJob, DdlType, TableInfo
 
 TRACK, SKIP, REPLACE = "track", "skip", "replace"
 VERBS = (TRACK, SKIP, REPLACE)
@@ -123,3 +123,113 @@ def in_force(
         ended = other is not None and other.ended_ts and not each.ended_ts
         found[ts] = replace(each, ended_ts=other.ended_ts) if other and ended else each
     return found
+
+
+_BY_PARTITION = (
+    DdlType.ADD_PARTITION,
+    DdlType.DROP_PARTITION,
+    DdlType.TRUNCATE_PARTITION,
+    DdlType.EXCHANGE_PARTITION,
+    DdlType.REORGANIZE_PARTITION,
+    DdlType.CONVERT_PARTITION,
+    DdlType.CONVERT_TABLE,
+)
+_UNKNOWN = "what it does is not known, so rows of tables that it made are left out"
+
+
+def subject_of(change: SchemaChange) -> str:
+    """Return the name of the table that a DDL is about, or of the database; one of several."""
+    for schema, table in (*change.created, *change.dropped):
+        if not change.schemas_dropped:
+            return f"{schema}.{table.name}"
+    for schema, _, after in change.altered:
+        return f"{schema}.{after.name}"
+    for schema, before, _, _ in change.renamed:
+        return f"{schema}.{before.name}"
+    names = (*change.schemas_created, *change.schemas_dropped)
+    return names[0] if names else change.job.schema_name
+
+
+def track_means() -> str:
+    """Return what tracking a DDL without running it asks for."""
+    return (
+        "nothing is left out: the downstream has what the statement does already, or you do it"
+        " there by hand before the next start"
+    )
+
+
+def replace_means() -> str:
+    """Return what running another statement in a DDL's place means."""
+    return (
+        "your statement runs instead; what upstream has and it does not bring is left out and"
+        " counted"
+    )
+
+
+def skip_means(change: SchemaChange | None) -> str:
+    """Return what skipping a DDL would leave out, None for one that cannot be tracked."""
+    return "; ".join(_skipped(change)) if change is not None else _UNKNOWN
+
+
+def _skipped(change: SchemaChange) -> Iterator[str]:
+    for name in change.schemas_created:
+        yield f"the rows of all tables in {name} are left out and counted"
+    for name in change.schemas_dropped:
+        yield f"{name} stays as it is, with its tables and their rows"
+    yield from _came_and_went(change)
+    for old_schema, old, schema, new in change.renamed:
+        yield (
+            f"the rows of {schema}.{new.name} are left out and counted, and"
+            f" {old_schema}.{old.name} stays as it is"
+        )
+    for schema, before, after in change.altered:
+        yield from _altered(f"{schema}.{after.name}", adopted(change.job, before, after), after)
+    if change.job.type in _BY_PARTITION:
+        yield "rows that it removes or moves stay where they are"
+    elif change.is_nothing:
+        yield "no row depends on it"
+
+
+def _came_and_went(change: SchemaChange) -> Iterator[str]:
+    dropped = {(schema, table.name) for schema, table in change.dropped}
+    created = {(schema, table.name) for schema, table in change.created}
+    for schema, table in change.created:
+        name = f"{schema}.{table.name}"
+        if table.kind != "TABLE":
+            yield f"the {table.kind.lower()} {name} stays as it is, or is not there"
+        elif (schema, table.name) in dropped:
+            yield f"{name} keeps the rows that upstream removed"
+        else:
+            yield f"the rows of {name} are left out and counted"
+    for schema, name in sorted(dropped - created) if not change.schemas_dropped else ():
+        yield f"{schema}.{name} stays as it is, with its rows"
+
+
+def _altered(name: str, before: TableInfo, after: TableInfo) -> Iterator[str]:
+    known = {c.id: c for c in before.columns}
+    lacking = [c.name for c in after.columns if c.id not in known or known[c.id].name != c.name]
+    kept = {c.id for c in after.columns}
+    changed = [
+        c.name
+        for c in after.columns
+        if c.id in known and c.name == known[c.id].name
+        and (c.tp, c.flen, c.decimal, c.flag, c.elems, c.charset)
+        != (known[c.id].tp, known[c.id].flen, known[c.id].decimal, known[c.id].flag,
+            known[c.id].elems, known[c.id].charset)
+    ]  # fmt: skip
+    gone = [c.name for c in before.columns if c.id not in kept]
+    if lacking:
+        yield f"the values of {_columns(name, lacking)} are left out and counted"
+    if changed:
+        yield (
+            f"{_columns(name, changed)} keeps its definition: a value that does not fit stops the"
+            " Drainer, a number or a time may be rounded; such values are counted"
+        )
+    if gone:
+        yield f"{_columns(name, gone)} stays, and rows that are written anew have its default"
+    if not (lacking or changed or gone):
+        yield f"{name} keeps its indexes, partitions and options as they are"
+
+
+def _columns(table: str, names: list[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {', '.join(names)} of {table}"

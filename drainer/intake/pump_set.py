@@ -34,7 +34,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
-from drainer.counters import Figures
+from drainer.counters import Counters
 from drainer.intake.lag import (
     HELD_S,
     Held,
@@ -104,7 +104,7 @@ class Pumps:
         `standing` is the checkpoint's.
         """
         self.arrived = asyncio.Event()
-        self.figures = Figures()
+        self.counters = Counters()
         self._given_up: dict[str, tuple[LostPump, int]] = {}
         stood = standing or {}
         self._expected = {name for name, left_ts in stood.items() if not left_ts}
@@ -285,7 +285,7 @@ class Pumps:
         if commit_ts:
             size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
             delay_s = lag_s(commit_ts[-1], self._around.now_ts())
-            self.figures.arrived(pump, len(commit_ts), size, delay_s)
+            self.counters.arrived(pump, len(commit_ts), size, delay_s)
 
     def _follow(self, status: NodeStatus) -> None:
         name = status.node_id
@@ -331,7 +331,7 @@ class Pumps:
         self._given_up.pop(name, None)
         log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
         puller = Puller(name, status.host, self._who, self)
-        puller.on_break = self.figures.broke
+        puller.on_break = self.counters.broke
         self._heard_s[name] = _now_s()
         task = asyncio.create_task(puller.run(), name=f"pull {name}")
         task.add_done_callback(self._puller_ended)

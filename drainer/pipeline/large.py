@@ -31,6 +31,7 @@ from drainer.plan.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
+from drainer.spark.batches import HeldBatch
 from drainer.strategies import Prepared
 from drainer.task.gathering import (
     Collector,
@@ -42,7 +43,6 @@ from drainer.task.gathering import (
     read_changes,
 )
 from drainer.task.loopback import MarkTable
-from drainer.task.work_unit import Batch
 from penstock.errors import Malformed, Retryable
 from penstock.failpoints import point
 from penstock.pb import binlog_pb2 as pb
@@ -54,7 +54,7 @@ _LOOK_S = 0.5
 
 _committed = point("drainer.large_committed")
 
-Generate = Callable[[Batch], Awaitable[list[bytes]]]
+Generate = Callable[[HeldBatch], Awaitable[list[bytes]]]
 _Ready = queue.SimpleQueue[list[bytes] | Exception | None]
 
 
@@ -151,7 +151,7 @@ class _Large:
             self._step.commit_ts, payload.size, time.monotonic() - began_s,
         )  # fmt: skip
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[HeldBatch]:
         """Yield the slices from the first on; each call is a walk of its own."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
         read_bytes, number = 0, 0
@@ -164,7 +164,7 @@ class _Large:
                     collector = Collector()
                     collector.add(changes, len(part))
                     del part, changes
-                    yield Batch(number, collector.tables(), displaces=True)
+                    yield HeldBatch(number, collector.tables(), displaces=True)
                 if time.monotonic() > report_s:
                     report_s = time.monotonic() + _REPORT_S
                     log.info(
@@ -197,7 +197,7 @@ class _Handover:
     collector comes by, and that is not often where a few objects hold megabytes each.
     """
 
-    def __init__(self, batches: Callable[[], Iterator[Batch]], generate: Generate) -> None:
+    def __init__(self, batches: Callable[[], Iterator[HeldBatch]], generate: Generate) -> None:
         self._batches = batches
         self._generate = generate
         self._loop = asyncio.get_running_loop()
@@ -237,7 +237,7 @@ class _Handover:
             return made
         raise Retryable("the Drainer ends while it applies a large transaction")
 
-    def _begin(self, batches: Iterator[Batch], ready: _Ready) -> None:
+    def _begin(self, batches: Iterator[HeldBatch], ready: _Ready) -> None:
         if not self._closed:
             self._making = self._loop.create_task(self._make(batches, ready))
 
@@ -245,9 +245,9 @@ class _Handover:
         if self._making is not None:
             self._making.cancel()
 
-    async def _make(self, batches: Iterator[Batch], ready: _Ready) -> None:
+    async def _make(self, batches: Iterator[HeldBatch], ready: _Ready) -> None:
         try:
-            made: list[Batch] = []
+            made: list[HeldBatch] = []
             await asyncio.to_thread(lambda: made.extend(islice(batches, 1)))
             ready.put(await self._generate(made.pop()) if made else None)
         except Exception as error:

@@ -27,9 +27,8 @@ from drainer.relay_log.stage import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.protocol import Refused, Sink, located
 from drainer.sinks.thread import SinkThread
-from drainer.spark.fetch_batch import FetchBatch, Fetching
+from drainer.spark.batches import FetchBatch, Fetching, HeldBatch, RowBatch
 from drainer.strategies import Prepared, Strategy
-from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point
 
@@ -72,7 +71,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downstream:
-    """Where steps go: batches by `strategy`, DDL by `sink`; `checkpoint` is saved there now.
+    """Where steps go: batches by `strategy`, DDL by `sink`.
 
     `large` prepares a transaction that lies on the disk, `tables` are there when it all begins.
     """
@@ -81,7 +80,6 @@ class Downstream:
     large: Callable[[LargeStep], Coroutine[Any, Any, Prepared]]
     sink: Sink
     thread: SinkThread
-    checkpoint: Checkpoint
     tables: Callable[[], Iterable[TableInfo]] = tuple
 
 
@@ -104,19 +102,22 @@ class Pipeline:
         self,
         source: Source,
         downstream: Downstream,
+        progress: Progress,
         *,
         checkpoint_interval_s: float = 3.0,
     ) -> None:
-        """Wire the stages; an idle stream moves the checkpoint each `checkpoint_interval_s`."""
-        checkpoint = downstream.checkpoint
-        sink = downstream.sink
-        self.progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+        """Connect the stages; the downstream is at the checkpoint in `progress`.
+
+        An idle stream moves the checkpoint each `checkpoint_interval_s`.
+        """
+        self.progress = progress
+        self._begin = progress.checkpoint
         self._source = source
         self._planner = source.planner
         self._wake = source.pumps.arrived
         self._downstream = downstream
         self._checkpoint_interval_s = checkpoint_interval_s
-        self._intent_ts = checkpoint.ddl_intent_ts
+        self._intent_ts = progress.checkpoint.ddl_intent_ts
         self._slots = STEPS_UNDER_WAY_MAX if source.fetching is None else FETCHES_UNDER_WAY_MAX
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
         self._plan_task: asyncio.Task[None] | None = None
@@ -211,7 +212,7 @@ class Pipeline:
         self._last_step_s = time.monotonic()
         # A crash left a DDL half done: its intent stays on record until it has run.
         intent_ts = self._intent_ts if self._intent_ts > step.commit_ts else 0
-        begin = self._downstream.checkpoint
+        begin = self._begin
         checkpoint = Checkpoint(
             step.commit_ts,
             self._source.schemas.version,
@@ -225,7 +226,7 @@ class Pipeline:
         if isinstance(step, RowsStep) and (step.rows or step.slices):
             self._batch_id += 1
             self.progress.begun(step.tables)
-            batch: Batch | FetchBatch = Batch(self._batch_id, step.tables)
+            batch: RowBatch = HeldBatch(self._batch_id, step.tables)
             if step.slices is not None:
                 assert self._source.fetching is not None, "nobody asked for metadata only"
                 work.fetched = batch = self._source.fetching.begin(self._batch_id, step.slices)
@@ -240,7 +241,7 @@ class Pipeline:
         self._queue.put_nowait(work)
         _planned()
 
-    async def _prepared(self, batch: Batch | FetchBatch) -> Prepared:
+    async def _prepared(self, batch: RowBatch) -> Prepared:
         started_s = time.monotonic()
         preparing = self._downstream.strategy.prepare(batch)
         del batch  # Whoever turns rows into SQL also decides how long they are needed.

@@ -1,15 +1,19 @@
-"""Filters and routes as a Drainer's settings ask for them."""
+"""Filters and routes as a Drainer's settings ask for them, here and in tasks that fetch rows."""
 
 from __future__ import annotations
 
+import logging
 from urllib.parse import urlsplit
 
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.settings.syncer import MYSQL_TYPES
+from drainer.task.fetch_unit import FetchSettings
 from drainer.task.loopback import OWN_SCHEMAS
 from drainer.task.selection import Selection
 from penstock.filters import Rules
+
+log = logging.getLogger(__name__)
 
 
 def protected_schemas(config: DrainerConfig) -> set[str]:
@@ -41,4 +45,37 @@ def selection_of(config: DrainerConfig, schemas: SchemaTracker) -> Selection:
         schemas,
         channel_id=syncer.channel_id if syncer.loopback_control else None,
         runs_ddl=syncer.sync_ddl,
+    )
+
+
+def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
+    """Return what tasks need to fetch rows themselves, None when they are not to.
+
+    A mode that was asked for and cannot be is named in the log.
+    """
+    spark, security = config.spark, config.security
+    asked = spark.payloads == "executors"
+    if spark.payloads == "driver" or (not asked and spark.master.startswith("local")):
+        return None
+    why = ""
+    if config.relay.log_dir:
+        why = "the relay log needs them here"
+    elif config.apply.strategy == "statements":
+        why = "strategy statements orders the changes here"
+    elif security.ssl_ca and not asked:
+        why = "executors would need the PEM files of [security]: set spark.payloads = executors"
+        why += " where they have them at the same paths"
+    if why:
+        log.warning("payloads go through the driver: %s", why)
+        return None
+    log.info("executors fetch the payloads from the Pumps")
+    pem = (security.ssl_ca, security.ssl_cert, security.ssl_key) if security.ssl_ca else None
+    syncer = config.syncer
+    return FetchSettings(
+        filters=syncer.added_to(config.filter),
+        lists=[syncer.lists()],
+        protected=frozenset(protected_schemas(config)),
+        source_id=config.source_id,
+        channel_id=syncer.channel_id if syncer.loopback_control else None,
+        pem=pem,
     )

@@ -97,11 +97,11 @@ class Sink(Protocol):
         ...
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run lanes of transactions, then the last one with `checkpoint`; say what was not there.
+        """Run queues of transactions, then the last one with `checkpoint`; say what was not there.
 
-        Before the first lane the stored checkpoint, or `start` where there is none, says that
-        changes up to the new one may be there in parts. Every transaction of a lane checks that
-        this is still so, which keeps another Drainer's out. Raises `InDoubt` when a lane's commit
+        Before the first queue the stored checkpoint, or `start` where there is none, says that
+        changes up to the new one may be there in parts. Every transaction of a queue checks that
+        this is still so, which keeps another Drainer's out. Raises `InDoubt` when a queue's commit
         got no answer and `split` is not `safe`.
         """
         ...
@@ -164,13 +164,13 @@ class ForeignKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Lanes of transactions, and the `last` one, which also stores the checkpoint.
+    """Queues of transactions, and the `last` one, which also stores the checkpoint.
 
-    Lanes do not depend on one another, and `last` comes after all of them. `safe` says that every
-    lane's transaction may be run again, and that missing rows mean nothing.
+    Queues do not depend on one another, and `last` comes after all of them. `safe` says that every
+    queue's transaction may be run again, and that missing rows mean nothing.
     """
 
-    lanes: list[list[Transaction]]
+    queues: list[list[Transaction]]
     last: Transaction
     safe: bool
 
@@ -205,7 +205,7 @@ _EXAMPLES_MAX = 5
 
 
 class InDoubt(PenstockError):
-    """A lane's commit got no answer, so that only the safe form of the batch may follow."""
+    """A queue's commit got no answer, so that only the safe form of the batch may follow."""
 
 
 Partition = list[bytes]

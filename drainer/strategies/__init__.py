@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.spark.fetch_batch import FetchBatch
-from drainer.task.work_unit import Batch
+from drainer.spark.batches import RowBatch
 
 __all__ = ["Prepared", "Strategy"]
 
@@ -35,6 +34,6 @@ class Strategy(Protocol):
     partitions_s: tuple[float, ...]
     """How long each partition of the last batch took, where it had any."""
 
-    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared:
         """Turn rows into SQL; touches nothing downstream, so it may be cancelled at any moment."""
         ...

@@ -27,15 +27,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import PartitionedSink, Partitions, Sink, cut_by_bytes
 from drainer.sinks.thread import SinkThread
-from drainer.spark.fetch_batch import FetchBatch
-from drainer.spark.generation import Generation
+from drainer.spark.batches import Generation, RowBatch
 from drainer.strategies import Prepared
-from drainer.task.work_unit import Batch, Statements
+from drainer.task.work_unit import Statements
 
 
 class Mending:
@@ -51,9 +49,9 @@ class Mending:
         """True until all that may be there in parts is there."""
         return self.committed_ts < self._through_ts
 
-    def marked(self, batch: Batch | FetchBatch) -> Batch | FetchBatch:
+    def marked(self, batch: RowBatch) -> RowBatch:
         """Return the batch as it is to be applied."""
-        return replace(batch, displaces=True) if self.is_due else batch
+        return batch.displacing() if self.is_due else batch
 
 
 class Snapshot:
@@ -71,7 +69,7 @@ class Snapshot:
         self._thread = thread
         self._mending = Mending(start)
 
-    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared:
         """Compact here, let the tasks write the SQL."""
         generating = self._generation.statements(self._mending.marked(batch))
         del batch  # Whoever turns rows into SQL also decides how long they are needed.
@@ -121,22 +119,22 @@ class Parallel:
         self._mending = Mending(start)
         self.partitions_s: tuple[float, ...] = ()
 
-    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared:
         """Compact here, let the tasks write the SQL, cut it into partitions."""
         if self._mending.is_due:
             return await self._resumed(batch)
-        generating = self._generation.by_unit(batch)
+        generating = batch.by_unit(self._generation)
         del batch  # Whoever turns rows into SQL also decides how long they are needed.
         made = await generating
         return _Ready(await asyncio.to_thread(self._cut, made), self)
 
-    async def _resumed(self, batch: Batch | FetchBatch) -> Prepared:
+    async def _resumed(self, batch: RowBatch) -> Prepared:
         """Go on with the batch that an earlier life began, or mend what it left."""
-        made = await self._generation.by_unit(batch)
+        made = await batch.by_unit(self._generation)
         partitions = await asyncio.to_thread(self._cut, made)
         if await self._thread.call(lambda: self._sink.has_begun(partitions)):
             return _Ready(partitions, self)
-        made = await self._generation.by_unit(self._mending.marked(batch))
+        made = await self._mending.marked(batch).by_unit(self._generation)
         return _Ready(await asyncio.to_thread(self._cut, made), self)
 
     async def apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:

@@ -44,8 +44,8 @@ from drainer.sinks.protocol import (
     Transaction,
 )
 from drainer.sinks.thread import SinkThread
+from drainer.spark.batches import HeldBatch, RowBatch
 from drainer.spark.coordinator import Coordinator
-from drainer.spark.fetch_batch import FetchBatch
 from drainer.strategies import Prepared
 from drainer.task.sql.row_statements import NO_KEY, WILD, Keys, RowStatements, tag_of
 from drainer.task.work_unit import ROWS_SCHEMA, Batch, Link, Op, TableRows, WorkUnit
@@ -59,8 +59,8 @@ ForeignKeys = tuple[ForeignKey, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
-    """How statements are spread; without `dispatch` transactions stay whole, in one lane."""
+class Queues:
+    """How statements are spread; without `dispatch` transactions stay whole, in one queue."""
 
     workers: int
     txn_batch: int
@@ -79,7 +79,7 @@ class EachChange:
         sink: Sink,
         thread: SinkThread,
         *,
-        lanes: Lanes,
+        queues: Queues,
         parts: int,
         start: Checkpoint,
     ) -> None:
@@ -87,7 +87,7 @@ class EachChange:
         self._coordinator = coordinator
         self._sink = sink
         self._thread = thread
-        self._lanes = lanes
+        self._queues = queues
         self._parts = parts
         self._start = start
         self._committed_ts = start.commit_ts
@@ -99,11 +99,11 @@ class EachChange:
     @property
     def is_safe(self) -> bool:
         """True while changes may be in the downstream already, or when the settings say so."""
-        return self._lanes.safe_mode or self._committed_ts < self._start.applying_ts
+        return self._queues.safe_mode or self._committed_ts < self._start.applying_ts
 
-    async def prepare(self, batch: Batch | FetchBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared:
         """Let the tasks write the SQL, and group it here."""
-        assert isinstance(batch, Batch), "with this strategy payloads come here"
+        assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
         keys = self._keys
         if keys is None:
             keys = await self.foreign_keys()
@@ -116,7 +116,7 @@ class EachChange:
         return self._keys
 
     async def split(self, batch: Batch, keys: ForeignKeys, *, safe: bool) -> Split:
-        """Return a batch's statements, in lanes."""
+        """Return a batch's statements, in queues."""
         units, numbers = await asyncio.to_thread(self._units, batch, keys, safe)
         answers = await self._coordinator.run(units)
         made = await asyncio.to_thread(self._arranged, answers, numbers, safe)
@@ -147,17 +147,17 @@ class EachChange:
         return units, numbers
 
     def _arranged(self, answers: list[bytes], numbers: list[Ints], safe: bool) -> Split | None:
-        """Return the lanes; None when only the safe form can be run."""
+        """Return the queues; None when only the safe form can be run."""
         changes = in_commit_order([RowStatements.decode(answer) for answer in answers], numbers)
         if not safe and is_crossing(changes):
             return None
-        if not self._lanes.dispatch:
+        if not self._queues.dispatch:
             return whole(changes, safe=safe)
-        lanes, batch = self._lanes.workers, self._lanes.txn_batch
-        return spread(changes, lanes=lanes, statements_max=batch, safe=safe)
+        queues, batch = self._queues.workers, self._queues.txn_batch
+        return spread(changes, queues=queues, statements_max=batch, safe=safe)
 
     async def apply(self, split: Split, checkpoint: Checkpoint) -> None:
-        """Bring lanes and checkpoint into the downstream; raise `InDoubt` when to do it again."""
+        """Bring queues and checkpoint into the downstream; raise `InDoubt` when to do it again."""
         missed: Missed = await self._thread.call(
             lambda: self._sink.apply_split(split, checkpoint, self._start)
         )
@@ -335,8 +335,8 @@ def is_crossing(changes: Iterable[Change]) -> bool:
     return False
 
 
-def spread(changes: Sequence[Change], *, lanes: int, statements_max: int, safe: bool) -> Split:
-    """Return the changes' groups over `lanes`, in transactions of `statements_max` or little more.
+def spread(changes: Sequence[Change], *, queues: int, statements_max: int, safe: bool) -> Split:
+    """Return the changes' groups over `queues`, in transactions of `statements_max` or little more.
 
     What fits into one transaction goes with the checkpoint.
     """
@@ -351,15 +351,15 @@ def spread(changes: Sequence[Change], *, lanes: int, statements_max: int, safe: 
     for i, change in enumerate(changes, start=once + 1):
         members.setdefault(groups.root(i), []).append(change)
     last = members.pop(groups.root(once), [])
-    filled: list[list[Change]] = [[] for _ in range(lanes)]
+    filled: list[list[Change]] = [[] for _ in range(queues)]
     for group in members.values():
         min(filled, key=len).extend(group)
-    transactions = [_cut(lane, statements_max) for lane in filled if lane]
+    transactions = [_cut(queue, statements_max) for queue in filled if queue]
     return Split(transactions, _flat(last), safe)
 
 
 def whole(changes: Sequence[Change], *, safe: bool) -> Split:
-    """Return the changes in one lane, each upstream transaction as one of the downstream's.
+    """Return the changes in one queue, each upstream transaction as one of the downstream's.
 
     With a table without row key the whole batch is one transaction, so that none is torn.
     """

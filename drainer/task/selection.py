@@ -20,8 +20,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from drainer.differences.consequences import subject
 from drainer.differences.left_out import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, LeftOut
+from drainer.differences.overrides import subject_of
 from drainer.schema.tracker import Gone, SchemaTracker, Unknown
 from drainer.task.gathering import Loss, Screened, Target
 from drainer.task.loopback import MarkTable, is_mark_table
@@ -109,10 +109,10 @@ class Selection:
         job = change.job
         if not self._runs_ddl:
             log.info("DDL at %d is only tracked (sync-ddl): %s", job.finished_ts, job.query)
-            return LeftOut(DDLS, SYNC_DDL, subject(change))
+            return LeftOut(DDLS, SYNC_DDL, subject_of(change))
         if not self._rules.of_ddl(change):
             log.info("DDL at %d is filtered: %s", job.finished_ts, job.query)
-            return LeftOut(DDLS, FILTER, subject(change))
+            return LeftOut(DDLS, FILTER, subject_of(change))
         if self._rules.router.is_empty:
             return change
         runs = self._verdicts(change)

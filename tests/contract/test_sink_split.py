@@ -151,7 +151,7 @@ def test_a_commit_without_an_answer_is_in_doubt_unless_it_is_safe(
 
     def breaks(connection: Any) -> None:
         commit(connection)
-        if threading.current_thread().name.startswith("lane") and not broken:
+        if threading.current_thread().name.startswith("queue") and not broken:
             broken.append(True)
             raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
 

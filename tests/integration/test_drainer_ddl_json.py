@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main
-from drainer.ddl.override_store import OVERRIDES
+from drainer.ddl.starting_schema import OVERRIDES
 from pumpclient import PumpClient
 
 

@@ -60,7 +60,7 @@ def apply(sink: Sink, work: Split) -> None:
 
 def crash(sink: Sink, work: Split, lanes: Sequence[int]) -> None:
     """Bring some transactions of each lane downstream, and never the last one."""
-    torn = [lane[: at % (len(lane) + 1)] for lane, at in zip(work.lanes, lanes, strict=False)]
+    torn = [lane[: at % (len(lane) + 1)] for lane, at in zip(work.queues, lanes, strict=False)]
     if any(torn):
         later = point(sink)
         sink.apply_split(Split([lane for lane in torn if lane], [], work.safe), later, START)

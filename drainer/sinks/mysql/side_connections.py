@@ -64,7 +64,7 @@ from drainer.sinks.protocol import (
 )
 
 
-class Lanes:
+class WorkerQueues:
     """The connections beside the sink's own; opened when they are first needed."""
 
     def __init__(self, new_session: Callable[[], MysqlSession]) -> None:
@@ -77,15 +77,15 @@ class Lanes:
         split: Split,
         begins: Callable[[Connection, Transaction], None],
     ) -> Missed:
-        """Run all lanes to their ends; raise a failure once no lane is at work any more.
+        """Run all queues to their ends; raise a failure once no queue is at work any more.
 
         `begins` is called in each transaction before its statements, and raises to stop it.
         """
-        while len(self.sessions) < len(split.lanes):
+        while len(self.sessions) < len(split.queues):
             self.sessions.append(self._new_session())
         failed = threading.Event()
 
-        def lane(session: MysqlSession, transactions: list[Transaction]) -> Missed:
+        def queue(session: MysqlSession, transactions: list[Transaction]) -> Missed:
             missed = Missed()
             try:
                 for transaction in transactions:
@@ -97,15 +97,15 @@ class Lanes:
                 raise
             return missed
 
-        with ThreadPoolExecutor(len(split.lanes), thread_name_prefix="lane") as pool:
+        with ThreadPoolExecutor(len(split.queues), thread_name_prefix="queue") as pool:
             running = [
-                pool.submit(lane, session, transactions)
-                for session, transactions in zip(self.sessions, split.lanes, strict=False)
+                pool.submit(queue, session, transactions)
+                for session, transactions in zip(self.sessions, split.queues, strict=False)
             ]
         return Missed().add(each.result() for each in running)
 
     def close(self) -> None:
-        """Close all connections; a lane at work ends with `Retryable`."""
+        """Close all connections; a queue at work ends with `Retryable`."""
         for session in self.sessions:
             session.close()
 
@@ -256,7 +256,7 @@ class Fences:
         return False
 
 
-class Lines:
+class PartitionConnections:
     """The connections that commit partitions; opened when they are first needed."""
 
     def __init__(self, new_session: Callable[[], MysqlSession], fences: Fences) -> None:

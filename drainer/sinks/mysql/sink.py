@@ -43,7 +43,13 @@ from drainer.sinks.mysql.session import (
     set_variable,
     unhurried,
 )
-from drainer.sinks.mysql.side_connections import Fences, Lanes, Lines, foreign_keys, run_rows
+from drainer.sinks.mysql.side_connections import (
+    Fences,
+    PartitionConnections,
+    WorkerQueues,
+    foreign_keys,
+    run_rows,
+)
 from drainer.sinks.mysql.url import Target, parse_url
 from drainer.sinks.protocol import (
     ForeignKey,
@@ -90,13 +96,13 @@ class MysqlSink:
             MysqlSession, self._target, retry_s_max=retry_s_max, closing=self._closing
         )
         self._session = new_session()
-        self._lanes = Lanes(new_session)
+        self._queues = WorkerQueues(new_session)
         self._collations = Collations(self._target.collations)
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
         schema, table = self._target.checkpoint_schema, self._target.checkpoint_table
         self._table = f"`{schema}`.`{table}`"
         self._fences = Fences(f"`{schema}`.`{table}_fence`", cluster_id)
-        self._lines = Lines(new_session, self._fences)
+        self._partitions = PartitionConnections(new_session, self._fences)
 
     @property
     def writer(self) -> str:
@@ -175,13 +181,13 @@ class MysqlSink:
         self._commit(work, checkpoint)
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run the lanes on connections of their own, then the last transaction."""
+        """Run the queues on connections of their own, then the last transaction."""
         missed = Missed()
-        if split.lanes:
+        if split.queues:
             if self._is_between:
                 self._session.retrying(lambda connection, _: self._fences.forget(connection))
             self.save_checkpoint(self._ledger.applying(checkpoint, start))
-            missed.add((self._lanes.run(split, self._lane_begins),))
+            missed.add((self._queues.run(split, self._queue_begins),))
         last = Missed()
 
         def work(connection: Connection) -> None:
@@ -210,11 +216,11 @@ class MysqlSink:
 
             self._session.retrying(lambda connection, _: self._fences.create(connection))
             self._commit(begin, self._ledger.applying(checkpoint, start))
-            took_s = self._lines.run(partitions, ts, self._check_sizes)
+            took_s = self._partitions.run(partitions, ts, self._check_sizes)
         self.apply(partitions.last, checkpoint)
         return took_s
 
-    def _lane_begins(self, connection: Connection, transaction: Transaction) -> None:
+    def _queue_begins(self, connection: Connection, transaction: Transaction) -> None:
         """Check sizes, and that no other Drainer took over; hold it off until the commit."""
         self._check_sizes([statement.sql for statement in transaction])
         self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
@@ -297,7 +303,7 @@ class MysqlSink:
 
     def waits_for(self) -> str:
         """Return what keeps the downstream from taking changes; empty when nothing does."""
-        sessions = (self._session, *self._lanes.sessions, *self._lines.sessions)
+        sessions = (self._session, *self._queues.sessions, *self._partitions.sessions)
         return next((each.problem for each in sessions if each.problem), "")
 
     def look_at(self, tables: Iterable[TableInfo]) -> None:
@@ -311,8 +317,8 @@ class MysqlSink:
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
         self._closing.set()
-        self._lanes.close()
-        self._lines.close()
+        self._queues.close()
+        self._partitions.close()
         self._session.close()
 
     @property

@@ -146,12 +146,12 @@ class SqliteSink:
         self._commit(work, checkpoint)
 
     def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run lane after lane, since only one can write at a time, then the last transaction."""
+        """Run queue after queue, since only one can write at a time, then the last transaction."""
         missed, last = Missed(), Missed()
-        if split.lanes:
+        if split.queues:
             self.save_checkpoint(self._ledger.applying(checkpoint, start))
-        for transaction in itertools.chain.from_iterable(split.lanes):
-            missed.add((self._lane_transaction(transaction, split.safe),))
+        for transaction in itertools.chain.from_iterable(split.queues):
+            missed.add((self._queue_transaction(transaction, split.safe),))
 
         def work(connection: sqlite3.Connection) -> None:
             last.forget()  # What an attempt before this one missed.
@@ -160,7 +160,7 @@ class SqliteSink:
         self._commit(work, checkpoint)
         return missed.add((last,))
 
-    def _lane_transaction(self, transaction: Transaction, safe: bool) -> Missed:
+    def _queue_transaction(self, transaction: Transaction, safe: bool) -> Missed:
         def attempt(connection: sqlite3.Connection) -> Missed:
             missed = Missed()
             connection.execute("BEGIN IMMEDIATE")

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from drainer.build import Stream, build_pipeline
+from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload
 from drainer.intake.spool import Spool
-from drainer.node import Stream, _wired
 from drainer.pipeline.pipeline import Pipeline
+from drainer.pipeline.progress import Progress
 from drainer.plan.planner import DdlStep
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.stage import NoRelay, Relay, RelayStage
@@ -143,9 +145,13 @@ async def run_drainer(
             ignore_txn_commit_ts=way.ignored,
             apply=ApplyConfig(strategy=way.strategy, mode=way.mode, worker_count=3, txn_batch=4),
         )
-        parts: Any = SimpleNamespace(coordinator=Tasks(), task_count=2, sink=sink, thread=thread)
+        components: Any = SimpleNamespace(
+            coordinator=Tasks(), task_count=2, sink=sink, thread=thread
+        )
         stream = Stream(ledger, ledger, ledger.fetch_job, relay, 0.1)
-        pipeline = _wired(config, parts, stream, tracker, made, checkpoint)
+        schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])
+        checkpoint = replace(checkpoint, overrides=made, has_all_overrides=True)
+        pipeline = build_pipeline(config, components, stream, schema, Progress(checkpoint))
         if seen is not None:
             seen(pipeline, sink)
         return await _to_the_end(pipeline, bank.last_ts)

@@ -94,7 +94,7 @@ class Merging:
 
     def breaks(self) -> int:
         """Return how often a stream broke or could not be had."""
-        return self._ask(lambda pumps: pumps.figures.errors["pull"])
+        return self._ask(lambda pumps: pumps.counters.errors["pull"])
 
     def _ask(self, what: Callable[[Pumps], T]) -> T:
         async def asked() -> T:

@@ -105,7 +105,7 @@ class Strategies:
         if not safe and is_crossing(changes):
             self._statements(batch, lanes, safe=True)
             return
-        work = spread(changes, lanes=lanes, statements_max=2, safe=safe)
+        work = spread(changes, queues=lanes, statements_max=2, safe=safe)
         missed = sink.apply_split(work, self._point(), _START)
         assert not missed.count, missed
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.differences import consequences
 from drainer.differences.deviations import NONE, Deviation
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, skip_means
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.task.sql.keys import apply_key
 from penstock.errors import NeedsOperator
@@ -69,7 +68,7 @@ def test_a_table_that_is_not_there_downstream_is_left_out_with_its_ddl(
     site = Site()
     (skipped,) = site.ddl(sql, SKIP)
     assert skipped.run is None
-    assert meaning in consequences.of_skip(skipped.change)
+    assert meaning in skip_means(skipped.change)
     assert site.deviation(table).absent_ts
     for later in ("ADD COLUMN x INT", "ADD INDEX by_x (x)", "RENAME TO w"):
         (tracked,) = site.ddl(f"ALTER TABLE {table} {later}")
@@ -129,7 +128,7 @@ def test_a_column_that_is_not_there_is_neither_written_nor_part_of_later_ddl() -
 def test_a_column_that_keeps_its_definition_still_gets_its_values() -> None:
     site = Site()
     (tracked,) = site.ddl("ALTER TABLE t MODIFY b VARCHAR(99), MODIFY a INT NULL", SKIP)
-    assert "a number or a time may be rounded" in consequences.of_skip(tracked.change)
+    assert "a number or a time may be rounded" in skip_means(tracked.change)
     table, deviation = site.table("t"), site.deviation("t")
     assert (deviation.lacking(table), deviation.converted(table)) == ([], ["b"])
     assert all(c.state for c in deviation.masked(table).columns)
@@ -174,7 +173,7 @@ def test_what_a_skipped_ddl_takes_away_stays_and_no_row_is_left_out(sql: str) ->
     site = Site()
     (tracked,) = site.ddl(sql, SKIP)
     assert (tracked.run, site.tracker.deviations) == (None, {})
-    assert consequences.of_skip(tracked.change)
+    assert skip_means(tracked.change)
 
 
 def test_a_ddl_about_a_table_that_is_there_and_one_that_is_not_asks_for_another_statement() -> None:

@@ -16,11 +16,12 @@ import pytest
 
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.payload import Remote
+from drainer.plan.filters import fetch_settings
 from drainer.plan.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
+from drainer.spark.batches import Fetching, Generation, packed_catalog
 from drainer.spark.coordinator import Coordinator
-from drainer.spark.fetch_batch import Fetching, _packed, fetch_settings
 from drainer.task.compaction import plan_units
 from drainer.task.fetch_unit import (
     Away,
@@ -66,7 +67,7 @@ def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
         "batch_id": 1,
         "dialect": "sqlite",
         "displaces": False,
-        "catalog": _packed(tracker())[0],
+        "catalog": packed_catalog(tracker())[0],
         "cluster_id": 7,
         "drainer_id": "d",
         "addresses": addresses,
@@ -145,7 +146,7 @@ def pumps(count: int, tls: Tls | None = None) -> Iterator[tuple[list[PumpStub], 
 
 def fetcher() -> Fetcher:
     made = Fetcher(FetchSettings(filters=FilterConfig()))
-    made.keep(*_packed(tracker()))
+    made.keep(*packed_catalog(tracker()))
     return made
 
 
@@ -185,12 +186,13 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
         try:
             await asyncio.wait_for(coordinator.wait_for_tasks(3), 120)
             schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
+            generation = Generation(coordinator, parts=1, dialect="sqlite")
             way = Fetching(7, "d", lambda: places, schemas)
             batches = [
                 way.begin(i, Slices(part, [f"p{k % 2}" for k in range(len(part))]))
                 for i, part in enumerate(parts)
             ]
-            making = [asyncio.create_task(b.by_unit(coordinator, "sqlite")) for b in batches]
+            making = [asyncio.create_task(b.by_unit(generation)) for b in batches]
             await until(lambda: stubs[0].halted == len(tasks), 60)
             for victim in tasks[:2]:
                 victim.kill()
@@ -244,7 +246,7 @@ def test_with_tls_a_task_shows_the_certificate_that_it_is_given_the_path_of(tmp_
     pump, own = authority.issue("pump"), authority.issue("drainer")
     pem = str(own.ca), str(own.cert), str(own.key)
     task = Fetcher(FetchSettings(filters=FilterConfig(), pem=pem))
-    task.keep(*_packed(tracker()))
+    task.keep(*packed_catalog(tracker()))
     with pumps(2, pump.tls) as (_, addresses):
         assert sql(task.answer(unit(addresses, STAMPS).encode())) == through_the_driver(STAMPS)
 
@@ -280,7 +282,7 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
 def test_a_rule_that_does_not_fit_a_table_stops_nobody_before_that_has_rows() -> None:
     unfit = ExpressionRule(schema="bank", table="other", insert_value_expr="nothing > 1")
     task = Fetcher(FetchSettings(filters=FilterConfig(expressions=(unfit,))))
-    task.keep(*_packed(tracker()))
+    task.keep(*packed_catalog(tracker()))
     with pumps(1) as (_, addresses):
         assert sql(task.answer(unit(addresses, STAMPS).encode())) == through_the_driver(STAMPS)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drainer.ddl.follower import DdlFollower, FollowedDdl
-from drainer.ddl.override_store import OVERRIDES, overrides
+from drainer.ddl.starting_schema import OVERRIDES, recorded_overrides
 from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
 from drainer.plan.planner import DdlStep
@@ -221,13 +221,13 @@ def test_overrides_that_older_versions_wrote_are_read_for_the_drainers_of_a_down
         ("other", 9, '{"replace": null, "made": "then"}'),
     ):
         etcd.put(f"{OVERRIDES}{node}/{ts:020d}", text)
-    found = overrides(etcd, ["one", "former"])
+    found = recorded_overrides(etcd, ["one", "former"])
     assert {ts: (o.verb, o.sql) for ts, o in found.items()} == {
         7: (TRACK, None), 8: (REPLACE, "DROP TABLE t"),
     }  # fmt: skip
     etcd.put(f"{OVERRIDES}one/{8:020d}", "nonsense")
     with pytest.raises(Malformed, match="no override"):
-        overrides(etcd, ["one"])
+        recorded_overrides(etcd, ["one"])
 
 
 def test_what_older_versions_kept_elsewhere_counts_until_a_checkpoint_has_all() -> None:

@@ -25,7 +25,7 @@ from drainer.differences.left_out import (
     to_lists,
 )
 from drainer.differences.overrides import REPLACE, SKIP, Override
-from drainer.observe.metrics import left_out_metrics
+from drainer.pages import left_out_metrics
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.errors import Malformed
 

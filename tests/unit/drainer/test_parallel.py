@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drainer.build import Components, build_strategy
 from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
-from drainer.startup.parts import Parts
-from drainer.startup.strategy import strategy_of
 from drainer.strategies.merge import arranged
 from drainer.task import compaction
 from drainer.task.compaction import plan_units
@@ -237,7 +236,7 @@ def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
         coordinator, task_count, sink, thread = None, 1, Sqlite(), None
 
     with pytest.raises(NeedsOperator, match="mode snapshot"):
-        strategy_of(ApplyConfig(mode="parallel"), cast(Parts, Half), Checkpoint(5, 1))
+        build_strategy(ApplyConfig(mode="parallel"), cast(Components, Half), Checkpoint(5, 1))
 
 
 def test_units_of_one_table_are_compacted_alike_in_every_life() -> None:

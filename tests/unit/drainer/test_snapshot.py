@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.ddl.snapshot_file import FILE_NAME, JOBS_BETWEEN, STEPS_BEHIND, SnapshotFile
+from drainer.ddl.starting_schema import (
+    FILE_NAME,
+    JOBS_BETWEEN,
+    STEPS_BEHIND,
+    SnapshotFile,
+    StartingSchema,
+    schema_from,
+)
 from drainer.differences.overrides import SKIP, Override
 from drainer.schema.packed import Origin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.startup.schema_start import Followed, schema_from
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import JOBS, SCHEMA_VERSION_KEY, History
 from penstock.errors import Corrupt, NeedsOperator
@@ -90,7 +96,7 @@ class Start:
         *,
         cluster_id: int = 7,
         version: int | None = None,
-    ) -> Followed:
+    ) -> StartingSchema:
         file = SnapshotFile(self.folder, cluster_id, self.history, made or {})
         version = self.jobs[up_to - 1].schema_version if version is None else version
         checkpoint = Checkpoint(self.jobs[up_to - 1].finished_ts, version)
@@ -178,10 +184,12 @@ def test_a_long_life_renews_the_snapshot_behind_the_stream(
 ) -> None:
     start = Start(etcd, tmp_path)
     followed = start(1)
+    file = followed.file
+    assert file is not None
 
     async def live() -> None:
         for job in MANY[1:]:
-            await followed.before(job)
+            await file.before(followed.tracker, job)
             followed.tracker.follow(job)
 
     asyncio.run(live())

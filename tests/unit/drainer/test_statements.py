@@ -81,13 +81,13 @@ def split(
         safe = True
     if not lanes:
         return whole(made, safe=safe)
-    return spread(made, lanes=lanes, statements_max=batch, safe=safe)
+    return spread(made, queues=lanes, statements_max=batch, safe=safe)
 
 
 def interleaved(made: Split, seed: int) -> Iterator[Transaction]:
     """The lanes' transactions as they may come to the downstream, then the last one."""
     luck = random.Random(seed)
-    lanes = [iter(lane) for lane in made.lanes]
+    lanes = [iter(lane) for lane in made.queues]
     while lanes:
         lane = luck.choice(lanes)
         transaction = next(lane, None)
@@ -294,7 +294,7 @@ def test_no_child_is_ever_without_its_parent(
         changes: Changes = [(kind, data) for _, kind, data in mine]
         answers.append(answered(table, changes, safe=safe, links=links))
         numbers.append(np.array([i for i, _, _ in mine], np.int32))
-    made = spread(in_commit_order(answers, numbers), lanes=lanes, statements_max=1, safe=safe)
+    made = spread(in_commit_order(answers, numbers), queues=lanes, statements_max=1, safe=safe)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for table in (PARENT, CHILD):
             connection.execute(create_table(f"`statements.{table.name}`", table))
@@ -357,9 +357,9 @@ def test_a_wild_value_is_in_one_group_with_every_value_of_its_index() -> None:
     for text in ("a", "b", "ß", "c"):
         upstream.insert((text,))
     made = split(table, upstream.changes, lanes=4, batch=1, safe=False)
-    assert [len(lane) for lane in made.lanes] == [4]
+    assert [len(lane) for lane in made.queues] == [4]
     calm = [change for i, change in enumerate(upstream.changes) if i != 2]
-    assert len(split(table, calm, lanes=4, batch=1, safe=False).lanes) == 3
+    assert len(split(table, calm, lanes=4, batch=1, safe=False).queues) == 3
 
 
 def test_values_that_cross_within_a_transaction_take_the_safe_form() -> None:
@@ -386,7 +386,7 @@ def test_transactions_stay_whole_without_dispatch() -> None:
     for i in range(7):
         upstream.insert((i,))
     made = split(table, upstream.changes, lanes=0, batch=1, safe=False, size=3)
-    assert [[len(t) for t in lane] for lane in made.lanes] == [[3, 3]]
+    assert [[len(t) for t in lane] for lane in made.queues] == [[3, 3]]
     assert len(made.last) == 1
 
 
@@ -397,5 +397,5 @@ def test_a_table_without_row_key_is_written_with_the_checkpoint() -> None:
         upstream.insert((i,))
     for lanes in (0, 4):
         made = split(table, upstream.changes, lanes=lanes, batch=1, safe=True)
-        assert (made.lanes, len(made.last)) == ([], 9)
+        assert (made.queues, len(made.last)) == ([], 9)
         assert all(statement.sql.startswith(b"INSERT") for statement in made.last)

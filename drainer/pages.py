@@ -1,7 +1,11 @@
-"""A Drainer's pages: TiDB-Binlog's paths and fields, and metrics under its names and ours.
+"""Pages: serve a Drainer's status and metrics, at TiDB-Binlog's paths and with its fields.
 
-`self` on /status is ours, typed and in snake_case. What cannot be done is told with the fitting
+`self` on /status is ours, typed and in snake_case. What cannot be done is answered with the fitting
 status of HTTP, and with TiDB-Binlog's code in the body.
+
+Metrics are computed when they are asked for. `binlog_drainer_…` are TiDB-Binlog's names,
+`penstock_drainer_…` what else a person needs. What of TiDB-Binlog's list is left out, and why, is
+in README.md.
 """
 
 from __future__ import annotations
@@ -20,15 +24,26 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
 from prometheus_client.registry import Collector
 
-from drainer.observe.metrics import left_out_metrics, original_metrics, pump_metrics
+from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
+from drainer.intake.lag import Condition
+from drainer.intake.pump_set import Pumps
+from drainer.pipeline.progress import Progress
 from penstock.cluster.registry import NodeState
 from penstock.errors import NeedsOperator
 from penstock.node.facts import facts_of
+from penstock.node.histogram import Distribution
 from penstock.node.http_status import JSON, Answer, HttpStatus
+from penstock.node.metric_families import Labels, histogram
 from penstock.ts import physical_ms
+from penstock.wire.binlog import MutationType
 
 if TYPE_CHECKING:
     from drainer.intake.lag import PumpView
@@ -36,9 +51,115 @@ if TYPE_CHECKING:
     from drainer.pipeline.progress import Progress
     from penstock.pb import penstock_pb2
 
+
+ORIGINAL = "binlog_drainer"
+
+_EVENTS = {
+    MutationType.INSERT: "Insert",
+    MutationType.UPDATE: "Update",
+    MutationType.DELETE: "Delete",
+}
+
+_LEFT_OUT = {
+    ROWS: ("Row changes that did not go downstream.", "cause", "table"),
+    VALUES: ("Row changes without a column's value.", "cause", "table", "column"),
+    CONVERTED: ("Row changes into another definition.", "cause", "table", "column"),
+    DDLS: ("DDL that did not run downstream as it is.", "cause", "table"),
+    TRANSACTIONS: ("Transactions that ended here whole.", "cause"),
+}
+
+
+def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
+    """Yield what tells who is late, who holds the merge, since when, and who is given up."""
+    views, held = pumps.views(), pumps.held()
+    yield _gauge(
+        "low_water", "What every Pump was received up to, ms.", physical_ms(held.low_water)
+    )
+    yield _gauge("low_water_held_seconds", "How long it has stood there.", held.for_s)
+    yield _gauge(
+        "late_transactions_left_out",
+        "Transactions in ignore-txn-commit-ts that came too late for the merge.",
+        pumps.late,
+    )
+    condition = GaugeMetricFamily(
+        f"{OWN}_pump_condition", "1 for what a stream is.", labels=["nodeID", "condition"]
+    )
+    by_pump = {
+        name: GaugeMetricFamily(f"{OWN}_pump_{name}", about, labels=["nodeID"])
+        for name, about in (
+            ("lag_seconds", "How far a Pump's stream is behind the present."),
+            ("holds_low_water", "1: everybody waits for this Pump."),
+            ("received_ts", "Up to where a Pump was received, ms; for lost ones, at their end."),
+        )
+    }
+    for view in views:
+        for each in Condition:
+            condition.add_metric([view.name, each.value], float(view.condition is each))
+        by_pump["lag_seconds"].add_metric([view.name], view.lag_s)
+        by_pump["holds_low_water"].add_metric([view.name], float(view.holds))
+        by_pump["received_ts"].add_metric([view.name], float(physical_ms(view.received_ts)))
+    yield condition
+    yield from by_pump.values()
+
+
+def left_out_metrics(totals: Totals) -> Iterator[Metric]:
+    """Yield what did not go downstream, by cause and table, since the downstream began."""
+    for kind, (about, *labels) in _LEFT_OUT.items():
+        name = f"{OWN}_{kind}{'' if kind == CONVERTED else '_left_out'}"
+        family = CounterMetricFamily(name, about, labels=labels)
+        for each, count in sorted(totals.items()):
+            if each.kind == kind:
+                family.add_metric([getattr(each, label) for label in labels], float(count))
+        yield family
+
+
+def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
+    """Yield the original's counts and distributions, under its names."""
+    counters = pumps.counters
+    yield _counts("ddl_jobs_total", "DDL that were run or tracked.", {(): counters.ddl})
+    yield _counts("error_count", "Streams of Pumps that broke.", _labelled(counters.errors), "type")
+    events = {name: progress.kinds[kind] for kind, name in _EVENTS.items()}
+    events |= {"DDL": counters.ddl, "savepoint": counters.savepoints}
+    about = "Row changes, DDL, saved checkpoints."
+    yield _counts("event", about, _labelled(events), "type")
+    about = "How far the checkpoint was behind the present when it was saved."
+    yield histogram(
+        f"{ORIGINAL}_checkpoint_delay_seconds", about, {(): counters.checkpoint_delay_s}
+    )
+    about = "What a batch or a DDL took downstream, with its commit."
+    yield histogram(f"{ORIGINAL}_execute_duration_time", about, {(): counters.execute_s})
+    about = "From the commit_ts to the arrival here."
+    reach: dict[Labels, Distribution] = {(pump,): each for pump, each in counters.reach_s.items()}
+    yield histogram(f"{ORIGINAL}_binlog_reach_duration_time", about, reach, "nodeID")
+    sizes: dict[Labels, Distribution] = {
+        (pump,): each for pump, each in counters.binlog_bytes.items()
+    }
+    yield histogram(f"{ORIGINAL}_read_binlog_size", "Bytes of a binlog.", sizes, "nodeID")
+    about = "Binlogs that wait for the merge."
+    queue = GaugeMetricFamily(f"{ORIGINAL}_queue_size", about, labels=["name"])
+    queue.add_metric(["syncer_input"], float(pumps.binlogs_waiting))
+    yield queue
+
+
+def _labelled(counts: Mapping[str, int]) -> dict[Labels, float]:
+    return {(name,): float(count) for name, count in counts.items()}
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{OWN}_{name}", about, value=float(value))
+
+
+def _counts(name: str, about: str, values: Mapping[Labels, float], *labels: str) -> Metric:
+    """Return a counter of the original, without the ending that the library would add."""
+    family = UnknownMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
+    for labelled, value in values.items():
+        family.add_metric(labelled, float(value))
+    return family
+
+
 _OK, _WRONG = 200, 3
 _SYNCED_BELOW_S = 1.0
-_OWN = "penstock_drainer"
+OWN = "penstock_drainer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +212,7 @@ class Pages:
 
     async def commit_ts(self, names: Mapping[str, str]) -> Answer:
         """Answer with the checkpoint alone."""
-        return _told("get commit_ts success!", _OK, {"ts": self.progress().checkpoint.commit_ts})
+        return _message("get commit_ts success!", _OK, {"ts": self.progress().checkpoint.commit_ts})
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         """Begin to end."""
@@ -99,14 +220,14 @@ class Pages:
         goal = {"pause": NodeState.PAUSED, "close": NodeState.OFFLINE}.get(action)
         if goal is None:
             about = f"invalid action {action}: there are pause and close"
-            return _told(about, _WRONG, status=HTTPStatus.BAD_REQUEST)
+            return _message(about, _WRONG, status=HTTPStatus.BAD_REQUEST)
         try:
             self.end(asked, goal)
         except NeedsOperator as error:
             is_ours = asked == self.status().node_id
             status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
-            return _told(str(error), _WRONG, status=status)
-        return _told(f"apply action {action} success!", _OK)
+            return _message(str(error), _WRONG, status=status)
+        return _message(f"apply action {action} success!", _OK)
 
 
 class _Metrics(Collector):
@@ -124,7 +245,7 @@ class _Metrics(Collector):
         for node_id, ts in sorted(self._pages.pumps.positions().items()):
             positions.add_metric([node_id], float(physical_ms(ts)))
         yield positions
-        state = GaugeMetricFamily(f"{_OWN}_state", "1 for the state it is in.", labels=["state"])
+        state = GaugeMetricFamily(f"{OWN}_state", "1 for the state it is in.", labels=["state"])
         for each in NodeState:
             state.add_metric([each.value], float(own.state == each))
         yield state
@@ -133,7 +254,7 @@ class _Metrics(Collector):
         yield from left_out_metrics(progress.tally.totals)
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
-        yield GaugeMetricFamily(f"{_OWN}_lag_seconds", about, value=lag_s)
+        yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)
         for name, about, count in (
             ("steps", "Batches and DDL committed downstream.", progress.steps),
             ("transactions", "Transactions committed downstream.", progress.transactions),
@@ -141,12 +262,12 @@ class _Metrics(Collector):
             ("missed_rows", "Updated or deleted rows not found there.", progress.missed_rows),
             ("repeated", "Transactions passed on again, left out.", progress.repeated),
         ):
-            yield CounterMetricFamily(f"{_OWN}_{name}", about, value=float(count))
+            yield CounterMetricFamily(f"{OWN}_{name}", about, value=float(count))
         for name, took_s in (("generate", progress.generate_s), ("commit", progress.commit_s)):
             about = f"What the last batch took to {name}."
-            yield GaugeMetricFamily(f"{_OWN}_last_batch_{name}_seconds", about, value=took_s)
+            yield GaugeMetricFamily(f"{OWN}_last_batch_{name}_seconds", about, value=took_s)
         about = "What each partition of the last batch took to commit, in mode parallel."
-        name = f"{_OWN}_last_batch_partition_seconds"
+        name = f"{OWN}_last_batch_partition_seconds"
         partitions = GaugeMetricFamily(name, about, labels=["partition"])
         for part, took_s in enumerate(progress.partitions_s):
             partitions.add_metric([str(part)], took_s)
@@ -166,7 +287,7 @@ def _view(view: PumpView) -> dict[str, Any]:
     }
 
 
-def _told(
+def _message(
     message: str, code: int, data: Any = None, *, status: HTTPStatus = HTTPStatus.OK
 ) -> Answer:
     return _json({"message": message, "code": code, "data": data}, status)

@@ -1,0 +1,256 @@
+"""Starting schema: the tracker as of the checkpoint, from a snapshot and the DDL jobs after it.
+
+    <data-dir>/schema.snapshot   the schema at a DDL, renewed as DDLs are committed
+    etcd, DDL history            the jobs from there to the checkpoint; all of them without it
+
+A state is written once the checkpoint has come to it, so a snapshot is ahead of it only when the
+downstream was put back. Writing one fails softly: the next start just takes longer.
+
+The operator's overrides of DDL are in the checkpoint. Older versions kept those that are still to
+come in etcd, by Drainer:
+
+    /penstock/v1/ddl_decisions/<node id>/<commit_ts, 20 digits>   JSON, see `Override`
+
+They are read as long as the checkpoint does not say that it has all overrides, which is so from the
+first one on that this version stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from drainer.differences.overrides import Override
+from drainer.schema.packed import Origin, pack, unpack
+from drainer.schema.tracker import SchemaTracker
+from drainer.sinks.checkpoint import Checkpoint
+from penstock.cluster.etcd import EtcdClient, read_prefix
+from penstock.cluster.history import History
+from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
+from penstock.log.files import replace_file
+from penstock.schema.model import DdlJob
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "schema.snapshot"
+JOBS_BETWEEN = 200
+"""How many DDLs a start may have to follow on top of a snapshot."""
+STEPS_BEHIND = 4
+"""So many DDLs later one is downstream: fewer steps are under way at once."""
+
+
+class Revisions(Protocol):
+    """What is asked of the DDL history."""
+
+    def revision_of(self, job_id: int) -> int:
+        """Return etcd's revision of a job's recording, 0 when there is no such job."""
+
+
+class SnapshotFile:
+    """One snapshot, replaced as a whole."""
+
+    def __init__(
+        self, folder: Path, cluster_id: int, history: Revisions, overrides: Mapping[int, Override]
+    ) -> None:
+        self.path = folder / FILE_NAME
+        self._cluster_id = cluster_id
+        self._history = history
+        self._overrides = overrides
+        self._jobs_since = 0
+        self._last_job: DdlJob | None = None
+        self._waiting: tuple[SchemaTracker, DdlJob] | None = None
+
+    def load(self, checkpoint: Checkpoint) -> tuple[SchemaTracker, Origin] | None:
+        """Return the snapshot, None when there is none that can be used for this checkpoint.
+
+        One of another cluster, or made under overrides that are gone, raises NeedsOperator.
+        """
+        try:
+            tracker, origin = unpack(self.path.read_bytes(), str(self.path))
+        except FileNotFoundError:
+            return None
+        except (OSError, Corrupt) as error:
+            log.warning("%s; reading all DDL history instead", error)
+            return None
+        ahead = origin.commit_ts > checkpoint.commit_ts
+        self._check(origin, ahead=ahead)
+        if ahead or origin.overrides != self._overridden(origin.commit_ts):
+            why = "is ahead of the checkpoint" if ahead else "is older than an override of a DDL"
+            log.warning("%s %s; reading all DDL history instead", self.path, why)
+            return None
+        return tracker, origin
+
+    def _check(self, origin: Origin, *, ahead: bool) -> None:
+        if origin.cluster_id != self._cluster_id:
+            raise NeedsOperator(
+                f"{self.path} is of cluster {origin.cluster_id}, not of {self._cluster_id}",
+                hint="is --data-dir another Drainer's? If not, delete the file",
+            )
+        for ts, fields in () if ahead else origin.overrides.items():
+            if int(ts) not in self._overrides:
+                was = Override.from_json(int(ts), fields).describe()
+                raise NeedsOperator(
+                    f"{self.path} was made with an override of the DDL at {ts} ({was}), which is"
+                    " not in the downstream's checkpoint",
+                    hint="was the checkpoint written by hand, or is this another downstream? The"
+                    " DDL was not run as it is, so without the override rows would be written"
+                    " wrongly: put the checkpoint back; for another downstream delete the file",
+                )
+
+    def _overridden(self, up_to_ts: int) -> dict[str, Any]:
+        return {
+            str(ts): override.to_json()
+            for ts, override in sorted(self._overrides.items())
+            if ts <= up_to_ts
+        }
+
+    async def before(self, tracker: SchemaTracker, job: DdlJob) -> None:
+        """Take note of a DDL about to be followed; write the state of a few DDLs ago, if due."""
+        last, self._last_job = self._last_job, job
+        self._jobs_since += 1
+        if self._waiting is None:
+            if self._jobs_since > JOBS_BETWEEN and last is not None:
+                self._waiting, self._jobs_since = (tracker.copy(), last), 0
+        elif self._jobs_since >= STEPS_BEHIND:
+            (settled, last), self._waiting = self._waiting, None
+            await asyncio.to_thread(self.write, settled, last, last.finished_ts)
+
+    def write(self, tracker: SchemaTracker, last_job: DdlJob, commit_ts: int) -> None:
+        """Write the schema as of `commit_ts`, after `last_job`; a failure is logged only."""
+        self._jobs_since = 0
+        try:
+            origin = Origin(
+                cluster_id=self._cluster_id,
+                commit_ts=commit_ts,
+                schema_version=tracker.version,
+                last_job_id=last_job.id,
+                revision=self._history.revision_of(last_job.id),
+                overrides=self._overridden(commit_ts),
+            )
+            if origin.revision == 0:
+                return
+            replace_file(self.path, pack(tracker, origin))
+        except (OSError, Retryable) as error:
+            log.warning("the schema's snapshot is not renewed: %s", error)
+
+
+OVERRIDES = "/penstock/v1/ddl_decisions/"
+
+
+def recorded_overrides(etcd: EtcdClient, node_ids: Iterable[str]) -> dict[int, Override]:
+    """Return the overrides of these Drainers by commit_ts, the last one's in case of doubt.
+
+    It may be Retryable or Malformed.
+    """
+    found = {}
+    for node_id in node_ids:
+        items, _ = read_prefix(etcd, f"{OVERRIDES}{node_id}/")
+        for key, value in items.items():
+            try:
+                commit_ts = int(key.rpartition("/")[2])
+                found[commit_ts] = Override.from_json(commit_ts, json.loads(value))
+            except (ValueError, KeyError, TypeError) as error:
+                raise Malformed(
+                    f"{key} in etcd is no override of a DDL: {value!r}",
+                    hint="delete it in etcd; `drainer ddl list` shows the DDL, and `drainer ddl"
+                    " track` or another of its commands writes the override again",
+                ) from error
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingSchema:
+    """The tracker as of the checkpoint, and the overrides of DDLs before and after it.
+
+    `jobs` is the history that was read: all of it for a relay log, else what the snapshot in
+    `file` lacks.
+    """
+
+    tracker: SchemaTracker
+    overrides: dict[int, Override]
+    jobs: list[DdlJob]
+    file: SnapshotFile | None = None
+
+
+def schema_from(
+    history: History,
+    file: SnapshotFile,
+    checkpoint: Checkpoint,
+    made: dict[int, Override],
+    *,
+    whole: bool = False,
+) -> StartingSchema:
+    """Return the schema at the checkpoint, from the snapshot and what came after it.
+
+    From all of history if the snapshot cannot be used, or if `whole` jobs are wanted.
+    """
+    began_s = time.monotonic()
+    base = file.load(checkpoint)
+    after = 0 if base is None or whole else base[1].revision
+    jobs = [job for job, _ in history.recorded(after)]
+    tracker, last = SchemaTracker(), None
+    if base is not None:
+        _check_same_history(history, file, base[1])
+        tracker = base[0]
+        last = tracker.follow_all(jobs, checkpoint.commit_ts, made, after_ts=base[1].commit_ts)
+        if _differs(tracker, checkpoint):
+            log.warning("%s does not lead to the checkpoint; reading all DDL history", file.path)
+            jobs, base = [job for job, _ in history.recorded()], None
+    if base is None:
+        tracker = SchemaTracker()
+        last = tracker.follow_all(jobs, checkpoint.commit_ts, made)
+    _check_version(tracker, checkpoint, made, jobs)
+    followed = sum(job.finished_ts <= checkpoint.commit_ts for job in jobs)
+    if last is not None and followed >= JOBS_BETWEEN:
+        file.write(tracker, last, last.finished_ts)
+    log.info(
+        "schema version %d, %s, in %.1f s",
+        tracker.version,
+        "from history" if base is None else f"from a snapshot and {followed} DDL jobs",
+        time.monotonic() - began_s,
+    )
+    return StartingSchema(tracker=tracker, overrides=made, jobs=jobs, file=file)
+
+
+def _check_same_history(history: History, file: SnapshotFile, origin: Origin) -> None:
+    job = history.get(origin.last_job_id)
+    if job is None or job.schema_version != origin.schema_version:
+        raise NeedsOperator(
+            f"{file.path} follows DDL job {origin.last_job_id} of schema version"
+            f" {origin.schema_version}, which the DDL history in etcd does not have",
+            hint="was etcd wiped or put back? Restore /penstock/v1/ddl; if the history is right,"
+            " delete the file",
+        )
+
+
+def _differs(tracker: SchemaTracker, checkpoint: Checkpoint) -> bool:
+    return checkpoint.schema_version not in (0, tracker.version)
+
+
+def _check_version(
+    tracker: SchemaTracker,
+    checkpoint: Checkpoint,
+    made: dict[int, Override],
+    jobs: list[DdlJob],
+) -> None:
+    """Raise NeedsOperator unless the tracker is at the checkpoint's schema version."""
+    if not _differs(tracker, checkpoint):
+        return
+    finished = {job.finished_ts for job in jobs}
+    lost = [d for ts, d in made.items() if ts <= checkpoint.commit_ts and ts not in finished]
+    if tracker.version < checkpoint.schema_version and lost:
+        # A DDL without a job was skipped; it counted as a version all the same.
+        tracker.catalog.version = checkpoint.schema_version
+        return
+    raise NeedsOperator(
+        f"the downstream's checkpoint at {checkpoint.commit_ts} was written under schema version"
+        f" {checkpoint.schema_version}, but the DDL history up to there leads to {tracker.version}",
+        hint="was etcd wiped or put back, or is the downstream another cluster's? Restore"
+        " /penstock/v1/ddl, or begin with a fresh copy of the data and initial-commit-ts",
+    )

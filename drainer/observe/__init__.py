@@ -1,1 +1,0 @@
-"""What a Drainer tells of itself."""

@@ -1,0 +1,192 @@
+"""Batches of rows on their way to SQL, whether their rows are here or are still on the Pumps.
+
+    HeldBatch    rows ── compacted here, into units ──> tasks: SQL
+    FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' addresses of now ──> a task:
+                 SQL and facts <── or that a Pump is away: the unit is made and given out again
+
+Of a batch that is fetched the schema is taken when it begins, before a later DDL changes it, and
+packed once per version. Its `Facts` are noted when it is committed, once, however often it was
+worked on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from drainer.plan.planner import RowsStep
+from drainer.schema.packed import Origin, pack
+from drainer.schema.tracker import SchemaTracker
+from drainer.spark.coordinator import Catalog, Coordinator
+from drainer.task.compaction import plan_units
+from drainer.task.fetch_unit import Away, Facts, FetchUnit, Made, Slices, decode_made
+from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.work_unit import Batch, Statements, in_order
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Generation:
+    """The tasks that turn batches into SQL, and how a batch is cut for them."""
+
+    def __init__(self, coordinator: Coordinator, *, parts: int, dialect: str) -> None:
+        """Prepare; each table of a batch is spread over at most `parts` units."""
+        self.coordinator = coordinator
+        self.parts = parts
+        self.dialect = dialect
+
+    async def statements(self, batch: RowBatch) -> list[bytes]:
+        """Return the batch's SQL in the order in which it is right."""
+        made = batch.by_unit(self)
+        del batch  # Its rows are needed only until they are in units.
+        return list(in_order(each for _, each in await made))
+
+
+class RowBatch(Protocol):
+    """Row changes that are to reach the downstream together, wherever their rows are."""
+
+    def displacing(self) -> RowBatch:
+        """Return the batch with upserts that remove whatever has a row's unique value."""
+
+    async def by_unit(self, generation: Generation) -> Made:
+        """Return the SQL of unit after unit, and whether its rows can be in others' way.
+
+        Raises what the coordinator does.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBatch(Batch):
+    """A batch whose rows are here."""
+
+    def displacing(self) -> HeldBatch:
+        """Return the batch with displacing upserts."""
+        return replace(self, displaces=True)
+
+    async def by_unit(self, generation: Generation) -> Made:
+        """Compact here, let the tasks write the SQL; rows that no one else holds are let go of."""
+        units = await asyncio.to_thread(self._units, generation)
+        del self  # Its rows are in the units now; SQL needs the room.
+        meets = [each for each, _ in units]
+        answers = await generation.coordinator.run([encoded for _, encoded in units])
+        del units
+        made = []
+        while answers:
+            made.append((meets[len(answers) - 1], Statements.decode(answers.pop())))
+        return made[::-1]
+
+    def _units(self, generation: Generation) -> list[tuple[bool, bytes]]:
+        """Compact and encode; in a thread, because this takes microseconds per row."""
+        units = plan_units(self, generation.parts, generation.dialect)
+        encoded = []
+        while units:
+            unit = units.pop()
+            meets = apply_key(unit.table) is not None and can_meet_others(unit.table)
+            encoded.append((meets, unit.encode()))
+        return encoded[::-1]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the last task that worked on a batch saw."""
+
+    facts: Facts = field(default_factory=Facts)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBatch:
+    """A batch whose rows are on the Pumps, where a task fetches them."""
+
+    batch_id: int
+    slices: Slices
+    catalog: asyncio.Task[Catalog]
+    fetching: Fetching
+    outcome: Outcome = field(default_factory=Outcome)
+    displaces: bool = False
+
+    def displacing(self) -> FetchBatch:
+        """Return the batch with displacing upserts."""
+        return replace(self, displaces=True)
+
+    async def by_unit(self, generation: Generation) -> Made:
+        """Return the batch's SQL; wait for Pumps that are away as long as it takes."""
+        catalog = await asyncio.shield(self.catalog)
+        while True:
+            unit = self._unit(catalog[0], generation.dialect)
+            answers = await generation.coordinator.run([unit.encode()], catalog)
+            try:
+                made, self.outcome.facts = decode_made(answers.pop())
+            except Away as away:
+                log.warning("batch %d waits: %s", self.batch_id, away)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            return made
+
+    def _unit(self, catalog: int, dialect: str) -> FetchUnit:
+        names = sorted(set(self.slices.pumps))
+        places = {name: place for place, name in enumerate(names)}
+        addresses = self.fetching.addresses()
+        return FetchUnit(
+            batch_id=self.batch_id,
+            dialect=dialect,
+            displaces=self.displaces,
+            catalog=catalog,
+            cluster_id=self.fetching.cluster_id,
+            drainer_id=self.fetching.drainer_id,
+            addresses=[addresses[name] for name in names],
+            commit_ts=self.slices.commit_ts,
+            owners=[places[name] for name in self.slices.pumps],
+            ignored=self.slices.ignored,
+        )
+
+    def counted(self, step: RowsStep) -> RowsStep:
+        """Return the step with its number of rows, and with what of them was left out."""
+        facts = self.outcome.facts
+        left_out = step.left_out + facts.left_out
+        return replace(step, rows=facts.rows, slices=None, left_out=left_out)
+
+
+class Fetching:
+    """What all batches whose rows are fetched have in common."""
+
+    def __init__(
+        self,
+        cluster_id: int,
+        drainer_id: str,
+        addresses: Callable[[], Mapping[str, str]],
+        schemas: SchemaTracker,
+    ) -> None:
+        """Prepare; `addresses` returns where each Pump is now."""
+        self.cluster_id = cluster_id
+        self.drainer_id = drainer_id
+        self.addresses = addresses
+        self._schemas = schemas
+        self._catalog: tuple[int, asyncio.Task[Catalog]] | None = None
+
+    def begin(self, batch_id: int, slices: Slices) -> FetchBatch:
+        """Return a batch that is read with the schema as it is now."""
+        version = self._schemas.version
+        if self._catalog is None or self._catalog[0] != version:
+            packing = asyncio.to_thread(packed_catalog, self._schemas.copy())
+            self._catalog = version, asyncio.create_task(packing)
+        return FetchBatch(batch_id, slices, self._catalog[1], self)
+
+
+def packed_catalog(schemas: SchemaTracker) -> Catalog:
+    """Return a schema as tasks get it, with a number that tells it from any other."""
+    origin = Origin(
+        cluster_id=0,
+        commit_ts=0,
+        schema_version=schemas.version,
+        last_job_id=0,
+        revision=0,
+        overrides={},
+    )
+    data = pack(schemas, origin)
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little"), data

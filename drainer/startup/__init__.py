@@ -1,1 +1,0 @@
-"""How a Drainer is put together from its settings."""
