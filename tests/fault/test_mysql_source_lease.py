@@ -16,8 +16,13 @@ from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, etcd_errors, read
 from penstock.errors import Retryable
 from penstock.pb.etcd import rpc_pb2
-from pumpclient.mysql.source.conditions import saved
-from pumpclient.mysql.source.state.checkpoint import SOURCES, Checkpoint, SourceStore, SourceTaken
+from pumpclient.mysql.source.state.checkpoint import (
+    SOURCES,
+    Checkpoint,
+    SourceStore,
+    SourceTaken,
+    save_with_retries,
+)
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_source import LONG_S, SourceRig, cleared
 from tests.kit.wait import eventually
@@ -129,11 +134,11 @@ def test_a_lost_source_is_taken_again_only_with_the_checkpoint_that_was_left(etc
         lose(etcd, mine)
         with pytest.raises(Retryable):
             mine.save(replace(BEGUN, epoch=2))
-        saved(mine, threading.Event(), replace(BEGUN, epoch=3))
+        save_with_retries(mine, threading.Event(), replace(BEGUN, epoch=3))
         lose(etcd, mine)
         other.own("other")
         with pytest.raises(SourceTaken, match="other runs this source"):
-            saved(mine, threading.Event(), BEGUN)
+            save_with_retries(mine, threading.Event(), BEGUN)
         with pytest.raises(SourceTaken, match="other runs this source"):
             mine.own_again()
         assert other.load() == replace(BEGUN, epoch=3)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import Retryable
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER, EventType
-from pumpclient.mysql.journal.journal import Group, Journal
+from pumpclient.mysql.journal import Group, Journal
 from pumpclient.mysql.source import command
 from tests.kit.crash.disks import small_volume
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server

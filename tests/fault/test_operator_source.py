@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pumpclient.mysql.translate.refused import place_text
+from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Logged, MemoryTable
 from tests.kit.operated.source import World
 from tests.kit.operated.source_world import twins

@@ -14,8 +14,7 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import RowStatement, Sink, Split
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
-from pumpclient.mysql.load.sql_rows import SqlRows
-from pumpclient.mysql.load.text_rows import TextRows
+from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.address import address_in
 
 START = Checkpoint(9, 1)

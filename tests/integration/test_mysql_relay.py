@@ -18,7 +18,7 @@ from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.protocol.refusals import Purged
 from pumpclient.mysql.protocol.server import binlog_files, identify, replica_ids
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
-from pumpclient.mysql.relay.meta import RelayFolder
+from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.mysql.relay import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.servers.binlog_server import (

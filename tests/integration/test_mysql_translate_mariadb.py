@@ -16,7 +16,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.rows import TableMap
+from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Statement, TableChanges
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator

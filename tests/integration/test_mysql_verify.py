@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.sql_server import SqlServer
-from pumpclient.mysql.load.chunks import Range
-from pumpclient.mysql.load.tables import SourceTable
+from pumpclient.mysql.load.tables import Range, SourceTable
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.verify import __main__ as command
 from pumpclient.mysql.verify.sides import MysqlSide

@@ -124,6 +124,9 @@ _ARTIFICIAL = int(EventFlag.ARTIFICIAL)  # An IntFlag's own `&` takes a microsec
 _FORMAT_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _U32 = struct.Struct("<I")
 
+CRC_OF_WHOLE = 0x2144DF1C
+"""What CRC-32 gives for bytes that end in their own CRC-32."""
+
 FILE_MAGIC = b"\xfebin"
 """The first four bytes of every binlog file; its first event is at 4."""
 

@@ -1,35 +1,173 @@
-"""The load of one server: attempts, each at a snapshot of its own, until every table is done."""
+"""Loader: loads one server in attempts, each at a snapshot of its own, until every table is done.
+
+Rows go to the Pumps one transaction a group, in the order of their origins, journaled. The journal
+is the load's own, beside its state: what a killed load left open on a Pump is rolled back by the
+next attempt, or it would hold up that Pump's stream until the Pump abandons it.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters.rules import RowPolicy
 from penstock.schema.model import TableInfo
-from penstock.wire.binlog import Origin
+from penstock.wire.binlog import MutationType, Origin
+from pumpclient.changes import Changes, ChangeSet
 from pumpclient.client import PumpClient
-from pumpclient.mysql.journal.journal import Journal
-from pumpclient.mysql.journal.recovery import settle
-from pumpclient.mysql.load.progress import Brake, Progress
-from pumpclient.mysql.load.readers import Group, Readers, TableJob
-from pumpclient.mysql.load.sessions import Session, Snapshot, snapshot
+from pumpclient.delivery.group_commit import GroupJournal, GroupWriter, PendingTransaction
+from pumpclient.delivery.session import Session
+from pumpclient.mysql.journal import Journal, settle
+from pumpclient.mysql.load.readers import Readers, RowGroup, TableJob
+from pumpclient.mysql.load.sessions import Snapshot, SnapshotSession, snapshot
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
-from pumpclient.mysql.load.sql_rows import sql_rows
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, Name, StateFile
 from pumpclient.mysql.load.tables import SourceTable, base_tables, check_engines, views
 from pumpclient.mysql.load.targets import Targets
-from pumpclient.mysql.load.text_rows import text_rows
-from pumpclient.mysql.load.writing import Passing, RowWriter
+from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.rows import Table
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts, and a line of them each `every_s`; estimates of rows are the server's."""
+
+    tables: int
+    rows_estimated: int
+    say: Callable[[str], None]
+    every_s: float = 5.0
+    clock: Clock = time.monotonic
+    rows: int = 0
+    bytes: int = 0
+    tables_done: int = 0
+    _begun_s: float = field(init=False)
+    _said_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the time."""
+        self._begun_s = self._said_s = self.clock()
+
+    def add(self, rows: int, bytes_: int) -> None:
+        """Count rows that are durable; say so when it is time."""
+        self.rows += rows
+        self.bytes += bytes_
+        if self.clock() - self._said_s >= self.every_s:
+            self._said_s = self.clock()
+            self.say(self.line())
+
+    def line(self) -> str:
+        """Return how far it is, its rate, and the rest of the time at this rate."""
+        seconds = max(self.clock() - self._begun_s, 1e-9)
+        rate = self.rows / seconds
+        share = min(self.rows / self.rows_estimated, 1.0) if self.rows_estimated else 1.0
+        left_rows = max(self.rows_estimated - self.rows, 0)
+        left = f"about {left_rows / rate:.0f} s left" if rate else "time left unknown"
+        return (
+            f"{100 * share:3.0f} %  {self.rows} rows, {self.tables_done} of {self.tables} tables,"
+            f" {rate:.0f} rows/s, {self.bytes / seconds / 1e6:.1f} MB/s, {left}"
+        )
+
+
+@dataclass(slots=True)
+class Brake:
+    """Keeps to a rate by waiting; None does not."""
+
+    bytes_per_s: int | None
+    clock: Clock = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _free_s: float = 0.0
+
+    def take(self, bytes_: int) -> None:
+        """Wait until this many bytes may go."""
+        if self.bytes_per_s is None:
+            return
+        now_s = self.clock()
+        if self._free_s > now_s:
+            self.sleep(self._free_s - now_s)
+        self._free_s = max(self._free_s, now_s) + bytes_ / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A table as it was when its rows were encoded, and which of them pass."""
+
+    table: Table
+    policy: RowPolicy | None = None
+
+    @property
+    def takes_all(self) -> bool:
+        """True when every row passes."""
+        return self.policy is None or self.policy.takes_all
+
+    def rows(self, rows: list[bytes]) -> list[bytes]:
+        """Return the rows that pass as inserts; raise `NeedsOperator` where a rule says Error."""
+        policy = self.policy
+        if policy is None or policy.takes_all:
+            return rows
+        policy.check(bytes([MutationType.INSERT]))
+        if MutationType.INSERT in policy.dropped:
+            return []
+        is_kept = policy.is_kept
+        if is_kept is None:
+            return rows
+        return [row for row in rows if is_kept(MutationType.INSERT, row)]
+
+
+class RowWriter:
+    """Writes for one attempt; raises `NeedsOperator`, and `Retryable` for all else."""
+
+    def __init__(
+        self, session: Session, journal: GroupJournal, may_commit: Callable[[], bool]
+    ) -> None:
+        """Commit as long as `may_commit` says so."""
+        self._session = session
+        self._writer = GroupWriter(session, journal, may_commit=may_commit)
+
+    def write(self, table: Table, rows: Sequence[bytes], origin: Origin) -> None:
+        """Send rows on their way."""
+        options = self._session.options
+        if self._session.schemas.table_by_id(table.info.id) is not table:
+            raise Retryable(f"table {table.schema_name}.{table.info.name} was altered here")
+        changes = ChangeSet(options.spill_bytes, options.spill_dir)
+        changes.tables[table.info.id] = Changes(
+            table, inserted=list(rows), sequence=[MutationType.INSERT] * len(rows)
+        )
+        # As many bytes as a message holds stay in memory; more wait in a file.
+        if sum(map(len, rows)) > options.spill_bytes // 4:
+            changes.spool_all()
+        self._tried(lambda: self._writer.submit([PendingTransaction(changes, origin)], _nothing))
+
+    def drain(self) -> None:
+        """Return once everything is committed."""
+        self._tried(self._writer.drain)
+
+    def close(self) -> None:
+        """End; what is under way is committed or rolled back."""
+        self._writer.close()
+
+    def _tried(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (NeedsOperator, Retryable):
+            raise
+        except PenstockError as error:
+            raise Retryable(f"rows were not written: {error}") from error
+
+
+def _nothing() -> None:
+    """Do nothing: `drain` tells."""
+
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +295,7 @@ class _Attempt:
         self._run = run
         self._place = BinlogPlace(taken.place.file, taken.place.position)
         self._sink = sink
-        self._planner: Session = taken.sessions[0]
+        self._planner: SnapshotSession = taken.sessions[0]
         self._sessions = taken.sessions[1:]
         self._state = state.next_attempt(taken.place)
         self._number = 0
@@ -285,13 +423,13 @@ class _Attempt:
         if jobs:
             self._say(progress.line())
 
-    def _write(self, writer: RowWriter, group: Group) -> None:
+    def _write(self, writer: RowWriter, group: RowGroup) -> None:
         passing = self._passing[group.job.table.full_name]
         rows = passing.rows(group.rows)
         if rows:
             writer.write(passing.table, rows, self._next_origin())
 
-    def _is_done(self, group: Group) -> bool:
+    def _is_done(self, group: RowGroup) -> bool:
         job = group.job
         job.chunks_ended += group.ends_chunk
         return job.is_planned and job.chunks_ended == job.chunks_begun

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pumpclient.mysql.load.chunks import Range, packed
-from pumpclient.mysql.load.sessions import Session
+from pumpclient.mysql.load.sessions import SnapshotSession
 from pumpclient.mysql.load.sink import SinkSession
-from pumpclient.mysql.load.sql_rows import SqlRows
-from pumpclient.mysql.load.tables import SourceTable, chunks_of, select
-from pumpclient.mysql.load.text_rows import TextRows
+from pumpclient.mysql.load.tables import Range, SourceTable, chunks_of, packed, select
+from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 
 _QUEUED_PER_READER = 3
 _POLL_S = 0.2
@@ -38,7 +36,7 @@ class TableJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """Rows of one table; without any it says that a chunk, or the planning, is at its end."""
 
     job: TableJob
@@ -55,8 +53,8 @@ class Readers:
     def __init__(
         self,
         jobs: Sequence[TableJob],
-        planner: Session,
-        sessions: Sequence[Session],
+        planner: SnapshotSession,
+        sessions: Sequence[SnapshotSession],
         writers: Sequence[SinkSession] = (),
         *,
         rows_per_chunk: int,
@@ -68,7 +66,7 @@ class Readers:
         self._writers = writers
         self._rows_per_chunk = rows_per_chunk
         self._group_bytes = group_bytes
-        self._queue: queue.Queue[Group | BaseException | None] = queue.Queue(
+        self._queue: queue.Queue[RowGroup | BaseException | None] = queue.Queue(
             _QUEUED_PER_READER * len(sessions)
         )
         self._stop = threading.Event()
@@ -81,10 +79,10 @@ class Readers:
                 job.chunks_begun += 1
                 yield job, range_
             job.is_planned = True
-            self._put(Group(job))
+            self._put(RowGroup(job))
 
     @contextmanager
-    def groups(self) -> Iterator[Iterator[Group]]:
+    def groups(self) -> Iterator[Iterator[RowGroup]]:
         """Run the threads during the `with`; what fails in one is raised by the iterator."""
         threads = [
             threading.Thread(target=self._read_all, args=(s, n), name=f"load-{n}", daemon=True)
@@ -103,7 +101,7 @@ class Readers:
             for thread in threads:
                 thread.join()
 
-    def _arriving(self, running: int) -> Iterator[Group]:
+    def _arriving(self, running: int) -> Iterator[RowGroup]:
         while running:
             item = self._queue.get()
             if item is None:
@@ -113,7 +111,7 @@ class Readers:
             else:
                 yield item
 
-    def _read_all(self, session: Session, number: int) -> None:
+    def _read_all(self, session: SnapshotSession, number: int) -> None:
         try:
             while True:
                 with self._lock:
@@ -125,21 +123,21 @@ class Readers:
         except BaseException as error:
             self._put(error)
 
-    def _read(self, session: Session, number: int, job: TableJob, range_: Range) -> None:
+    def _read(self, session: SnapshotSession, number: int, job: TableJob, range_: Range) -> None:
         sql, parameters = select(job.table, job.reader.columns, range_)
         rows = session.rows(sql, parameters, job.reader)
         for group in packed(rows, self._group_bytes):
             if self._stop.is_set():
                 return
             if job.way is None:
-                self._put(Group(job, group))
+                self._put(RowGroup(job, group))
                 continue
             self._writers[number].insert(job.way, group)
             size_bytes = sum(map(len, group))
-            self._put(Group(job, written_rows=len(group), written_bytes=size_bytes))
-        self._put(Group(job, ends_chunk=True))
+            self._put(RowGroup(job, written_rows=len(group), written_bytes=size_bytes))
+        self._put(RowGroup(job, ends_chunk=True))
 
-    def _put(self, item: Group | BaseException | None) -> None:
+    def _put(self, item: RowGroup | BaseException | None) -> None:
         while not self._stop.is_set():
             try:
                 return self._queue.put(item, timeout=_POLL_S)

@@ -33,7 +33,7 @@ _CHANGED = (1146, 1412, 1054, 1049)
 _REFUSED = (1044, 1045, 1227)
 
 
-class Session:
+class SnapshotSession:
     """A connection within its snapshot; for one thread."""
 
     def __init__(self, address: ServerAddress, *, moment: bool = True) -> None:
@@ -150,7 +150,7 @@ class Snapshot:
 
     identity: ServerIdentity
     place: BinlogPlace
-    sessions: tuple[Session, ...]
+    sessions: tuple[SnapshotSession, ...]
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
     with ExitStack() as opened:
         sessions = []
         for _ in range(count):
-            sessions.append(Session(address))
+            sessions.append(SnapshotSession(address))
             opened.callback(sessions[-1].close)
         identity, place = _at_one_moment(address, sessions)
         yield Snapshot(identity, place, tuple(sessions))
@@ -182,7 +182,7 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
 
 
 def _at_one_moment(
-    address: ServerAddress, sessions: Sequence[Session]
+    address: ServerAddress, sessions: Sequence[SnapshotSession]
 ) -> tuple[ServerIdentity, BinlogPlace]:
     with address.session() as locker, locker.cursor() as cursor:
         identity = identify(locker)

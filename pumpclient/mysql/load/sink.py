@@ -29,8 +29,8 @@ import pymysql
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
 from penstock.sql import enum_errors
-from pumpclient.mysql.load.sql_rows import SqlRows
 from pumpclient.mysql.load.state import Name
+from pumpclient.mysql.load.text_rows import SqlRows
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
 
 log = logging.getLogger(__name__)

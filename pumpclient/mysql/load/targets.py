@@ -16,9 +16,8 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
 from pumpclient.mysql.load.text_rows import text_rows
-from pumpclient.mysql.translate.statements.collations import built_into
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.sql import Dialect, plain_text
+from pumpclient.mysql.translate.statements.sql import Dialect, built_into, plain_text
 from pumpclient.rows import Table
 
 

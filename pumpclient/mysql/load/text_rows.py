@@ -1,4 +1,4 @@
-"""Rows of a SELECT, as the server sends them in text, to the row bytes that binlogs carry.
+"""Text rows: rows of a SELECT as the server sends them, to a binlog's row bytes or to an INSERT.
 
     packet   length (3 bytes), number (1), payload; a row of 16 MiB and more comes in several
     payload  for each column its length and its text; FB for NULL
@@ -6,6 +6,16 @@
     end      FE and less than 9 bytes; an error begins with FF
 
 The code that reads is generated per table: no values are made where text goes over as it is.
+
+For an INSERT (`sql_rows`):
+
+    NULL              NULL
+    integers          as they are, and so are DECIMAL, BIT, ENUM and SET, which are numbers here
+    float, double     quoted: a bare -0 is an integer, which has no sign
+    text, times, JSON quoted, with quotes doubled: for sessions with NO_BACKSLASH_ESCAPES
+    bytes             the same behind _binary, or they would be checked as text
+
+Generated columns are neither read nor written.
 """
 
 from __future__ import annotations
@@ -27,11 +37,12 @@ from penstock.datum.rows.layout import (
 )
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.datum.times import Held
-from penstock.ddl.syntax.lexer import quote_name
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import Malformed
-from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
+from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
 from penstock.wire import varint
 from pumpclient.changes import next_row_id
+from pumpclient.mysql.load.state import Name
 
 INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
@@ -249,3 +260,42 @@ def _by_values(
         return codec.encode_insert(out, rowid=next_row_id())
 
     return row
+
+
+_BARE = INTEGERS | AS_NUMBER | {MysqlType.NEWDECIMAL}
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRows:
+    """How the rows of one table are read, and what stands before them in an INSERT."""
+
+    reader: TextRows
+    head: bytes
+    is_told_by_key: bool
+    """True when a duplicate key can only be a row that this load has sent."""
+
+    def insert(self, rows: list[bytes]) -> bytes:
+        """Return the statement for rows that the reader made."""
+        return self.head + b",".join(rows)
+
+
+def sql_rows(table: TableInfo, target: Name) -> SqlRows:
+    """Return the way of a table's rows into the table `target` of another server."""
+    columns = [c for c in table.columns if c.state == PUBLIC and not c.is_generated]
+    texts = ", ".join(_expression(f"v{n}", column) for n, column in enumerate(columns))
+    names = {"join": b",".join, "null": b"NULL"}
+    expression = f"b'(' + join(({texts}{',' * (len(columns) == 1)})) + b')'"
+    read, row = compiled(table.name, len(columns), expression, names)
+    listed = ",".join(quote_name(column.name) for column in columns)
+    full_name = quote_path(*target)
+    head = f"INSERT INTO {full_name} ({listed}) VALUES ".encode()  # noqa: S608
+    reader = TextRows(tuple(map(selected, columns)), read, row)
+    return SqlRows(reader, head, table.primary_key is not None)
+
+
+def _expression(text: str, column: ColumnInfo) -> str:
+    if column.tp in _BARE:
+        return f"null if {text} is None else {text}"
+    opened = "_binary'" if column.tp in STRING_TYPES and column.is_binary else "'"
+    doubled = f"""{text}.replace(b"'", b"''")"""
+    return f"""null if {text} is None else b"{opened}" + {doubled} + b"'\""""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.address import Connection, rows
+from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.protocol.server import ServerIdentity, identify
+
+log = logging.getLogger(__name__)
 
 KEEP_S_MIN = 3600
 _DAY_S = 86400
@@ -122,3 +126,16 @@ def _kept(variables: Variables) -> Check:
     return Check(
         "binlog kept", passed, "for ever" if seconds == 0 else f"{seconds:g} s", hint, False
     )
+
+
+def checked_flavor(address: ServerAddress) -> Flavor:
+    """Return the server's flavor; raise `NeedsOperator` for what keeps us from replicating."""
+    with address.session() as connection:
+        for check in check_server(connection):
+            if check.passed:
+                continue
+            finding = f"{check.name} is {check.found}"
+            if check.required:
+                raise NeedsOperator(f"{address}: {finding}", hint=check.hint)
+            log.warning("%s: %s: %s", address, finding, check.hint)
+        return identify(connection).flavor

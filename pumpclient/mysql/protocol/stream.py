@@ -1,9 +1,9 @@
-"""The events of a server's binlog as they come, over one session that is watched for stalls.
+"""Binlog stream: a server's events as they come, over one session that is watched for stalls.
 
-    with open_stream(address, options) ... identity -> start(place) -> batches() -> close()
+    BinlogStream(address, options) → identity → start_at or start_after → batches → close
 
 The session asks who the server is before it asks for events, so both answers are one server's,
-whatever a virtual address does meanwhile.
+whatever a virtual address does meanwhile. `session_statements` turn it into a replica's.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
@@ -32,9 +32,78 @@ from pumpclient.mysql.protocol.packets import (
     register_replica,
 )
 from pumpclient.mysql.protocol.refusals import ServerIdTaken
-from pumpclient.mysql.protocol.replica_session import ReplicaSession, session_statements
 from pumpclient.mysql.protocol.server import identify, replica_ids
-from pumpclient.mysql.protocol.server_id import draw_server_id
+
+FIRST_DRAWN = (1 << 32) // 10
+DRAWN = 100_000
+"""Numbers that people give are small; these are far from them."""
+
+
+def draw_server_id(taken: Collection[int], below: Callable[[int], int]) -> int:
+    """Return a number that is not `taken`; `below(n)` draws from 0 to n - 1."""
+    assert len(taken) < DRAWN, "more replicas than numbers"
+    while (drawn := FIRST_DRAWN + below(DRAWN)) in taken:
+        pass
+    return drawn
+
+
+_MARIADB_CAPABILITY = 4
+"""Understands MariaDB's GTIDs; without it they come as QUERY "BEGIN", and files differ."""
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSession:
+    """How a session wants its stream. `start_behind` makes MariaDB start by GTID."""
+
+    heartbeat_s: float
+    replica_uuid: UUID
+    semi_sync: bool = False
+    start_behind: MariadbGtidSet | None = None
+    gtid_strict_mode: bool = True
+
+
+Statement = tuple[str, tuple[object, ...]]
+
+
+def session_statements(flavor: Flavor, wanted: ReplicaSession) -> list[Statement]:
+    """Return statements with their parameters.
+
+    MySQL renamed its variables in 8.0.26 and dropped the old names in 8.4: a session variable of
+    either name may be set everywhere, so both are.
+    """
+    period_ns = round(wanted.heartbeat_s * _NS_PER_S)
+    statements: list[Statement] = [
+        ("SET @master_binlog_checksum = @@global.binlog_checksum", ()),
+        ("SET @master_heartbeat_period = %s", (period_ns,)),
+    ]
+    if flavor is Flavor.MARIADB:
+        statements.append(("SET @mariadb_slave_capability = %s", (_MARIADB_CAPABILITY,)))
+        if wanted.start_behind is not None:
+            statements += _mariadb_start(wanted.start_behind, strict=wanted.gtid_strict_mode)
+    else:
+        uuid = str(wanted.replica_uuid)
+        statements += [
+            ("SET @source_binlog_checksum = @@global.binlog_checksum", ()),
+            ("SET @source_heartbeat_period = %s", (period_ns,)),
+            ("SET @slave_uuid = %s, @replica_uuid = %s", (uuid, uuid)),
+        ]
+    if wanted.semi_sync:
+        statements.append(("SET @rpl_semi_sync_slave = 1", ()))
+        if flavor is Flavor.MYSQL:
+            statements.append(("SET @rpl_semi_sync_replica = 1", ()))
+    return statements
+
+
+def _mariadb_start(gtids: MariadbGtidSet, *, strict: bool) -> list[Statement]:
+    behind = ",".join(map(str, gtids.position()))
+    return [
+        ("SET @slave_connect_state = %s", (behind,)),
+        ("SET @slave_gtid_strict_mode = %s", (int(strict),)),
+        ("SET @slave_gtid_ignore_duplicates = 0", ()),
+    ]
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,29 @@
-"""Names and places in a relay log: files, sub-directories, locations, and their order."""
+"""Layout of a relay log: names of files and sub-directories, places and their order, index, meta.
+
+`server-uuid.index` lists the sub-directories. Each has a `relay.meta`, which says how far it has
+the server's binlog, and where a new one begins:
+
+    binlog-name = "mysql-bin.000011"
+    binlog-pos = 4711
+    binlog-gtid = "0-1-100"
+
+It is saved after the data it speaks of is on the disk, so it may lag behind the files and never
+runs ahead of them. Index and meta are replaced as a whole: a crash leaves the old or the new one.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from penstock.errors import Malformed, NeedsOperator
+from penstock.log.files import DRAFT, replace_file
+from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 
 INDEX_NAME = "server-uuid.index"
 META_NAME = "relay.meta"
@@ -106,3 +123,122 @@ def read_index(text: str) -> list[SubDir]:
 def write_index(listed: list[SubDir]) -> str:
     """Return the index's text."""
     return "".join(f"{sub_dir}\n" for sub_dir in listed)
+
+
+_KEYS = {"binlog-name": str, "binlog-pos": int, "binlog-gtid": str}
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What relay.meta says; an empty name means that nothing was relayed yet."""
+
+    file: str
+    position: int
+    gtids: GtidSet
+
+    @classmethod
+    def parse(cls, text: str, flavor: Flavor) -> Self:
+        """Return what `text` says; raise `Malformed` when it is no meta."""
+        hint = f"restore {META_NAME}, or move this sub-directory away and start again"
+        try:
+            found = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise Malformed(f"{META_NAME} is not TOML: {error}", hint=hint) from error
+        if {key: type(value) for key, value in found.items()} != _KEYS or found["binlog-pos"] < 0:
+            raise Malformed(f"{META_NAME} says {found}", hint=hint)
+        gtids = parse_gtid_set(found["binlog-gtid"], flavor)
+        return cls(found["binlog-name"], found["binlog-pos"], gtids)
+
+    def __str__(self) -> str:
+        """Return the file's text."""
+        return (
+            f"binlog-name = {json.dumps(self.file)}\n"
+            f"binlog-pos = {self.position}\n"
+            f"binlog-gtid = {json.dumps(str(self.gtids))}\n"
+        )
+
+    @property
+    def is_meaningless(self) -> bool:
+        """Tell whether it names no place to go on from."""
+        return not self.file or self.position < FIRST_POSITION
+
+
+class RelayFolder:
+    """The index and the metas of one relay log on the disk; its latest sub-directory is written."""
+
+    def __init__(self, root: Path, flavor: Flavor) -> None:
+        """Read the index; raise `NeedsOperator` when it cannot be right."""
+        self.root = root
+        self._flavor = flavor
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        index = root / INDEX_NAME
+        self.sub_dirs = read_index(index.read_text()) if index.exists() else []
+        for sub_dir in self.sub_dirs[-1:]:
+            if not (root / str(sub_dir)).is_dir():
+                raise NeedsOperator(
+                    f"{index} names {sub_dir}, which is not there",
+                    hint="restore it, or move the relay log away and start from a checkpoint",
+                )
+
+    @property
+    def current(self) -> SubDir | None:
+        """The sub-directory that is written; None in a fresh relay log."""
+        return self.sub_dirs[-1] if self.sub_dirs else None
+
+    def path(self, sub_dir: SubDir) -> Path:
+        """Return where a sub-directory is."""
+        return self.root / str(sub_dir)
+
+    def load(self, sub_dir: SubDir) -> Meta:
+        """Return a sub-directory's meta, a meaningless one when it was never saved."""
+        path = self.path(sub_dir) / META_NAME
+        if not path.exists():
+            return Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))
+        return Meta.parse(path.read_text(), self._flavor)
+
+    def save(self, meta: Meta) -> None:
+        """Replace the current sub-directory's meta, durably."""
+        assert self.current is not None, "a meta belongs to a sub-directory"
+        replace_file(self.path(self.current) / META_NAME, str(meta).encode())
+
+    def add(self, uuid: str, *, first_suffix: int = 1) -> SubDir:
+        """Begin the next sub-directory, for a server with `uuid`; GTIDs go on from the last one."""
+        current = self.current
+        made = current.next(uuid) if current else SubDir(uuid, first_suffix)
+        empty = Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))
+        meta = replace(self.load(current), file="", position=FIRST_POSITION) if current else empty
+        self._make(made)
+        # The meta before the index: a sub-directory that the index names has one.
+        replace_file(self.path(made) / META_NAME, str(meta).encode())
+        self._write_index([*self.sub_dirs, made])
+        return made
+
+    def _make(self, made: SubDir) -> None:
+        path = self.path(made)
+        path.mkdir(mode=0o700, exist_ok=True)
+        # A crash may have come between the directory and its line in the index.
+        found = sorted(child.name for child in path.iterdir() if not is_meta(child.name))
+        if found:
+            raise NeedsOperator(
+                f"{path} holds {found[0]}, and {INDEX_NAME} does not name it",
+                hint="move that directory away: it is not of this relay log, or the index is old",
+            )
+
+    def trim(self) -> list[SubDir]:
+        """Drop index lines whose sub-directory is gone; return them. The current one stays."""
+        gone = [sub_dir for sub_dir in self.sub_dirs[:-1] if not self.path(sub_dir).is_dir()]
+        # Numbers must follow each other: only a beginning can go.
+        leading = self.sub_dirs[: len(gone)]
+        if gone and gone == leading:
+            self._write_index(self.sub_dirs[len(gone) :])
+            return gone
+        return []
+
+    def _write_index(self, sub_dirs: list[SubDir]) -> None:
+        replace_file(self.root / INDEX_NAME, write_index(sub_dirs).encode())
+        self.sub_dirs = sub_dirs
+
+
+def is_meta(name: str) -> bool:
+    """Tell whether a file is a sub-directory's meta, or one that a crash left half written."""
+    return name in (META_NAME, META_NAME + DRAFT)

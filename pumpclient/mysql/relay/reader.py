@@ -1,4 +1,4 @@
-"""Follows a relay log while it grows, event after event, file after file, through its switches.
+"""Relay reader: follows a relay log while it grows, event after event, through its switches.
 
     sub-directories     the next one begins once it has a file: another server, or RESET MASTER
       files             the next one begins once it is there: the one before it is complete then
@@ -7,11 +7,14 @@
 
 A file's end may be torn where its sub-directory ends: what is not whole there was never more than
 half of a transaction, and the next server sends it again. Anywhere else it is damage.
+
+`Growth` is where readers of the writer's process wait: for it, and not on a clock.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +22,6 @@ from typing import NamedTuple
 
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
-from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import (
     FIRST_POSITION,
     INDEX_NAME,
@@ -29,6 +31,40 @@ from pumpclient.mysql.relay.layout import (
     read_index,
 )
 from pumpclient.mysql.relay.recover import files_in
+
+
+class Growth:
+    """Told by the writer, awaited by readers; telling never blocks."""
+
+    def __init__(self) -> None:
+        """Start without any place."""
+        self._grown = threading.Condition()
+        self._end: Location | None = None
+
+    @property
+    def end(self) -> Location | None:
+        """Where the last whole event ends that readers can see; None before the first."""
+        with self._grown:
+            return self._end
+
+    def tell(self, end: Location) -> None:
+        """Wake the readers when there is more than before."""
+        with self._grown:
+            if end != self._end:
+                self._end = end
+                self._grown.notify_all()
+
+    def wait_beyond(self, seen: Location | None, timeout_s: float) -> Location | None:
+        """Return the end as soon as it is not `seen`, or after `timeout_s` as it is."""
+        with self._grown:
+            self._grown.wait_for(lambda: self._end != seen, timeout_s)
+            return self._end
+
+    def is_active(self, location: Location) -> bool:
+        """Tell whether the file of `location` is the one that is written."""
+        with self._grown:
+            return self._end is not None and self._end[:2] == location[:2]
+
 
 _BLOCK_BYTES = 1 << 20
 _SIZE_FIELD = 3

@@ -10,12 +10,17 @@ from zlib import crc32
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from pumpclient.mysql.events.files import FormatDescription
-from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE, EventType, checksum_holds
+from pumpclient.mysql.events.frame import (
+    CRC_OF_WHOLE,
+    FILE_MAGIC,
+    HEADER,
+    HEADER_SIZE,
+    EventType,
+    checksum_holds,
+)
 from pumpclient.mysql.gtid import GtidSet
 from pumpclient.mysql.relay.boundaries import TransactionTracker
-from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
-from pumpclient.mysql.relay.meta import Meta, is_meta
-from pumpclient.mysql.relay.transform import CRC_OF_WHOLE
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, is_meta
 
 _SHORT_HINT = (
     "files were lost or cut behind our back: restore them, or move the relay log away and begin"

@@ -23,8 +23,7 @@ from pumpclient.mysql.protocol.locate import description_of, file_at, file_behin
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged
 from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, master_status
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, SubDir
-from pumpclient.mysql.relay.meta import Meta, RelayFolder
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, RelayFolder, SubDir
 from pumpclient.mysql.relay.recover import Recovered, cut, recover
 from pumpclient.mysql.relay.writer import same_description
 

@@ -1,22 +1,41 @@
-"""Writes a server's events into files that become byte for byte the server's.
+"""Relay writer: writes a server's events into files that become byte for byte the server's.
 
-What is where follows from each event's own position: one that lies behind the end of the file
+What is where follows from each event's own position: one that lies after the end of the file
 leaves a hole that is filled, one before it must be there already, byte for byte, and is dropped. A
 file is opened at its FORMAT_DESCRIPTION. Offsets have 64 bits, an event's position has 32.
+
+A hole is where the server left something out that its file holds. Replicas pass over what fills it:
+a USER_VAR that is NULL where there is little room, else a QUERY that is one comment. Sizes in
+bytes, with CRC-32; without it, 4 less:
+
+    29 to 37   USER_VAR: header 19, length 4, name 1 to 9, is null 1, checksum 4
+    38 and up  QUERY: header 19, fixed part 13, end of the schema 1, comment, checksum 4
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, Malformed
 from penstock.log.files import sync_folder
 from pumpclient.mysql.events.files import FormatDescription, is_fake, rotate_of
-from pumpclient.mysql.events.frame import FILE_MAGIC, Checksum, EventFlag, Header, read_header
+from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
+    FILE_MAGIC,
+    HEADER_SIZE,
+    Checksum,
+    EventFlag,
+    EventType,
+    Header,
+    make_event,
+    read_header,
+)
+from pumpclient.mysql.events.notes import UserVar
+from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.protocol.refusals import PositionLost
-from pumpclient.mysql.relay.filler_events import dummies
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 
 BUFFER_BYTES_MAX = 1 << 20
@@ -187,3 +206,44 @@ def same_description(stored: bytes, sent: bytes) -> bool:
 def _without_flags(event: bytes) -> bytes:
     kept = event[_FLAGS_AT] & ~EventFlag.BINLOG_IN_USE
     return event[:_FLAGS_AT] + bytes([kept]) + event[_FLAGS_AT + 1 :]
+
+
+_NAME = b"!dummyvar"
+_COMMENT = b"# events that the server did not send: "
+_QUERY_SIZE_MIN = HEADER_SIZE + 13 + 1 + 1
+_VARIABLE_SIZE_MIN = HEADER_SIZE + 4 + 1 + 1
+_POSITION_MASK = 0xFFFF_FFFF
+DUMMY_BYTES_MAX = 16 << 20
+"""A larger hole takes several."""
+
+
+def dummies(size: int, start: int, near: Header, checksum: Checksum) -> Iterator[bytes]:
+    """Yield events of `size` bytes in all for a hole at offset `start`, dated as their neighbour.
+
+    Raises `Malformed` when the hole is smaller than the smallest event.
+    """
+    while size > 2 * DUMMY_BYTES_MAX:
+        yield _dummy(DUMMY_BYTES_MAX, start, near, checksum)
+        size, start = size - DUMMY_BYTES_MAX, start + DUMMY_BYTES_MAX
+    yield _dummy(size, start, near, checksum)
+
+
+def _dummy(size: int, start: int, near: Header, checksum: Checksum) -> bytes:
+    protected = CHECKSUM_SIZE if checksum else 0
+    if size < _VARIABLE_SIZE_MIN + protected:
+        raise Malformed(
+            f"a hole of {size} bytes at {start}, which no event fits into",
+            hint="the server's file is damaged, or the relay log is not of this server",
+        )
+    flags = EventFlag.SUPPRESS_USE | EventFlag.RELAY_LOG
+    end = (start + size) & _POSITION_MASK
+    header = near._replace(end_position=end, flags=int(flags))
+    room = size - protected - _QUERY_SIZE_MIN + 1
+    if room < 1:
+        name = _NAME[: size - protected - _VARIABLE_SIZE_MIN + 1]
+        body = UserVar(name, None).encode()
+        return make_event(EventType.USER_VAR, body, header=header, checksum=checksum)
+    comment = _COMMENT[:room].ljust(room, b".")
+    return make_event(
+        EventType.QUERY, Query(b"", comment).encode(), header=header, checksum=checksum
+    )

@@ -1,24 +1,9 @@
 """Rows as MySQL and MariaDB log them: TABLE_MAP, rows events, and every column type.
 
-`TableMaps` takes the TABLE_MAPs of a stream and gives the `Decoder` of each rows event. `types`
-ties a column to its `Reading`, which says how its value lies in an image: other generators share
-it.
+table_map      which table a number means, and what is known of its columns
+rows_event     which columns the images of a rows event have, and where they begin
+column_types   from a column to its `Reading`: the one place that knows all types
+values/        how the values of each type lie in an image
+generator      a function made for one table that reads its images
+decoder        from rows events to values
 """
-
-from pumpclient.mysql.rows.columns import Column, WireType
-from pumpclient.mysql.rows.decoder import Changes, Decoder, decoder_for
-from pumpclient.mysql.rows.rows_event import Kind, RowsEvent
-from pumpclient.mysql.rows.table_map import TableMap
-from tests.kit.mysql.table_maps import TableMaps
-
-__all__ = [
-    "Changes",
-    "Column",
-    "Decoder",
-    "Kind",
-    "RowsEvent",
-    "TableMap",
-    "TableMaps",
-    "WireType",
-    "decoder_for",
-]

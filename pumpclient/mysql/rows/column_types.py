@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from penstock.ddl.charsets import Charset
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.rows.charsets import charset_of
-from pumpclient.mysql.rows.columns import Column, WireType
+from pumpclient.mysql.rows.table_map import Column, WireType, charset_of
 from pumpclient.mysql.rows.values import numbers, texts, times
 from pumpclient.mysql.rows.values.json_binary import json_text
 from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, fixed, prefixed

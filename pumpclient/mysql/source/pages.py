@@ -1,6 +1,6 @@
-"""A source's pages: what it is doing, figures for Prometheus, and what an operator may ask for.
+"""Pages of a source: its status, metrics for Prometheus, and what an operator may ask for.
 
-The figures are written here: eight numbers are not worth a package that writers must have.
+The metrics are written here: eight numbers are not worth a package that writers must have.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import JSON, Answer, HttpStatus
@@ -15,7 +17,55 @@ from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceUnit
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
-from pumpclient.mysql.source.status import described
+
+
+def described(unit: SourceUnit) -> dict[str, Any]:
+    """Return what a unit's status page says."""
+    progress, relay = unit.progress, unit.relay.status() if unit.relay else None
+    checkpoint = progress.checkpoint
+    reloads = {} if unit.reloads is None else unit.reloads.told
+    behind_s = progress.behind_s(relay.behind_s if relay else 0.0)
+    return {
+        "state": progress.state,
+        "problem": progress.problem,
+        "hint": progress.hint,
+        "overrides": progress.overrides,
+        "statement": progress.statement_place,
+        "seconds_behind": round(behind_s, 3),
+        "server": relay.server.uuid if relay and relay.server else "",
+        "relay": {
+            "connected": relay.connected if relay else False,
+            "end": str(relay.end) if relay and relay.end else "",
+            "gtids": relay.gtids if relay else "",
+            "bytes": relay.relayed_bytes if relay else 0,
+            "bytes_per_s": round(relay.bytes_per_s) if relay else 0,
+            "reconnects": relay.reconnects if relay else 0,
+            "problem": relay.problem if relay else "",
+        },
+        "read": str(progress.read_location or ""),
+        "committed": checkpoint.done if checkpoint else "",
+        "gtids": checkpoint.gtids if checkpoint else "",
+        "epoch": checkpoint.epoch if checkpoint else 0,
+        "transactions": progress.transactions,
+        "transactions_per_s": round(progress.rate, 1),
+        "groups": progress.groups,
+        "ddl": progress.ddl,
+        "lives": progress.lives,
+        "history_rows": progress.history_rows,
+        "rulings": progress.rulings,
+        "left_out": {
+            each.label: {
+                "since": each.since,
+                "is_whole": each.is_whole,
+                "rows": each.rows,
+                "events": each.events,
+                "statements": each.statements,
+                "reload": None if each.name not in reloads else asdict(reloads[each.name]),
+            }
+            for each in progress.left_out
+        },
+    }
+
 
 _PREFIX = "penstock_source_"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

@@ -24,20 +24,26 @@ from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
-from pumpclient.mysql.journal.journal import Journal
-from pumpclient.mysql.journal.recovery import settle
+from pumpclient.mysql.journal import Journal, settle
+from pumpclient.mysql.protocol.prechecks import checked_flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purge import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.receiver import RelayUnit
-from pumpclient.mysql.source.conditions import checked, loaded, owned, owned_again, saved
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.statements import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.relay_log import RelayLog
 from pumpclient.mysql.source.start import first_checkpoint, without_relay
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceStore
+from pumpclient.mysql.source.state.checkpoint import (
+    Checkpoint,
+    SourceStore,
+    load_with_retries,
+    own_once_back,
+    own_once_free,
+    save_with_retries,
+)
 from pumpclient.mysql.source.state.counters import Progress
 from pumpclient.mysql.source.state.overrides import (
     Edit,
@@ -46,7 +52,6 @@ from pumpclient.mysql.source.state.overrides import (
     table_skipped,
     tables_reloaded,
 )
-from pumpclient.mysql.source.sync.context import Parts, SyncOptions
 from pumpclient.mysql.source.sync.loading import floors_of, load_tables
 from pumpclient.mysql.source.sync.reload import (
     Reloads,
@@ -54,8 +59,8 @@ from pumpclient.mysql.source.sync.reload import (
     Surroundings,
     reload_group,
 )
-from pumpclient.mysql.source.sync.syncer import Syncer
-from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.source.sync.syncer import Parts, Syncer, SyncOptions
+from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.mysql.translate.statements.names import Name
 from pumpclient.options import Options
 
@@ -204,7 +209,7 @@ class SourceUnit:
 
     def _started(self, opened: ExitStack) -> tuple[Parts, Checkpoint]:
         config = self._config
-        flavor = checked(self._address)
+        flavor = checked_flavor(self._address)
         cascades = Cascades.of(config)
         security = Security(config.security)
         if config.mode != "full":
@@ -224,7 +229,7 @@ class SourceUnit:
         connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
         opened.callback(connection.close)
         store = self._store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
-        owned(store, self._stopped)
+        own_once_free(store, self._stopped)
         opened.callback(store.close)
         journal = Journal(config.data_dir / f"{config.source_id}.journal")
         opened.callback(journal.close)
@@ -324,11 +329,11 @@ class SourceUnit:
             found = replace(found, gtids=gtids or found.gtids)
             if self._config.mode != "full":  # What came before this place is not in the stream.
                 cascades.look_at_server(self._address)
-            saved(store, self._stopped, found)
+            save_with_retries(store, self._stopped, found)
         else:
             moved = without_relay(found, root, self._address, self._stream)
             if moved != found:
-                saved(store, self._stopped, moved)
+                save_with_retries(store, self._stopped, moved)
                 found = moved
         self._take(found)
         log.info("source %s goes on behind %s", self._config.source_id, found.done)
@@ -344,7 +349,7 @@ class SourceUnit:
                 if self._stopped.is_set() or not store.is_lost():
                     raise
                 log.warning("%s", error)
-                owned_again(store, self._stopped)
+                own_once_back(store, self._stopped)
 
     def _change(self, store: SourceStore) -> None:
         """Make the changes that were asked for."""
@@ -451,10 +456,10 @@ class SourceUnit:
             with self._news:
                 self._news.wait_for(is_wanted, _WAIT_S)
             if store.is_lost():
-                owned_again(store, self._stopped)
+                own_once_back(store, self._stopped)
             if is_wanted() and not self._edits:
                 break
-        return None if self._stopped.is_set() else loaded(store, self._stopped)
+        return None if self._stopped.is_set() else load_with_retries(store, self._stopped)
 
 
 def _begin(checkpoint: Checkpoint) -> Location:

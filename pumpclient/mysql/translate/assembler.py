@@ -1,4 +1,4 @@
-"""From a relay log's events to what a writer does: rows, ends of transactions, statements. Pure.
+"""Assembler: from a relay log's events to rows, ends of transactions and statements. Pure.
 
     MySQL      GTID  BEGIN  map rows map rows …  XID | COMMIT              GTID  DDL
     MariaDB    GTID  map rows …  XID | COMMIT                  GTID (standalone)  DDL
@@ -10,15 +10,18 @@
 Rows come out as they come in, so that no transaction is held here, but for those that XA prepared:
 they wait for their XA COMMIT, and `restart` says from where events must come again for them.
 Transactions that ended at or before `done` then come again too; none of their rows is looked at.
+
+Events that say that changes of data are not in rows stop it (`refuse_losses`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events import Event, decode_event
+from pumpclient.mysql.events import Event, StatementPart, decode_event
 from pumpclient.mysql.events.compressed import TransactionPayload
 from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
@@ -28,30 +31,111 @@ from pumpclient.mysql.events.frame import (
     EventType,
     read_header,
 )
+from pumpclient.mysql.events.notes import Incident
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import (
     GTID_EVENT_SIZE_MIN,
     Gtid,
     GtidFlag,
+    XaId,
     XaPrepare,
     read_begin,
 )
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
-from pumpclient.mysql.translate.losses import refuse_losses
 from pumpclient.mysql.translate.outputs import (
     Finished,
     Output,
+    Refused,
     RowsLeftOut,
     Statement,
     TableChanges,
     Undone,
 )
-from pumpclient.mysql.translate.refused import Refused
 from pumpclient.mysql.translate.statements.sql import dialect_of
 from pumpclient.mysql.translate.table_maps import Choose, IsLeftOut, MappedTables, nothing_left_out
-from pumpclient.mysql.translate.xa import Prepared, PreparedRows, read_statement
+
+
+def refuse_losses(event: Event, place: Location) -> None:
+    """Raise `NeedsOperator` for an event at `place` with which changes are lost."""
+    if isinstance(event, Incident):
+        raise NeedsOperator(
+            f"the server says at {place} that its binlog lacks changes: {event}",
+            hint="compare the tables, load them anew, and begin behind this place",
+        )
+    if isinstance(event, StatementPart):
+        raise NeedsOperator(
+            f"{event.type.name} at {place}: LOAD DATA in statement format",
+            hint="set the server's binlog_format to ROW and reconnect its clients",
+        )
+
+
+_STATEMENT = re.compile(rb"^XA\s+(\w+)\s+(.*?)(\s+ONE\s+PHASE)?\s*$", re.IGNORECASE | re.DOTALL)
+_NAME = re.compile(rb"X'([0-9a-f]*)'(?:\s*,\s*X'([0-9a-f]*)'(?:\s*,\s*(\d+))?)?", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The rows of one XA transaction."""
+
+    begin: Location
+    rows: list[TableChanges | RowsLeftOut] = field(default_factory=list)
+    bytes: int = 0
+
+
+class PreparedRows:
+    """All that wait, by name; holds no more than `bytes_max`."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._waiting: dict[bytes, Prepared] = {}
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
+    @property
+    def begins(self) -> list[Location]:
+        """Where those that wait began."""
+        return [each.begin for each in self._waiting.values()]
+
+    def add(self, prepared: Prepared, made: TableChanges | RowsLeftOut) -> None:
+        """Let rows of an open transaction wait; raise `NeedsOperator` when they are too many."""
+        prepared.rows.append(made)
+        if isinstance(made, TableChanges):
+            prepared.bytes += sum(map(len, made.changes[1]))
+        waiting = sum(each.bytes for each in self._waiting.values()) + prepared.bytes
+        if waiting > self._bytes_max:
+            raise NeedsOperator(
+                f"{waiting} bytes of rows wait for an XA COMMIT, the oldest since"
+                f" {min([*self.begins, prepared.begin])}; more than {self._bytes_max} are not kept",
+                hint="end what XA RECOVER lists on the server, or raise the bound",
+            )
+
+    def keep(self, xid: XaId, prepared: Prepared) -> None:
+        """Keep a transaction that is prepared."""
+        name = b"X'%b',X'%b',%d" % (
+            xid.global_id.hex().encode(), xid.branch.hex().encode(), xid.format,
+        )  # fmt: skip
+        self._waiting[name] = prepared
+
+    def end(self, name: bytes) -> Prepared | None:
+        """Return and forget what waits under a name, None when nothing does."""
+        return self._waiting.pop(name, None)
+
+
+def read_statement(statement: bytes) -> tuple[bytes, bytes | None]:
+    """Return an XA statement's verb in capitals and the name in one spelling, None for no name."""
+    found = _STATEMENT.match(statement)
+    if found is None:
+        return b"", None
+    name = _NAME.match(found[2])
+    if name is None:
+        return found[1].upper(), None
+    parts = name[1].lower(), (name[2] or b"").lower(), int(name[3] or 1)
+    return found[1].upper(), b"X'%b',X'%b',%d" % parts
+
 
 _WORD_BYTES = 64
 _PREPARED_XA = int(GtidFlag.PREPARED_XA)  # A plain number: this is asked for each transaction.

@@ -1,13 +1,40 @@
-"""What a stream of events comes to: rows, ends of transactions, statements, what is left out."""
+"""Outputs of a stream: rows, ends of transactions, statements, what is left out, refusals."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.translate.statements.sql import Dialect
 from pumpclient.mysql.translate.transcoding.transcode import Changes, Transcoder
+
+Name = tuple[str, str]
+
+
+class Refused(NeedsOperator):
+    """Something at `place` cannot be followed; `tables` of the server are those that it is about.
+
+    An override that names the place, or one of the tables, lets the source go on.
+    """
+
+    def __init__(
+        self,
+        error: NeedsOperator,
+        *tables: Name,
+        place: Location | None = None,
+        is_statement: bool = False,
+    ) -> None:
+        super().__init__(error.problem, hint=error.hint)
+        self.tables = tables
+        self.place = place
+        self.is_statement = is_statement
+
+
+def place_text(place: Location) -> str:
+    """Return the text by which operators name a place in a server's binlog."""
+    return f"{place.file}:{place.position}"
 
 
 class TableChanges(NamedTuple):

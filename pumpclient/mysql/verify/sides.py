@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.load.chunks import Range
-from pumpclient.mysql.load.sessions import Session
+from pumpclient.mysql.load.sessions import SnapshotSession
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import (
     IS_BOUND,
     SYSTEM_SCHEMAS,
+    Range,
     SourceTable,
     base_tables,
     parameter_safe,
@@ -118,11 +118,11 @@ class MysqlSide:
         self._checkpoint = tuple(checkpoint.split("."))
         if len(self._checkpoint) != 2:
             raise NeedsOperator(f"{checkpoint!r} is no table", hint="write schema.table")
-        self.session = Session(address)
+        self.session = SnapshotSession(address)
         """Outside of any snapshot, for what is not rows."""
         with server_errors(address):
             self.flavor: Flavor | None = identify(self.session.connection).flavor
-        self._moment = Session(address)
+        self._moment = SnapshotSession(address)
         self._moment.connection.decoders = {}  # Values as text.
 
     def place(self) -> tuple[str, int]:

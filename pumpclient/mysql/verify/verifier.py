@@ -8,9 +8,15 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.load.chunks import INTEGER_TYPES, TEXT_TYPES, Range
 from pumpclient.mysql.load.state import Name, file_number
-from pumpclient.mysql.load.tables import SourceTable, base_tables, chunks_of
+from pumpclient.mysql.load.tables import (
+    INTEGER_TYPES,
+    TEXT_TYPES,
+    Range,
+    SourceTable,
+    base_tables,
+    chunks_of,
+)
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide
 from pumpclient.mysql.verify.table_names import Names
 from pumpclient.mysql.verify.values import Column, Difference, Key, Rows, compared, reached, rows_of

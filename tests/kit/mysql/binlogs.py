@@ -28,7 +28,8 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, Xid
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
-from pumpclient.mysql.rows import Changes, Decoder, TableMap, decoder_for
+from pumpclient.mysql.rows.decoder import Changes, Decoder, decoder_for
+from pumpclient.mysql.rows.table_map import TableMap
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.table_maps import TableMaps
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -17,11 +17,13 @@ from pumpclient.mysql.rows.values.json_binary import (
     SMALL_ARRAY,
     SMALL_OBJECT,
     STRING,
+    Change,
     Opaque,
+    Operation,
     inlined,
+    key_order,
     malformed,
 )
-from pumpclient.mysql.rows.values.json_diff import Change, Operation, key_order
 
 
 def write_json(value: object) -> bytes:

@@ -13,7 +13,7 @@ from pumpclient.mysql.events.frame import EventType, read_header
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.relay.meta import RelayFolder
+from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.servers.binlog_server import AnyBinlogServer, as_sent

@@ -18,12 +18,18 @@ from uuid import UUID
 from penstock.datum.decimals import encode_unscaled, unscaled
 from pumpclient.mysql.events.field_reader import pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.charsets import charset_of
-from pumpclient.mysql.rows.columns import Column, WireType, metadata_size
-from pumpclient.mysql.rows.optional import OptionalField, PrimaryKey
 from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
-from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
-from pumpclient.mysql.rows.values.json_diff import Change
+from pumpclient.mysql.rows.table_map import (
+    TABLE_ID_SIZE,
+    Column,
+    OptionalField,
+    PrimaryKey,
+    TableMap,
+    WireType,
+    charset_of,
+    metadata_size,
+)
+from pumpclient.mysql.rows.values.json_binary import Change
 from pumpclient.mysql.rows.values.texts import length_size
 from pumpclient.mysql.rows.values.times import fraction_size
 from tests.kit.mysql.encoding import compress_block

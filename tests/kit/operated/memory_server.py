@@ -16,10 +16,10 @@ from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import GtidFlag, Xid
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
-from pumpclient.mysql.rows import Column, TableMap, WireType
+from pumpclient.mysql.relay.reader import Growth
 from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image

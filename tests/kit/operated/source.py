@@ -23,7 +23,7 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source import command
 from pumpclient.mysql.source.service import SourceUnit
 from pumpclient.mysql.source.state.left_out import NO_TABLE
-from pumpclient.mysql.translate.refused import place_text
+from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Row
 from tests.kit.operated.source_world import SOURCE, TURN_S, WITHIN_S, Incarnation, Outside
 

@@ -31,8 +31,7 @@ from pumpclient.changes import Changes, ChangeSet
 from pumpclient.delivery.group_commit import GroupWriter, PendingTransaction
 from pumpclient.errors import Failure, Reason
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.journal.journal import Journal
-from pumpclient.mysql.journal.recovery import settle
+from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load import state as load_state
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress

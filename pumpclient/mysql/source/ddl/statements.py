@@ -30,9 +30,7 @@ from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
-from pumpclient.mysql.translate.outputs import Statement
-from pumpclient.mysql.translate.refused import Refused, place_text
-from pumpclient.mysql.translate.statements.collations import session_collations
+from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
 from pumpclient.mysql.translate.statements.ddl_pieces import (
     Piece,
     Ruling,
@@ -45,7 +43,12 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
 )
 from pumpclient.mysql.translate.statements.names import Name, changed_tables
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.statements.sql import phase_to_skip, plain_text, statement_text
+from pumpclient.mysql.translate.statements.sql import (
+    phase_to_skip,
+    plain_text,
+    session_collations,
+    statement_text,
+)
 from pumpclient.mysql.translate.statements.timestamps import (
     is_implicit,
     may_hold_timestamps,

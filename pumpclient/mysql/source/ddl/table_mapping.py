@@ -22,9 +22,8 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
-from pumpclient.mysql.translate.statements.collations import built_into
 from pumpclient.mysql.translate.statements.online import OnlineDdl
-from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.mysql.translate.statements.sql import built_into, dialect_of
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows, Sequences
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder, ignored
 from pumpclient.rows import Table

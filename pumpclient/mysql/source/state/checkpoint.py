@@ -15,6 +15,9 @@ itself: then no other process had the source in between.
 from __future__ import annotations
 
 import json
+import logging
+import os
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,6 +31,9 @@ from penstock.wire.binlog import Origin
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.5
 SOURCES = "/penstock/v1/sources/"
 _HINT = "restore the key, or delete it and start the source from a place that is known"
 
@@ -208,3 +214,56 @@ class SourceStore:
         """Let others have it."""
         if self._lease is not None:
             self._lease.close()
+
+
+def own_once_free(store: SourceStore, stopped: threading.Event) -> None:
+    """Take the source over, waiting for whoever has it; raise `Retryable` when stopped before."""
+    holder = f"{socket.gethostname()}-{os.getpid()}"
+    while True:
+        try:
+            store.own(holder)
+            return
+        except Retryable as error:
+            log.warning("%s", error)
+            if stopped.wait(_WAIT_S):
+                raise
+
+
+def own_once_back(store: SourceStore, stopped: threading.Event) -> None:
+    """Take a source again that was lost; raise `SourceTaken` when another process had it."""
+    while not stopped.is_set():
+        try:
+            store.own_again()
+        except SourceTaken:
+            raise
+        except Retryable as error:
+            log.warning("%s", error)
+            stopped.wait(_WAIT_S)
+        else:
+            log.warning(
+                "this process, or etcd, was away for longer than lease-s; no other process had the"
+                " source meanwhile, so this one continues"
+            )
+            return
+
+
+def save_with_retries(store: SourceStore, stopped: threading.Event, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint before anything runs; take a source that was lost meanwhile again."""
+    while True:
+        try:
+            return store.save(checkpoint)
+        except Retryable:
+            if stopped.is_set() or not store.is_lost():
+                raise
+        own_once_back(store, stopped)
+
+
+def load_with_retries(store: SourceStore, stopped: threading.Event) -> Checkpoint | None:
+    """Return the checkpoint, asking until etcd answers; None when stopped before."""
+    while True:
+        try:
+            return store.load()
+        except Retryable as error:
+            log.warning("%s", error)
+            if stopped.wait(_WAIT_S):
+                return None

@@ -19,7 +19,7 @@ from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOutTable
-from pumpclient.mysql.translate.refused import Refused, place_text
+from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.mysql.translate.statements.names import Name
 from pumpclient.schema import split_name
 

@@ -43,14 +43,12 @@ from penstock.log.files import replace_file
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.journal.journal import Journal
-from pumpclient.mysql.journal.recovery import settle
+from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.relay.growth import Growth
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.relay.reader import RelayReader
+from pumpclient.mysql.relay.reader import Growth, RelayReader
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.statements import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
@@ -58,8 +56,7 @@ from pumpclient.mysql.source.state.checkpoint import Checkpoint, sources
 from pumpclient.mysql.source.state.counters import Progress
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
-from pumpclient.mysql.source.sync.context import Parts, SyncOptions
-from pumpclient.mysql.source.sync.syncer import Syncer
+from pumpclient.mysql.source.sync.syncer import Parts, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
 from pumpclient.mysql.translate.statements.names import Name

@@ -1,6 +1,6 @@
-"""One life of a source, from its checkpoint on: reads, assembles, groups, commits, notes.
+"""Syncer: one run of a source, from its checkpoint on; reads, assembles, groups, commits, notes.
 
-All of it is in the caller's thread but the ends of groups. Whatever fails ends the life; the next
+All of it is in the caller's thread but the ends of groups. Whatever fails ends the run; the next
 one begins at the checkpoint, and what comes again is known downstream by its origin.
 """
 
@@ -9,42 +9,78 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from zlib import crc32
 
 from penstock import failpoints
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupWriter
 from pumpclient.mysql.events.files import FormatDescription
-from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, EventType, checksum_holds
+from pumpclient.mysql.events.frame import (
+    CRC_OF_WHOLE,
+    HEADER_SIZE,
+    Checksum,
+    EventType,
+    checksum_holds,
+)
+from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.journal import Journal
+from pumpclient.mysql.load.state import Floors
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
-from pumpclient.mysql.relay.transform import CRC_OF_WHOLE
 from pumpclient.mysql.rows.table_map import TableMap
-from pumpclient.mysql.source.ddl.statements import place_of
-from pumpclient.mysql.source.ddl.table_mapping import Routed
-from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.ddl.statements import Statements, place_of
+from pumpclient.mysql.source.ddl.table_mapping import Routed, Tables
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
+from pumpclient.mysql.source.state.counters import Progress
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
-from pumpclient.mysql.source.sync.context import Parts, SyncOptions
-from pumpclient.mysql.source.sync.executed_gtids import LISTS, SeenGtids
 from pumpclient.mysql.source.sync.grouping import Gatherer
-from pumpclient.mysql.source.sync.known import KnownTransactions
+from pumpclient.mysql.source.sync.known import LISTS, KnownTransactions, SeenGtids
 from pumpclient.mysql.source.sync.loading import CatchUp
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import (
     Finished,
     Output,
+    Refused,
     RowsLeftOut,
     Statement,
     TableChanges,
     Undone,
+    place_text,
 )
-from pumpclient.mysql.translate.refused import Refused, place_text
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Verb
 from pumpclient.mysql.translate.statements.names import Name
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    """Bounds of groups, and how often the checkpoint is noted."""
+
+    group_count_max: int = 512
+    group_bytes_max: int = 4 << 20
+    checkpoint_interval_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a life works with; all of it outlives the life."""
+
+    client: PumpClient
+    store: CheckpointStore
+    journal: Journal
+    tables: Tables
+    statements: Statements
+    progress: Progress
+    source_id: str
+    flavor: Flavor
+    floors: Floors = field(default_factory=Floors)
+    cancel_reload: Callable[[Sequence[Name]], None] = lambda names: None
+    """Ends the reload of one of these tables: a statement moves it."""
+
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A statement's bytes, under the session that ran it, to text that `penstock.ddl` reads alike.
+"""Statement text: a statement's bytes under its session, to text that `penstock.ddl` reads alike.
 
 charset                 of the client, told by the status variables; UTF-8 where none is
 ANSI_QUOTES             "name" becomes `name`
@@ -7,6 +7,15 @@ REAL_AS_FLOAT           REAL becomes FLOAT
 /*! … */, /*!NNNNN … */ the marks go where the server ran what is between them, all of it else
 /*M! … */               the same, for MariaDB only
 other comments          a blank
+
+A session also has collations that a statement takes unasked (`built_into`):
+
+    server                  collation_server, which CREATE DATABASE takes
+    CHARACTER SET utf8mb4   MySQL since 8.0: default_collation_for_utf8mb4, in each QUERY
+    CHARACTER SET, any      MariaDB since 11.2: character_set_collations, where it counts
+
+All else is what servers were built with. A table takes its database's collation, not the session's
+`collation_database`, which counts for LOAD DATA only.
 """
 
 from __future__ import annotations
@@ -14,11 +23,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.ddl.charsets import charset_of_collation, collation_name
+from penstock.ddl.rewrite.explicit_collations import SessionCollations
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.query import ALTER_BEGINS, ALTER_IS_UNDONE, Query, StatusVariables
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.charsets import charset_of
+from pumpclient.mysql.rows.table_map import charset_of
 
 REAL_AS_FLOAT, PIPES_AS_CONCAT, ANSI_QUOTES = 1, 2, 4
 ORACLE, MAXDB = 1 << 9, 1 << 12
@@ -181,3 +192,29 @@ def _unended(text: str, at: int) -> NeedsOperator:
         f"a statement holds a quote or comment that never ends near {text[at : at + 30]!r}",
         hint="give a statement to run instead of it, or skip it",
     )
+
+
+_UCA9_SINCE = 80000
+_UCA9 = "utf8mb4_0900_ai_ci"
+
+
+def built_into(dialect: Dialect) -> SessionCollations:
+    """Return what a server takes, or leaves out of SHOW CREATE, where nobody chose anything."""
+    is_newer = dialect.flavor is Flavor.MYSQL and dialect.version >= _UCA9_SINCE
+    return SessionCollations(by_charset={"utf8mb4": _UCA9} if is_newer else {})
+
+
+def session_collations(variables: StatusVariables, dialect: Dialect) -> SessionCollations:
+    """Return what the session of a QUERY took; raise `NeedsOperator` for an unknown collation."""
+    is_mariadb = dialect.flavor is Flavor.MARIADB
+
+    def named(number: int) -> str:
+        return collation_name(number, is_mariadb=is_mariadb)
+
+    by_charset = dict(built_into(dialect).by_charset)
+    if variables.default_collation_utf8mb4 is not None:
+        by_charset["utf8mb4"] = named(variables.default_collation_utf8mb4)
+    for _, number in variables.mariadb_collations or ():
+        by_charset[charset_of_collation(named(number))] = named(number)
+    server = None if variables.charsets is None else named(variables.charsets[2])
+    return SessionCollations(server=server, by_charset=by_charset, is_reset=is_mariadb)

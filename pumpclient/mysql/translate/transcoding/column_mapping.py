@@ -26,9 +26,7 @@ from penstock.datum.rows.layout import Stored, stored_columns
 from penstock.ddl.parse.versioning import IMPLICIT
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
-from pumpclient.mysql.rows.charsets import charset_name
-from pumpclient.mysql.rows.columns import Column, WireType
-from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name
 
 NULL = b"\x00"
 """The datum of NULL."""

@@ -18,9 +18,8 @@ from penstock.datum.rows.fields import decimal_size, fraction_digits
 from penstock.datum.rows.ints import integer_range
 from penstock.schema.model import MysqlType
 from penstock.wire import varint
-from pumpclient.mysql.rows.charsets import charset_of
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.columns import WireType
+from pumpclient.mysql.rows.table_map import WireType, charset_of
 from pumpclient.mysql.rows.values.reading import Reading
 from pumpclient.mysql.rows.values.texts import decompressed
 from pumpclient.mysql.translate.transcoding.column_mapping import Pair

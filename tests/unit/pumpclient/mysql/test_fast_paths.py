@@ -23,10 +23,10 @@ from pumpclient.mysql.events.frame import (
     read_header,
 )
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, XaId
-from pumpclient.mysql.rows import Column, RowsEvent, TableMap, WireType, decoder_for
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.images import ImageReader
-from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind
+from pumpclient.mysql.rows.decoder import ImageReader, decoder_for
+from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogFile
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import encode_rows, make_image

@@ -14,7 +14,9 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.load.chunks import (
+from pumpclient.mysql.load.loader import Brake, Progress
+from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
+from pumpclient.mysql.load.tables import (
     Key,
     Range,
     chunk_count,
@@ -22,10 +24,7 @@ from pumpclient.mysql.load.chunks import (
     packed,
     ranges_between,
 )
-from pumpclient.mysql.load.progress import Brake, Progress
-from pumpclient.mysql.load.sql_rows import sql_rows
-from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
-from pumpclient.mysql.load.text_rows import text_rows
+from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 
 small = st.integers(0, 4)
 keys = st.tuples(small, small, small)

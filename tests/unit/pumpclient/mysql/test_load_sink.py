@@ -11,8 +11,7 @@ import pytest
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load import sink as module
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession, lock_name
-from pumpclient.mysql.load.sql_rows import SqlRows
-from pumpclient.mysql.load.text_rows import TextRows
+from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.address import ServerAddress
 
 LOST = pymysql.err.OperationalError(2013, "Lost connection")

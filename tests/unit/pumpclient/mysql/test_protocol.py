@@ -18,7 +18,6 @@ from pumpclient.mysql.protocol.locate import file_behind
 from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
 from pumpclient.mysql.protocol.prechecks import judge
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged, ServerIdTaken, refusal
-from pumpclient.mysql.protocol.replica_session import ReplicaSession, session_statements
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     identify,
@@ -26,8 +25,14 @@ from pumpclient.mysql.protocol.server import (
     purged_gtids,
     replica_ids,
 )
-from pumpclient.mysql.protocol.server_id import FIRST_DRAWN, draw_server_id
-from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
+from pumpclient.mysql.protocol.stream import (
+    FIRST_DRAWN,
+    BinlogStream,
+    ReplicaSession,
+    StreamOptions,
+    draw_server_id,
+    session_statements,
+)
 from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, error, event_packet
 from tests.kit.mysql.encoding import encode
 

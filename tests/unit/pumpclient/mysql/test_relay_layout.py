@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet
-from pumpclient.mysql.relay.layout import FileName, Location, SubDir, read_index, write_index
-from pumpclient.mysql.relay.meta import Meta, RelayFolder
+from pumpclient.mysql.relay.layout import (
+    FileName,
+    Location,
+    Meta,
+    RelayFolder,
+    SubDir,
+    read_index,
+    write_index,
+)
 
 bases = st.text("abc-_0", min_size=1, max_size=9)
 numbers = st.integers(1, 2_000_000)

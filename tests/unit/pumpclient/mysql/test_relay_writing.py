@@ -26,13 +26,11 @@ from pumpclient.mysql.events.transactions import Gtid, GtidFlag, XaId, XaPrepare
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 from pumpclient.mysql.protocol.refusals import PositionLost
 from pumpclient.mysql.relay.boundaries import TransactionTracker
-from pumpclient.mysql.relay.filler_events import DUMMY_BYTES_MAX, dummies
-from pumpclient.mysql.relay.growth import Growth
-from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.relay.meta import Meta
+from pumpclient.mysql.relay.layout import FileName, Location, Meta
+from pumpclient.mysql.relay.reader import Growth
+from pumpclient.mysql.relay.receiver import Transformer
 from pumpclient.mysql.relay.recover import recover
-from pumpclient.mysql.relay.transform import Transformer
-from pumpclient.mysql.relay.writer import RelayWriter
+from pumpclient.mysql.relay.writer import DUMMY_BYTES_MAX, RelayWriter, dummies
 from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import encode
 

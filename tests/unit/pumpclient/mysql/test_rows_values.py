@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 from penstock.ddl.charsets import charset_named
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.rows import Column, TableMap, WireType, decoder_for
-from pumpclient.mysql.rows.charsets import charset_name, charset_of
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.images import value_reader
-from pumpclient.mysql.rows.values.json_binary import Opaque, json_text, read_json, text_of
-from pumpclient.mysql.rows.values.json_diff import (
+from pumpclient.mysql.rows.decoder import decoder_for, value_reader
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
+from pumpclient.mysql.rows.values.json_binary import (
     Change,
+    Opaque,
     Operation,
     apply_changes,
+    json_text,
     path_legs,
     read_changes,
+    read_json,
+    text_of,
 )
 from pumpclient.mysql.rows.values.numbers import double_text, shortest_float
 from pumpclient.mysql.rows.values.texts import decompressed, inet6_text

@@ -12,7 +12,7 @@ from penstock.errors import Corrupt, NeedsOperator
 from penstock.schema.model import TableInfo
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
-from pumpclient.mysql.journal.journal import Group, Journal
+from pumpclient.mysql.journal import Group, Journal
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.start import moment_s

@@ -16,8 +16,8 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import EventType
-from pumpclient.mysql.rows import Column, TableMap, WireType
 from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
 from tests.kit.mysql.row_encoding import encode_rows, make_image, string_metadata
 from tests.unit.penstock.ddl_session import DdlSession

@@ -8,9 +8,8 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.config import ACCEPT, STOP, SourceConfig
-from pumpclient.mysql.source.ddl.cascades import Cascades
+from pumpclient.mysql.source.ddl.cascades import Cascades, cascades_of_piece, cascades_of_table
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Ruling, Translator, Verb
-from pumpclient.mysql.translate.statements.foreign_keys import cascades_of_piece, cascades_of_table
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 from pumpclient.mysql.translate.statements.sql import Dialect, dialect_of
 

@@ -21,8 +21,8 @@ from pumpclient.mysql.events.transactions import (
 )
 from pumpclient.mysql.gtid import MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.rows import Column, TableMap, WireType
 from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
