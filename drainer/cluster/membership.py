@@ -50,6 +50,7 @@ class Membership:
         tls: Tls | None = None,
     ) -> None:
         """Prepare; nothing is published before the first `publish`."""
+        self.retire_every_s = _RETIRE_EVERY_S
         self.node_id = node_id
         self.host = host
         self.state = NodeState.ONLINE
@@ -187,7 +188,7 @@ class Membership:
         is_done = not former
         while not is_done:
             is_done = await asyncio.to_thread(self._retired, former)
-            await asyncio.sleep(_RETIRE_EVERY_S)
+            await asyncio.sleep(self.retire_every_s)
 
     def _retired(self, former: str) -> bool:
         """Tell whether nothing is left to do; this Drainer's own entry must hold Pumps first."""

@@ -118,7 +118,7 @@ class LowWaterWatch:
     """Since when the low water has stood where it is, and when that is to be said (again)."""
 
     def __init__(self, now_s: float, *, warn_s: float = HELD_S, repeat_s: float = 10.0) -> None:
-        self._warn_s = warn_s
+        self.warn_s = warn_s
         self._repeat_s = repeat_s
         self.low_water = -1
         self._since_s = now_s
@@ -129,7 +129,7 @@ class LowWaterWatch:
         if low_water != self.low_water:
             self.low_water = low_water
             self._since_s = now_s
-            self._next_warning_s = now_s + self._warn_s
+            self._next_warning_s = now_s + self.warn_s
         return now_s - self._since_s
 
     def is_due(self, now_s: float) -> bool:

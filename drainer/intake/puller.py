@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -81,6 +82,8 @@ class Who:
     tls: Tls | None = None
     metadata_only: bool = False
     """Rows stay on the Pumps, for Spark's tasks to fetch."""
+    silence_s_max: float = SILENCE_S_MAX
+    retry_s_min: float = RETRY_S_MIN
 
 
 class Puller:
@@ -100,7 +103,7 @@ class Puller:
 
     async def run(self) -> None:
         """Pull until cancelled; raise `NeedsOperator` when trying again cannot help."""
-        pause_s = RETRY_S_MIN
+        pause_s = self._who.retry_s_min
         while True:
             got = 0
             try:
@@ -120,8 +123,8 @@ class Puller:
             except TimeoutError:
                 if not got:  # Maybe not even the first message could get here in time.
                     self._batch_bytes_max = max(self._batch_bytes_max // 4, BATCH_BYTES_MIN)
-                self._lost(f"nothing arrived for {SILENCE_S_MAX:.0f} s")
-            pause_s = RETRY_S_MIN if got else min(pause_s * 2, RETRY_S_MAX)
+                self._lost(f"nothing arrived for {self._who.silence_s_max:.0f} s")
+            pause_s = self._who.retry_s_min if got else min(pause_s * 2, RETRY_S_MAX)
             await asyncio.sleep(pause_s)
 
     @property
@@ -191,12 +194,13 @@ async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> Asy
         metadata_only=who.metadata_only,
     )
     call = pull(request)
-    while (batch := await _read(call)) is not None:
+    read = partial(_read, call, who.silence_s_max)
+    while (batch := await read()) is not None:
         piece = piece_of(batch)
         if piece is None:
             yield list(batch.commit_ts), _payloads(pump, batch)
             continue
-        run = await who.spool.gathered(pump, piece, lambda: _read(call))
+        run = await who.spool.gathered(pump, piece, read)
         if run is None:
             return
         yield run
@@ -221,7 +225,7 @@ async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator
     reading: asyncio.Task[Any] | None = None
     try:
         while True:
-            reading = reading or asyncio.ensure_future(_read(call))
+            reading = reading or asyncio.ensure_future(_read(call, who.silence_s_max))
             first = await reading
             reading = None
             if first is None:
@@ -229,7 +233,7 @@ async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator
             run, size = [first], len(first.entity.payload)
             # What has arrived meanwhile goes along; what has not is waited for next time.
             while len(run) < _RUN_MAX and size < _RUN_BYTES_MAX:
-                reading = asyncio.ensure_future(_read(call))
+                reading = asyncio.ensure_future(_read(call, who.silence_s_max))
                 done, _ = await asyncio.wait((reading,), timeout=0)
                 if not done or reading.exception() is not None or reading.result() is None:
                     break
@@ -243,8 +247,8 @@ async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator
             reading.cancel()
 
 
-async def _read(call: Any) -> Any:
+async def _read(call: Any, silence_s_max: float) -> Any:
     """Return the next message, None at the end of the stream; TimeoutError when none comes."""
-    async with asyncio.timeout(SILENCE_S_MAX):
+    async with asyncio.timeout(silence_s_max):
         message = await call.read()
     return None if message is grpc.aio.EOF else message

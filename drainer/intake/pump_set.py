@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 from drainer.counters import Counters
@@ -47,7 +47,7 @@ from drainer.intake.lag import (
 )
 from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
 from drainer.intake.payload import Payload, release
-from drainer.intake.puller import Puller, Who
+from drainer.intake.puller import Puller, Receiver, Who
 from penstock.cluster.last_word import LastWord
 from penstock.cluster.lost_pumps import LostPump
 from penstock.cluster.registry import NodeState, NodeStatus
@@ -98,11 +98,16 @@ class Pumps:
         who: Who,
         room_bytes: int,
         standing: Mapping[str, int] | None = None,
+        *,
+        clock: Callable[[], float] = _now_s,
     ) -> None:
         """Prepare; all Pumps together may have `room_bytes` waiting for the merge.
 
-        `standing` is the checkpoint's.
+        `standing` is the checkpoint's. `clock` counts seconds that also pass while the machine
+        sleeps.
         """
+        self.open_puller: Callable[[str, str, Who, Receiver], Puller] = Puller
+        self._now_s = clock
         self.arrived = asyncio.Event()
         self.counters = Counters()
         self._given_up: dict[str, tuple[LostPump, int]] = {}
@@ -126,14 +131,14 @@ class Pumps:
         self._fresh_until_s = 0.0
         self._doubted: set[str] = set()
         self._knows_all = bool(stood)
-        self._watch = LowWaterWatch(_now_s(), warn_s=_HELD_WARN_S)
+        self.watch = LowWaterWatch(clock(), warn_s=_HELD_WARN_S)
         self._is_closed = False
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def refresh(self) -> None:
         """Make one pass; every Pump listed now takes part when this returns. May be Retryable."""
         async with self._passing:
-            started_s = _now_s()
+            started_s = self._now_s()
             statuses = await self._around.publish_and_list()
             if self._is_closed:
                 return  # A batch is under way still, and this Drainer shows that it lives.
@@ -200,7 +205,7 @@ class Pumps:
                 await self._freed.wait()
         finally:
             self._waiting.discard(pump)
-            self._heard_s[pump] = _now_s()
+            self._heard_s[pump] = self._now_s()
 
     def taken(self) -> None:
         """Note that the merge was taken from: there may be room again."""
@@ -233,7 +238,7 @@ class Pumps:
 
     def views(self) -> list[PumpView]:
         """Return every Pump as an operator sees it, those given up too."""
-        now_ts, now_s, views = self._around.now_ts(), _now_s(), []
+        now_ts, now_s, views = self._around.now_ts(), self._now_s(), []
         holders = self._merger.holders
         most_ts = max(self.positions().values(), default=0)
         for name, (puller, _) in self._pullers.items():
@@ -249,8 +254,8 @@ class Pumps:
 
     def held(self) -> Held:
         """Return the low water and for how long it has stood there."""
-        for_s = self._watch.held_s(self._merger.low_water, _now_s())
-        return Held(low_water=self._watch.low_water, for_s=for_s, since_s=time.time() - for_s)
+        for_s = self.watch.held_s(self._merger.low_water, self._now_s())
+        return Held(low_water=self.watch.low_water, for_s=for_s, since_s=time.time() - for_s)
 
     @property
     def late(self) -> int:
@@ -274,7 +279,7 @@ class Pumps:
 
     async def _until_fresh(self, payloads: Sequence[Payload]) -> None:
         try:
-            while _now_s() > self._fresh_until_s:
+            while self._now_s() > self._fresh_until_s:
                 await self._passed.wait()
         except asyncio.CancelledError:
             for payload in payloads:
@@ -330,9 +335,9 @@ class Pumps:
         self._expected.discard(name)
         self._given_up.pop(name, None)
         log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
-        puller = Puller(name, status.host, self._who, self)
+        puller = self.open_puller(name, status.host, self._who, self)
         puller.on_break = self.counters.broke
-        self._heard_s[name] = _now_s()
+        self._heard_s[name] = self._now_s()
         task = asyncio.create_task(puller.run(), name=f"pull {name}")
         task.add_done_callback(self._puller_ended)
         self._pullers[name] = (puller, task)
@@ -423,7 +428,7 @@ class Pumps:
     def _watch_holders(self) -> None:
         """Name whoever has kept the low water where it is for too long."""
         held = self.held()
-        if not self._watch.is_due(_now_s()):
+        if not self.watch.is_due(self._now_s()):
             return
         if not self._pullers:
             log.warning("no Pump is registered; waiting at commit_ts %d", held.low_water)

@@ -28,7 +28,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -63,6 +63,9 @@ _LAST_WORD_TRIES = 60
 _SAME_NAME_WITHIN_S = 2.0
 _STOPPED_WITHIN_S = 3.0
 
+Notify = Callable[[NodeStatus, Tls | None], Coroutine[Any, Any, None]]
+"""Tells a Drainer to look at the list of Pumps now; `Retryable` when it did not."""
+
 
 class Membership:
     """This Pump's entry in the registry, and its view of the Drainers."""
@@ -77,6 +80,12 @@ class Membership:
         score: Callable[[], int],
         tls: Tls | None = None,
     ) -> None:
+        """Prepare; nothing is published before `join`."""
+        self.retry_s = _RETRY_S
+        self.notify: Notify = _notify
+        """How a Drainer is reached that is alive."""
+        self.notify_stopped: Notify = _notify_stopped
+        """How one is reached that is said to have stopped."""
         self._registry = registry
         self._storage = storage
         self._clock = clock
@@ -102,7 +111,7 @@ class Membership:
                 await self._put(NodeState.ONLINE)
             except Retryable as error:
                 log.error("not online yet, trying again: %s", error)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self.retry_s)
             else:
                 self.state = NodeState.ONLINE
                 log.info("pump %s is online at %s", self._node_id, self._host)
@@ -172,7 +181,7 @@ class Membership:
     async def _insist(self) -> None:
         """Publish the last state there will be: Drainers would wait for this Pump forever."""
         for _ in range(_LAST_WORD_TRIES):
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(self.retry_s)
             await self._beat()
             if not self.etcd_is_away:
                 return
@@ -253,9 +262,9 @@ class Membership:
         notified = []
         for drainer in await asyncio.to_thread(self._registry.list, NodeKind.DRAINER):
             if is_live(drainer, now_ts):
-                notified.append(_notify(drainer, self._tls))
+                notified.append(self.notify(drainer, self._tls))
             elif is_live(replace(drainer, state=NodeState.ONLINE), now_ts):
-                notified.append(_notify_stopped(drainer, self._tls))
+                notified.append(self.notify_stopped(drainer, self._tls))
             else:
                 log.info("drainer %s is not running, not notified", drainer.node_id)
         await asyncio.gather(*notified)

@@ -50,6 +50,7 @@ class Operator:
         retention: Retention,
         details: Callable[[], dict[str, str]],
     ) -> None:
+        self.close_tick_s = _CLOSE_TICK_S
         self._node_id = node_id
         self._storage = storage
         self._membership = membership
@@ -162,7 +163,7 @@ class Operator:
             if time.monotonic() - told_s >= _PROGRESS_EVERY_S:
                 told_s = time.monotonic()
                 log.info("not offline yet: %s", self._progress)
-            await asyncio.sleep(_CLOSE_TICK_S)
+            await asyncio.sleep(self.close_tick_s)
         for drainer in given_up:
             log.error(
                 "drainer %s at checkpoint %d is given up: it never gets this Pump's binlogs in"

@@ -82,10 +82,9 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
     "silence_s", [8.0, pytest.param(SILENCE_S_MAX, marks=pytest.mark.slow, id="as it is")]
 )
 def test_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where_it_was(
-    field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silence_s: float
+    field: Field, tmp_path: Path, silence_s: float
 ) -> None:
-    monkeypatch.setattr("drainer.intake.puller.SILENCE_S_MAX", silence_s)
-    with field.merging(tmp_path) as merging, field.writing(0, 1):
+    with field.merging(tmp_path, silence_s_max=silence_s) as merging, field.writing(0, 1):
         eventually(lambda: len(merging.found) > 200, _LONG_S)
         field.proxies[1].is_black_hole = True
         cut_s = time.monotonic()

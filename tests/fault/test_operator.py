@@ -34,7 +34,7 @@ from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
-from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer, twins
+from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
@@ -212,28 +212,28 @@ def _named(cluster: Cluster, drainer: int, number: int) -> str:
 
 
 async def live(sequence: list[Step], folder: Path) -> None:
-    with twins(Cluster(folder)) as cluster:
-        try:
-            await cluster.begin()
-            for name, pump, drainer, state, number in sequence:
-                aim = AimAtTwins(
-                    pump=f"pump-{pump + 1}",
-                    drainer=_named(cluster, drainer, number),
-                    state=state,
-                    number=number,
-                    checkpoints=[d.checkpoint.commit_ts for d in cluster.drainers.values()],
-                    cluster=cluster,
-                )
-                if name in COMMANDS:
-                    await cluster.ctl(*COMMANDS[name](aim))
-                else:
-                    cluster.typed.append(f"{name}: {aim.pump} {aim.drainer} {state} {number}")
-                    await {**ACTS, **EDITS}[name](aim)
-                await cluster.turn()
-            await cluster.finish()
-            cluster.judge(may_lose=any(step[0] in GIVES_UP for step in sequence))
-        finally:
-            await cluster.close()
+    cluster = Cluster(folder)
+    try:
+        await cluster.begin()
+        for name, pump, drainer, state, number in sequence:
+            aim = AimAtTwins(
+                pump=f"pump-{pump + 1}",
+                drainer=_named(cluster, drainer, number),
+                state=state,
+                number=number,
+                checkpoints=[d.checkpoint.commit_ts for d in cluster.drainers.values()],
+                cluster=cluster,
+            )
+            if name in COMMANDS:
+                await cluster.ctl(*COMMANDS[name](aim))
+            else:
+                cluster.typed.append(f"{name}: {aim.pump} {aim.drainer} {state} {number}")
+                await {**ACTS, **EDITS}[name](aim)
+            await cluster.turn()
+        await cluster.finish()
+        cluster.judge(may_lose=any(step[0] in GIVES_UP for step in sequence))
+    finally:
+        await cluster.close()
 
 
 def run(sequence: list[Step]) -> None:

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 
 from drainer.intake.lag import PumpView
 from drainer.intake.merger import Merger
-from drainer.intake.puller import Who
+from drainer.intake.puller import SILENCE_S_MAX, Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from penstock.cluster.last_word import LastWord
@@ -40,6 +40,7 @@ class Merging:
         by_way_of: Mapping[str, str],
         room_bytes: int = 16 << 20,
         tls: Tls | None = None,
+        silence_s_max: float = SILENCE_S_MAX,
     ) -> None:
         self.found: list[tuple[int, bytes]] = []
         self.peak_bytes = 0
@@ -51,7 +52,9 @@ class Merging:
         self._by_way_of = by_way_of
         self._merger = Merger(0)
         spool = Spool(folder / "spool", bytes_max=8 << 20)
-        self._who = Who(registry.cluster_id(), "merging", spool, tls=tls)
+        self._who = Who(
+            registry.cluster_id(), "merging", spool, tls=tls, silence_s_max=silence_s_max
+        )
         self._room_bytes = room_bytes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="merging", daemon=True)

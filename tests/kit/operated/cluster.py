@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,9 +23,7 @@ from typing import Any
 import grpc
 import pytest
 
-from drainer.cluster import membership as drainer_membership
 from drainer.cluster.membership import Membership as DrainerMembership
-from drainer.intake import pump_set as drainer_pumps
 from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.checkpoint import Checkpoint
@@ -33,8 +32,6 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
 from penstock.wire.codec import decode_binlog
-from pump.cluster import membership as pump_membership
-from pump.cluster import operator as pump_operator
 from pump.cluster.identity import Identity
 from pump.cluster.membership import Membership, last_word_of
 from pump.cluster.operator import Operator
@@ -121,6 +118,9 @@ class TwinPump:
             line, storage, clock,
             identity=Identity(self.name, self.address, {}), score=lambda: 1,
         )  # fmt: skip
+        self.membership.retry_s = _TURN_S
+        self.membership.notify = cluster.notify
+        self.membership.notify_stopped = cluster.notify_stopped
         retention = Retention(storage, self.membership, clock, gc_days=GC_S / 86400)
         self.operator = Operator(
             node_id=self.name,
@@ -130,6 +130,7 @@ class TwinPump:
             retention=retention,
             details=dict,
         )
+        self.operator.close_tick_s = _TURN_S
         self._tasks = [asyncio.create_task(self._join()), asyncio.create_task(self._until_ended())]
 
     @property
@@ -279,9 +280,12 @@ class TwinDrainer:
             host=self.address,
             checkpoint_ts=lambda: self.checkpoint.commit_ts,
         )
+        around.retire_every_s = _TURN_S
         who: Any = SimpleNamespace(cluster_id=CLUSTER, drainer_id=self.name)
         self.membership = around
         self.pumps = Pumps(self._merger, around, who, 1 << 20, at.pumps)
+        puller: Any = partial(_Puller, self._cluster)
+        self.pumps.open_puller = puller
         self._task = asyncio.create_task(self._live(self.pumps, former))
 
     async def end(self, state: NodeState | None) -> None:
@@ -384,6 +388,21 @@ class Cluster:
         drainers = [TwinDrainer(self, f"drainer-{n}") for n in range(1, drainer_count + 1)]
         self.pumps = {pump.name: pump for pump in pumps}
         self.drainers = {drainer.name: drainer for drainer in drainers}
+
+    async def notify(self, drainer: NodeStatus, tls: object) -> None:
+        """Let a Drainer look at the list of Pumps, as a Pump that joins does."""
+        twin = self.drainer(drainer.node_id)
+        if twin is None or twin.pumps is None:
+            raise Retryable(f"drainer {drainer.node_id} does not answer")
+        try:
+            await twin.pumps.refresh()
+        except NeedsOperator as error:
+            raise Retryable(str(error)) from error
+
+    async def notify_stopped(self, drainer: NodeStatus, tls: object) -> None:
+        """Notify a Drainer that may well have stopped."""
+        with suppress(Retryable):
+            await self.notify(drainer, tls)
 
     async def begin(self) -> None:
         """Start everybody, and return when all are online."""
@@ -626,9 +645,8 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
 class _Puller:
     """Pulls a twin as `drainer.intake.puller.Puller` pulls a Pump."""
 
-    cluster: Cluster
-
-    def __init__(self, pump: str, address: str, who: Any, receiver: Any) -> None:
+    def __init__(self, cluster: Cluster, pump: str, address: str, who: Any, receiver: Any) -> None:
+        self.cluster = cluster
         self.pump = pump
         self.address = address
         self.problem = "not connected yet"
@@ -653,30 +671,3 @@ class _Puller:
             if pulled.payloads:
                 await self._receiver.receive(self.pump, pulled.commit_ts, pulled.payloads)
             await asyncio.sleep(0 if pulled.payloads else _TURN_S)
-
-
-@contextmanager
-def twins(cluster: Cluster) -> Iterator[Cluster]:
-    """Let the nodes' own code meet the twins of this cluster instead of the world."""
-
-    async def notify(drainer: NodeStatus, tls: object) -> None:
-        twin = cluster.drainer(drainer.node_id)
-        if twin is None or twin.pumps is None:
-            raise Retryable(f"drainer {drainer.node_id} does not answer")
-        try:
-            await twin.pumps.refresh()
-        except NeedsOperator as error:
-            raise Retryable(str(error)) from error
-
-    async def notify_stopped(drainer: NodeStatus, tls: object) -> None:
-        with suppress(Retryable):
-            await notify(drainer, tls)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pump_membership, "_notify", notify)
-        patch.setattr(pump_membership, "_notify_stopped", notify_stopped)
-        patch.setattr(pump_membership, "_RETRY_S", _TURN_S)
-        patch.setattr(drainer_membership, "_RETIRE_EVERY_S", _TURN_S)
-        patch.setattr(pump_operator, "_CLOSE_TICK_S", _TURN_S)
-        patch.setattr(drainer_pumps, "Puller", type("Puller", (_Puller,), {"cluster": cluster}))
-        yield cluster

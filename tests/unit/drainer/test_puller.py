@@ -11,7 +11,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from drainer.intake import puller as puller_module
 from drainer.intake.merger import Merger
 from drainer.intake.payload import Payload
 from drainer.intake.puller import Puller, Who
@@ -140,10 +139,12 @@ WHO = Who(7, "d", None)  # type: ignore[arg-type]  # Each test has a spool of it
 
 
 @asynccontextmanager
-async def pulling(pump: FakePump) -> AsyncIterator[tuple[Received, asyncio.Task[None]]]:
+async def pulling(
+    pump: FakePump, **patience: Any
+) -> AsyncIterator[tuple[Received, asyncio.Task[None]]]:
     await pump.start()
     received = Received()
-    puller = Puller("p", pump.address, WHO, received)
+    puller = Puller("p", pump.address, replace(WHO, **patience), received)
     puller.on_break = received.broke
     task = asyncio.create_task(puller.run())
     try:
@@ -160,15 +161,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["penstock", "original"])
-def test_streams_that_break_all_the_time_lose_and_repeat_nothing(
-    batched: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(puller_module, "RETRY_S_MIN", 0.001)
-
+def test_streams_that_break_all_the_time_lose_and_repeat_nothing(batched: bool) -> None:
     async def test() -> None:
         pump = FakePump(*range(1, 60), batched=batched)
         pump.break_after = 7
-        async with pulling(pump) as (received, _):
+        async with pulling(pump, retry_s_min=0.001) as (received, _):
             await received.until(59)
             assert received.commit_ts == list(range(1, 60))
             assert len(pump.asked) > 5
@@ -213,12 +210,10 @@ def test_purged_damaged_or_foreign_binlogs_stop_the_drainer(code: grpc.StatusCod
     run(test)
 
 
-def test_a_mute_stream_is_given_up_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puller_module, "SILENCE_S_MAX", 0.1)
-
+def test_a_mute_stream_is_given_up_and_opened_again() -> None:
     async def test() -> None:
         pump = FakePump(1)
-        async with pulling(pump) as (received, _):
+        async with pulling(pump, silence_s_max=0.1) as (received, _):
             await received.until(1)
             await until(lambda: len(pump.asked) >= 3)
             assert received.commit_ts == [1]
@@ -266,8 +261,9 @@ async def pumps_of(
     merger: Merger,
     room_bytes: int = 1 << 20,
     standing: Mapping[str, int] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Pumps]:
-    pumps = Pumps(merger, cluster, WHO, room_bytes, standing)
+    pumps = Pumps(merger, cluster, WHO, room_bytes, standing, **options)
     try:
         yield pumps
     finally:
@@ -302,15 +298,14 @@ def test_a_pump_is_in_the_merge_when_the_pass_that_found_it_returns() -> None:
 
 
 def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("drainer.intake.pump_set._HELD_WARN_S", 0.05)
-
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
         alive = FakePump(1, 3, 5)
         await alive.start()
         async with pumps_of(cluster, merger) as pumps:
+            pumps.watch.warn_s = 0.05
             cluster.put("alive", alive.address, NodeState.ONLINE)
             cluster.put("dead", "127.0.0.1:1", NodeState.ONLINE)
             watch = asyncio.create_task(pumps.run(0.02))
@@ -610,11 +605,8 @@ def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
     run(test)
 
 
-def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps() -> None:
     clock_s = 100.0
-    monkeypatch.setattr("drainer.intake.pump_set._now_s", lambda: clock_s)
 
     async def test() -> None:
         nonlocal clock_s
@@ -622,7 +614,7 @@ def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps(
         old, new = FakePump(1), FakePump(8)
         await old.start()
         await new.start()
-        async with pumps_of(cluster, merger) as pumps:
+        async with pumps_of(cluster, merger, clock=lambda: clock_s) as pumps:
             cluster.put("old", old.address, NodeState.ONLINE)
             await pumps.refresh()
             assert await merged(merger, pumps, 1) == [1]

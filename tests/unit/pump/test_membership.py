@@ -8,7 +8,6 @@ import pytest
 from penstock.cluster.last_word import LastWord
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
-from pump.cluster import membership
 from pump.cluster.identity import Identity
 from pump.cluster.membership import Membership
 from tests.kit.fakes.registry import MemoryRegistry
@@ -45,7 +44,9 @@ class Parts:
 def joined(registry: MemoryRegistry) -> Membership:
     parts: Any = Parts()
     identity = Identity("p", "h:1", {"zone": "a"})
-    return Membership(registry, parts, parts, identity=identity, score=lambda: 321)
+    made = Membership(registry, parts, parts, identity=identity, score=lambda: 321)
+    made.retry_s = 0
+    return made
 
 
 def test_score_and_labels_are_published_with_the_status() -> None:
@@ -57,8 +58,7 @@ def test_score_and_labels_are_published_with_the_status() -> None:
     assert (found.max_commit_ts, found.update_ts) == (5, 7)
 
 
-def test_offline_is_said_again_until_etcd_has_heard_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "_RETRY_S", 0)
+def test_offline_is_said_again_until_etcd_has_heard_it() -> None:
     registry = AwayFor(puts=3)
     asyncio.run(joined(registry).leave(NodeState.OFFLINE, WORD))
     found = registry.get(NodeKind.PUMP, "p")
@@ -68,9 +68,8 @@ def test_offline_is_said_again_until_etcd_has_heard_it(monkeypatch: pytest.Monke
 
 
 def test_an_etcd_that_never_hears_it_leaves_a_log_that_says_what_helps(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(membership, "_RETRY_S", 0)
     asyncio.run(joined(AwayFor(puts=1000)).leave(NodeState.OFFLINE, WORD))
     assert "start this Pump again and take it offline once more" in caplog.text
 
