@@ -38,7 +38,7 @@ from pump.observe.pages import Pages
 from pump.service.admission import Admission
 from pump.service.group_commit import Writer
 from pump.service.grpc_server import add_health, add_service, build_server, listen
-from pump.service.large_upload import LargeWrites
+from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
 from pump.service.pulls import Pulls
 from pump.service.tidb_service import TidbService

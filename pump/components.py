@@ -58,7 +58,7 @@ class Components:
             "binlogs_refused": self.counters.refused_text(),
             "fake_binlogs_written": str(self.fake_binlogs.written),
             "transactions_resolved": str(self.resolving.resolved),
-            "large_transactions_coming": str(len(self.storage.uploads)),
+            "large_transactions_coming": str(len(self.storage.incoming)),
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
             "etcd": "away" if self.membership.etcd_is_away else "reachable",
             "leads_oracle": str(self.oracle is not None and self.oracle.is_leader),

@@ -31,7 +31,7 @@ class Options:
     queue_bytes_max: int = 64 << 20
     # Rows of one transaction; Pumps have a limit of their own, transaction-bytes-max.
     transaction_bytes_max: int = 4 << 30
-    # Above this much, rows wait for the commit in an unnamed file, and go to the Pump in pieces.
+    # Above this much, rows wait for the commit in an unnamed file, and go to the Pump in chunks.
     spill_bytes: int = 16 << 20
     # Where that file is; None means the system's folder for temporary files.
     spill_dir: str | None = None

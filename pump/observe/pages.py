@@ -95,11 +95,11 @@ class Pages:
             if payload is not None:
                 text = await asyncio.to_thread(_described, payload)
                 parts.append(f"{title}, {len(payload)} bytes\n{text}\n")
-        assembly = await asyncio.to_thread(storage.stream.assembly, ts) if parts else None
-        if assembly is not None:
-            first = assembly.positions[0]
+        chunk_list = await asyncio.to_thread(storage.stream.chunk_list, ts) if parts else None
+        if chunk_list is not None:
+            first, count = chunk_list.positions[0], len(chunk_list.positions)
             parts.append(
-                f"The Prewrite has {assembly.size_bytes} bytes, in {len(assembly.positions)} pieces"
+                f"The Prewrite has {chunk_list.size_bytes} bytes, in {count} chunks"
                 f" from segment {first.segment}, offset {first.offset} on. Shown is only what comes"
                 " before its row changes.\n"
             )

@@ -72,7 +72,7 @@ class Admission:
             raise mismatch
 
     def check_large(self, size_bytes: int, bytes_max: int) -> None:
-        """Raise `Refused` unless a Prewrite in pieces, of that size in all, may come now."""
+        """Raise `Refused` unless a Prewrite in chunks, of that size in all, may come now."""
         try:
             self._check_online()
             if size_bytes > bytes_max:

@@ -32,7 +32,7 @@ from pump.store.record import OutOfSpace
 if TYPE_CHECKING:
     from pump.service.admission import Admission
     from pump.service.group_commit import Refusals, Writer
-    from pump.service.large_upload import LargeWrites
+    from pump.service.large_transactions import LargeWrites
     from pump.service.pulls import Pulls
     from pump.store.stream import Large
 
@@ -42,7 +42,7 @@ _COMMIT = int(BinlogType.COMMIT)
 _BATCHES_IN_FLIGHT_MAX = 32
 
 WHOLE_BYTES_MAX = 16 << 20
-"""What was stored in one frame and is larger than this is sent in pieces all the same."""
+"""What was stored in one frame and is larger than this is sent in chunks all the same."""
 
 
 class Operations(Protocol):
@@ -169,7 +169,7 @@ class PenstockService:
         answer.refusals.sort(key=lambda refusal: refusal.index)
 
     async def write_large(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
-        """Answer once the binlog in the pieces is durable, or with the reason why it is not."""
+        """Answer once the binlog in the chunks is durable, or with the reason why it is not."""
         ack = pb.WriteAck()
         try:
             await self._large.write(aiter(messages))
@@ -190,7 +190,7 @@ class PenstockService:
                         payload = await self._pulls.whole(pulled.large)
                         yield encode_pull_batch([pulled.large.commit_ts], [payload])
                     elif pulled.large is not None:
-                        async for message in self._pieces(pulled.large):
+                        async for message in self._chunks(pulled.large):
                             yield message
                     elif request.pieces and max(map(len, pulled.payloads)) > WHOLE_BYTES_MAX:
                         for message in _cut(pulled.commit_ts, pulled.payloads):
@@ -216,11 +216,11 @@ class PenstockService:
         except (PenstockError, OSError) as error:
             await abort(context, error)
 
-    async def _pieces(self, large: Large) -> AsyncIterator[bytes]:
+    async def _chunks(self, large: Large) -> AsyncIterator[bytes]:
         offset = 0
-        async for piece in self._pulls.pieces(large):
-            yield encode_pull_piece(large.commit_ts, large.size_bytes, offset, piece)
-            offset += len(piece)
+        async for chunk in self._pulls.chunks(large):
+            yield encode_pull_piece(large.commit_ts, large.size_bytes, offset, chunk)
+            offset += len(chunk)
 
     async def status(self, data: bytes, context: Any) -> bytes:
         """Answer what an operator wants to read."""
@@ -256,14 +256,14 @@ class PenstockService:
 
 
 def _cut(stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a batch in which some binlogs are to be sent in pieces."""
+    """Yield the messages of a batch in which some binlogs are to be sent in chunks."""
     for commit_ts, payload in zip(stamps, payloads, strict=True):
         if len(payload) <= WHOLE_BYTES_MAX:
             yield encode_pull_batch([commit_ts], [payload])
             continue
         for offset in range(0, len(payload), DATA_BYTES):
-            piece = payload[offset : offset + DATA_BYTES]
-            yield encode_pull_piece(commit_ts, len(payload), offset, piece)
+            chunk = payload[offset : offset + DATA_BYTES]
+            yield encode_pull_piece(commit_ts, len(payload), offset, chunk)
 
 
 def _refusal(index: int, error: BaseException) -> pb.Refusal:

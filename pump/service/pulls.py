@@ -122,26 +122,26 @@ class Pulls:
         elif name in self.late or len(self.late) < _LATE_MAX:
             self.late[name] += 1
 
-    async def pieces(self, large: Large) -> AsyncIterator[bytes]:
-        """Yield a large binlog piece by piece, reading one at a time; raise as `batches` does."""
-        loop, pieces = asyncio.get_running_loop(), self._storage.stream.pieces(large)
-        piece = b"-"
-        while piece:
+    async def chunks(self, large: Large) -> AsyncIterator[bytes]:
+        """Yield a large binlog chunk by chunk, reading one at a time; raise as `batches` does."""
+        loop, chunks = asyncio.get_running_loop(), self._storage.stream.chunks(large)
+        chunk = b"-"
+        while chunk:
             if self._closed:
                 raise Retryable("the Pump is closing")
             try:
-                piece = await loop.run_in_executor(self._threads, next, pieces, b"")
+                chunk = await loop.run_in_executor(self._threads, next, chunks, b"")
             except (PenstockError, OSError) as error:
                 self.failed += not isinstance(error, PurgedRange)
                 raise
-            if piece:
-                yield piece
+            if chunk:
+                yield chunk
 
     async def whole(self, large: Large) -> bytes:
         """Return all of a large binlog; raise `TooLarge` when no message can hold it."""
         if large.size_bytes > self._message_bytes_max:
             raise TooLarge(large.commit_ts, large.size_bytes, self._message_bytes_max)
-        return b"".join([piece async for piece in self.pieces(large)])
+        return b"".join([chunk async for chunk in self.chunks(large)])
 
     async def _pull(self, puller: Puller, bytes_max: int) -> Pulled:
         def read() -> Pulled:

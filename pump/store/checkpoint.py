@@ -8,7 +8,7 @@ It is the index's value under the key `k`:
     8       8     offset
     16      8     largest_ts   the largest commit_ts before that place
     24      36n   for each transaction that is open there: start_ts u64, position (segment u32,
-                  offset u64, length u32), floor_ts u64, first segment of its pieces u32 (all ones:
+                  offset u64, length u32), floor_ts u64, first segment of its chunks u32 (all ones:
                   it has none)
 
 Format 2 had no first segment; format 1 no transactions: its place was that of the oldest open one.
@@ -68,9 +68,9 @@ class Checkpoint(NamedTuple):
     @property
     def first_segment(self) -> int:
         """The oldest segment that a restart from here reads, or may be asked for later."""
-        pieces = [found.first_segment for found in self.open if found.first_segment != IN_ONE]
+        chunks = [found.first_segment for found in self.open if found.first_segment != IN_ONE]
         oldest = self.open[0].position.segment if self.open else self.pointer.segment
-        return min([oldest, *pieces])
+        return min([oldest, *chunks])
 
 
 def pack_checkpoint(checkpoint: Checkpoint) -> bytes:

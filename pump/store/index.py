@@ -4,8 +4,8 @@ All in one LevelDB. Integers in keys are big-endian, so that LevelDB sorts them;
 little-endian. A position is segment u32, offset u64, length u32.
 
     key                 value
-    "c" commit_ts u64   kind u8 (1 commit, 2 fake, 4 commit of a Prewrite in pieces), position, the
-                        Prewrite's position (of its assembly when in pieces; 0 for fakes)
+    "c" commit_ts u64   kind u8 (1 commit, 2 fake, 4 commit of a Prewrite in chunks), position, the
+                        Prewrite's position (of its chunk list when in chunks; 0 for fakes)
     "p" start_ts u64    kind u8 (0 taken, 3 rolled back), position
     "s" segment u32     ts u64: the largest timestamp that still needs this segment
     "h"                 the head: all of the log before it is indexed; part of every batch

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.segments import Position
 
-PIECE = -1
+CHUNK = -1
 """The type of a record that is a part of a large binlog; no binlog has it."""
 
 IN_ONE = -1
-"""In place of the first segment of a Prewrite that was not stored in pieces."""
+"""In place of the first segment of a Prewrite that was not stored in chunks."""
 
 _START_TS, _COMMIT_TS = operator.itemgetter(1), operator.itemgetter(2)
 
@@ -26,7 +26,7 @@ class Record(NamedTuple):
     commit_ts: int
     payload: bytes
     first_segment: int = IN_ONE
-    """Of a Prewrite whose payload is an assembly: where its pieces begin."""
+    """Of a Prewrite whose payload is a chunk list: where its chunks begin."""
 
 
 Fields = tuple[int, int, int, bytes, int]
@@ -39,8 +39,8 @@ def largest_ts(records: Sequence[Fields]) -> int:
     return max(start_ts, max(map(_COMMIT_TS, records), default=0))
 
 
-class PieceRecord(Record):
-    """A piece on its way into the log; `position` is set once it is stored."""
+class ChunkRecord(Record):
+    """A chunk on its way into the log; `position` is set once it is stored."""
 
     position: Position | None = None
 
@@ -48,7 +48,7 @@ class PieceRecord(Record):
 class Unmatched(NamedTuple):
     """A Prewrite without Commit or Rollback; `payload_reader` returns its bytes.
 
-    Of one that was stored in pieces it returns only the fields before the row changes.
+    Of one that was stored in chunks it returns only the fields before the row changes.
     `floor_ts` is the largest timestamp that had arrived before it; its Commit must lie above.
     """
 

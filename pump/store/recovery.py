@@ -48,8 +48,8 @@ from google.protobuf.message import DecodeError
 
 from penstock import failpoints
 from penstock.errors import Corrupt, Malformed, NeedsOperator
-from penstock.log.chunks import PIECE as PIECE_KIND
-from penstock.log.chunks import decode_assembly, piece_start_ts, special_kind
+from penstock.log.chunks import CHUNK as CHUNK_KIND
+from penstock.log.chunks import chunk_start_ts, decode_chunk_list, special_kind
 from penstock.log.files import Files
 from penstock.log.frame import HEADER_SIZE
 from penstock.log.segment import BEGIN, CutShort, segment_name
@@ -61,7 +61,7 @@ from penstock.wire.binlog import BinlogType
 from pump.store.checkpoint import Checkpoint, checkpoint_of
 from pump.store.index import Index, Purge
 from pump.store.purging import Needed, finish_purge
-from pump.store.record import IN_ONE, PIECE, Fields, largest_ts
+from pump.store.record import CHUNK, IN_ONE, Fields, largest_ts
 from pump.store.sorter import Open, Sorter
 from pump.store.transactions import OPEN_MAX, Ledger
 
@@ -366,7 +366,7 @@ class Replay:
         self._lost(commit_ts)
 
     def _lost(self, commit_ts: int) -> None:
-        """Count a Commit as purged whose Prewrite, or the first of its pieces, was purged."""
+        """Count a Commit as purged whose Prewrite, or the first of its chunks, was purged."""
         if commit_ts > self.purge.purged_ts:
             self.purge = Purge(commit_ts, self.purge.first_segment)
             self.index.set_purge(self.purge)
@@ -410,11 +410,11 @@ def _place_after(position: Position) -> Place:
 
 
 def _special(payload: bytes) -> Fields:
-    """Return what the ledger must know of a piece or an assembly; raise `Malformed`."""
-    if special_kind(payload) == PIECE_KIND:
-        return PIECE, piece_start_ts(payload), 0, b"", IN_ONE
-    assembly = decode_assembly(payload)
-    return int(BinlogType.PREWRITE), assembly.start_ts, 0, b"", assembly.first_segment
+    """Return what the ledger must know of a chunk or a chunk list; raise `Malformed`."""
+    if special_kind(payload) == CHUNK_KIND:
+        return CHUNK, chunk_start_ts(payload), 0, b"", IN_ONE
+    chunk_list = decode_chunk_list(payload)
+    return int(BinlogType.PREWRITE), chunk_list.start_ts, 0, b"", chunk_list.first_segment
 
 
 class Progress:

@@ -34,7 +34,7 @@ class Open(NamedTuple):
     floor_ts: int
     since_ms: int
     first_segment: int = IN_ONE
-    """Of one that was stored in pieces: where they begin."""
+    """Of one that was stored in chunks: where they begin."""
 
 
 class Sorter:
@@ -80,8 +80,8 @@ class Sorter:
             return oldest
         return None
 
-    def segments_of_pieces(self) -> list[int]:
-        """Return where the pieces of each open Prewrite that has pieces begin."""
+    def segments_of_chunks(self) -> list[int]:
+        """Return where the chunks of each open Prewrite that has chunks begin."""
         return [p.first_segment for p in self.open.values() if p.first_segment != IN_ONE]
 
     def unmatched(self, older_than_ms: int) -> list[tuple[int, Open]]:

@@ -7,8 +7,8 @@ Without a setting the reserve is a fiftieth of the volume, at least 64 MiB for t
 and at most 10 GiB; on a small volume a quarter. Nothing is remembered: as soon as there is space
 again, by a purge or by hand, writers are served again.
 
-A large transaction announces its size before its chunks come. Until its assembly is stored nothing
-else knows of them, no index entry and no open Prewrite; so it also says where they begin.
+A large transaction announces its size before its chunks come. Until its chunk list is stored
+nothing else knows of them, no index entry and no open Prewrite; so it also says where they begin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.log.files import Files
 from penstock.log.segments import Position
 from penstock.wire.binlog import BinlogType
-from pump.store.record import OutOfSpace, PieceRecord, Record
+from pump.store.record import ChunkRecord, OutOfSpace, Record
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Reserve:
     def refused(self, records: Sequence[Record]) -> dict[int, PenstockError]:
         """Return the records refused, by index.
 
-        Below the reserve these are Prewrites and pieces of some. What ends a transaction is small,
+        Below the reserve these are Prewrites and chunks of some. What ends a transaction is small,
         and without it the whole stream waits: it may use half of the reserve.
         """
         free, reserve = self.space()
@@ -111,32 +111,32 @@ def _out_of_space(free: int, reserve: int) -> OutOfSpace:
 
 
 @dataclass(slots=True, eq=False)
-class Upload:
-    """One large binlog under way."""
+class IncomingTransaction:
+    """One large transaction on its way into the log."""
 
     start_ts: int
     size_bytes: int
     stored_bytes: int = 0
     positions: list[Position] = field(default_factory=list)
-    first: PieceRecord | None = None
+    first: ChunkRecord | None = None
 
 
-class Uploads:
-    """All large transactions under way; safe to share between threads."""
+class IncomingTransactions:
+    """All large transactions on their way into the log; safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: set[Upload] = set()
+        self._open: set[IncomingTransaction] = set()
 
-    def begin(self, upload: Upload) -> None:
-        """Note that an upload begins."""
+    def begin(self, incoming: IncomingTransaction) -> None:
+        """Note that one begins."""
         with self._lock:
-            self._open.add(upload)
+            self._open.add(incoming)
 
-    def end(self, upload: Upload) -> None:
+    def end(self, incoming: IncomingTransaction) -> None:
         """Note that it is stored or broken off."""
         with self._lock:
-            self._open.discard(upload)
+            self._open.discard(incoming)
 
     def __len__(self) -> int:
         """Return how many are under way."""
@@ -145,10 +145,10 @@ class Uploads:
     def left_bytes(self) -> int:
         """Return how much is announced and not stored yet."""
         with self._lock:
-            return sum(upload.size_bytes - upload.stored_bytes for upload in self._open)
+            return sum(each.size_bytes - each.stored_bytes for each in self._open)
 
     def segments(self) -> list[int]:
-        """Return the first segment of each upload that has stored something."""
+        """Return the first segment of each that has stored something."""
         with self._lock:
-            firsts = [upload.first for upload in self._open]
+            firsts = [each.first for each in self._open]
         return [f.position.segment for f in firsts if f is not None and f.position is not None]

@@ -39,7 +39,7 @@ from pump.store.record import (
     largest_ts,
 )
 from pump.store.recovery import Progress, Recovered, StorageConfig, lock_folder, recover
-from pump.store.space import Reserve, Uploads
+from pump.store.space import IncomingTransactions, Reserve
 from pump.store.stream import Pulled, Stream
 
 __all__ = [
@@ -98,7 +98,7 @@ class Storage:
         self._flusher = Flusher(recovered.index.flush, recovered.flushed)
         self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
         self._replayed = recovered.replayed
-        self.uploads = Uploads()
+        self.incoming = IncomingTransactions()
         self._config = config
         self._lock_file = lock_file
         self._clock = clock
@@ -252,9 +252,9 @@ class Storage:
             self.flush()
             before = self.stream.purge
             limit = self._flusher.flushed.first_segment
-            pieces = self.uploads.segments()  # First: what ends here goes on as an open Prewrite.
-            with self._state_lock:  # Pieces may lie in front of what a replay needs.
-                limit = min([limit, *pieces, *self._ledger.sorter.segments_of_pieces()])
+            chunks = self.incoming.segments()  # First: what ends here goes on as an open Prewrite.
+            with self._state_lock:  # Chunks may lie in front of what a replay needs.
+                limit = min([limit, *chunks, *self._ledger.sorter.segments_of_chunks()])
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))
             if purge.first_segment > before.first_segment:
                 self._index.set_purge(purge)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from google_crc32c import extend
 
 from penstock.errors import Corrupt, Malformed, PenstockError
-from penstock.log.chunks import Assembly, decode_assembly, decode_piece, is_special
+from penstock.log.chunks import ChunkList, decode_chunk, decode_chunk_list, is_special
 from penstock.log.segment import segment_name
 from penstock.log.segments import Position, Segments
 from pump.store.index import COMMIT, LARGE, Index, Purge
@@ -16,21 +16,21 @@ from pump.store.record import NotHere, PurgedRange
 
 
 class Large(NamedTuple):
-    """A merged binlog whose Prewrite lies in pieces; `Stream.pieces` reads it."""
+    """A merged binlog whose Prewrite lies in chunks; `Stream.chunks` reads it."""
 
     commit_ts: int
     where: Position
-    assembly: Assembly
+    chunk_list: ChunkList
     commit: bytes
 
     @property
     def size_bytes(self) -> int:
         """Of the merged binlog."""
-        return self.assembly.size_bytes + len(self.commit)
+        return self.chunk_list.size_bytes + len(self.commit)
 
 
 class Pulled(NamedTuple):
-    """A piece of the stream: all of it up to `last_ts`."""
+    """A stretch of the stream: all of it up to `last_ts`."""
 
     commit_ts: list[int]
     payloads: list[bytes]
@@ -88,7 +88,7 @@ class Stream:
     def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
         """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.
 
-        Raises as `pull` does, and `NotHere` for one that is not here, or is in pieces.
+        Raises as `pull` does, and `NotHere` for one that is not here, or is in chunks.
         """
         self._check(wanted[0] - 1)
         kinds: list[int] = []
@@ -99,7 +99,7 @@ class Stream:
             if kinds and size > bytes_max:
                 break
             if kind == LARGE:
-                raise NotHere(ts, "it lies in pieces, which only a pull sends")
+                raise NotHere(ts, "it lies in chunks, which only a pull sends")
             if kind == COMMIT:
                 positions.append((prewrite[0], prewrite[1], prewrite[2]))
             positions.append((s, o, n))
@@ -127,31 +127,31 @@ class Stream:
         self._check(wanted[0] - 1)
         raise NotHere(ts, "this Pump has no such binlog")
 
-    def pieces(self, large: Large) -> Iterator[bytes]:
-        """Yield the merged binlog piece by piece, the last one only if all are what was written.
+    def chunks(self, large: Large) -> Iterator[bytes]:
+        """Yield the merged binlog chunk by chunk, the last one only if all are what was written.
 
         Raises `PurgedRange`, `Corrupt` and `Retryable`, like `pull`.
         """
-        assembly, crc, offset = large.assembly, 0, 0
-        for number, position in enumerate(assembly.positions):
+        chunk_list, crc, offset = large.chunk_list, 0, 0
+        for number, position in enumerate(chunk_list.positions):
             payload = self._read(large.commit_ts - 1, [position])[0]
             try:
-                piece = decode_piece(payload)
+                chunk = decode_chunk(payload)
             except Malformed as error:
                 raise self._corrupt(position, error.problem) from error
-            if piece[:3] != (assembly.start_ts, number, offset):
-                raise self._corrupt(position, f"not piece {number} of {assembly.start_ts}")
-            crc = extend(crc, piece.data)
-            offset += len(piece.data)
-            yield piece.data
-        if (offset, crc) != (assembly.size_bytes, assembly.crc):
-            raise self._corrupt(large.where, "the pieces together are not what was written")
+            if chunk[:3] != (chunk_list.start_ts, number, offset):
+                raise self._corrupt(position, f"not chunk {number} of {chunk_list.start_ts}")
+            crc = extend(crc, chunk.data)
+            offset += len(chunk.data)
+            yield chunk.data
+        if (offset, crc) != (chunk_list.size_bytes, chunk_list.crc):
+            raise self._corrupt(large.where, "the chunks together are not what was written")
         yield large.commit
 
     def prewrite(self, start_ts: int) -> bytes | None:
         """Return the Prewrite of `start_ts`, None if there is none or it is purged.
 
-        Of one in pieces, here and in `get`, only what comes before its row changes.
+        Of one in chunks, here and in `get`, only what comes before its row changes.
         """
         position = self._prewrite_at(start_ts)
         return None if position is None else self.short(position)
@@ -165,18 +165,18 @@ class Stream:
         return before + self._segments.read(entry.position)
 
     def short(self, position: Position) -> bytes:
-        """Return the Prewrite at `position`; of one in pieces what is before its row changes."""
+        """Return the Prewrite at `position`; of one in chunks what is before its row changes."""
         payload = self._segments.read(position)
-        return self._assembly(position, payload).head if is_special(payload) else payload
+        return self._chunk_list(position, payload).head if is_special(payload) else payload
 
-    def assembly(self, ts: int) -> Assembly | None:
-        """Return how a transaction lies in pieces, by either timestamp; None if it does not."""
+    def chunk_list(self, ts: int) -> ChunkList | None:
+        """Return how a transaction lies in chunks, by either timestamp; None if it does not."""
         entry = self._index.commit(ts) if ts > self.purge.purged_ts else None
         position = self._prewrite_at(ts) if entry is None else entry.prewrite
         if position is None or position.length == 0:
             return None
         payload = self._segments.read(position)
-        return self._assembly(position, payload) if is_special(payload) else None
+        return self._chunk_list(position, payload) if is_special(payload) else None
 
     def _prewrite_at(self, start_ts: int) -> Position | None:
         found = self._index.prewrite(start_ts)
@@ -186,11 +186,11 @@ class Stream:
 
     def _large(self, commit_ts: int, where: Position, prewrite: Position) -> Large:
         payload, commit = self._read(commit_ts - 1, [prewrite, where])
-        return Large(commit_ts, prewrite, self._assembly(prewrite, payload), commit)
+        return Large(commit_ts, prewrite, self._chunk_list(prewrite, payload), commit)
 
-    def _assembly(self, position: Position, payload: bytes) -> Assembly:
+    def _chunk_list(self, position: Position, payload: bytes) -> ChunkList:
         try:
-            return decode_assembly(payload)
+            return decode_chunk_list(payload)
         except Malformed as error:
             raise self._corrupt(position, error.problem) from error
 

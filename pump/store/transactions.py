@@ -35,12 +35,12 @@ from penstock.log.segments import Position
 from penstock.wire.binlog import BinlogType
 from pump.store.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, CommitEntry, Entry
 from pump.store.record import (
+    CHUNK,
     IN_ONE,
-    PIECE,
+    ChunkRecord,
     Contradiction,
     Fields,
     NoPrewrite,
-    PieceRecord,
     Record,
     TooManyOpen,
 )
@@ -130,7 +130,7 @@ class Ledger:
                     takes = self._takes_prewrite(start_ts, payload, group)
                 elif tp == _COMMIT:
                     takes = self._takes_commit(start_ts, commit_ts, group)
-                elif tp == PIECE:
+                elif tp == CHUNK:
                     takes = True
                 elif start_ts == commit_ts:
                     takes = self._takes_fake(start_ts, group)
@@ -263,9 +263,9 @@ class Ledger:
     ) -> tuple[list[Entry], dict[int, int], list[tuple[int, Position]]]:
         """Note what was stored where and return what the index must hold.
 
-        Besides, for each other segment that holds a Prewrite of theirs, or the first of its pieces,
+        Besides, for each other segment that holds a Prewrite of theirs, or the first of its chunks,
         the largest commit_ts; and the commit_ts and position of every Commit without open Prewrite,
-        which only a replay can meet. Pieces have no entry: their assembly leads to them.
+        which only a replay can meet. Chunks have no entry: their chunk list leads to them.
         """
         entries: list[Entry] = []
         needed: dict[int, int] = {}
@@ -281,7 +281,7 @@ class Ledger:
                     orphans.append((commit_ts, position))
                     continue
                 begin, oldest, kind = prewrite.position, prewrite.position[0], COMMIT
-                if prewrite.first_segment != IN_ONE:  # The other pieces lie in it or after it.
+                if prewrite.first_segment != IN_ONE:  # The other chunks lie in it or after it.
                     oldest, kind = prewrite.first_segment, LARGE
                 entries.append((kind, commit_ts, position, begin))
                 if oldest != position[0]:
@@ -291,10 +291,10 @@ class Ledger:
         return entries, needed, orphans
 
     def _enter_rare(self, record: Fields, position: Position) -> list[Entry]:
-        """Do the same for a piece, a Rollback or a fake binlog."""
+        """Do the same for a chunk, a Rollback or a fake binlog."""
         tp, start_ts, commit_ts, _, _ = record
-        if tp == PIECE:
-            if isinstance(record, PieceRecord):  # A replay does not care.
+        if tp == CHUNK:
+            if isinstance(record, ChunkRecord):  # A replay does not care.
                 record.position = position
             return []
         if start_ts == commit_ts:
@@ -347,7 +347,7 @@ class Ledger:
 
 
 def _differ(stored: bytes, payload: bytes) -> bool:
-    """Tell whether two Prewrites differ; one in pieces is known by its length and checksum."""
+    """Tell whether two Prewrites differ; one in chunks is known by its length and checksum."""
     if is_special(stored) or is_special(payload):
         return identity(stored) != identity(payload)
     return stored != payload

@@ -19,11 +19,11 @@ from typing import Any
 
 from penstock.errors import Malformed, NeedsOperator
 from penstock.log.chunks import (
-    PIECE,
-    Assembly,
-    decode_assembly,
+    CHUNK,
+    ChunkList,
+    chunk_start_ts,
+    decode_chunk_list,
     is_special,
-    piece_start_ts,
     special_kind,
 )
 from penstock.log.frame import HEADER_SIZE
@@ -172,20 +172,20 @@ def _walk(arguments: argparse.Namespace) -> Totals:
 def _shown(found: Found, place: str, totals: Totals, arguments: argparse.Namespace) -> Shown | None:
     """Note what was found and return what to show, None for what is not asked for."""
     if isinstance(found, Stored) and found.payload:
-        assembly: Assembly | None = None
+        chunk_list: ChunkList | None = None
         try:
             if is_special(found.payload):
-                if special_kind(found.payload) == PIECE:
+                if special_kind(found.payload) == CHUNK:
                     return _piece(found.payload, place, totals, arguments)
-                assembly = decode_assembly(found.payload)
-            binlog = decode_binlog(found.payload if assembly is None else assembly.head)
+                chunk_list = decode_chunk_list(found.payload)
+            binlog = decode_binlog(found.payload if chunk_list is None else chunk_list.head)
         except Malformed as error:
             end = found.offset + HEADER_SIZE + len(found.payload)
             found = Damage(found.path, found.offset, end, f"not a binlog: {error.problem}")
         else:
-            size_bytes = len(found.payload) if assembly is None else assembly.size_bytes
+            size_bytes = len(found.payload) if chunk_list is None else chunk_list.size_bytes
             shown = _record(binlog, size_bytes, place, totals, arguments)
-            return shown if shown is None or assembly is None else _with_pieces(shown, assembly)
+            return shown if shown is None or chunk_list is None else _with_pieces(shown, chunk_list)
     if isinstance(found, Stored):
         totals.clean_stop = True
         return Shown(f"{place:22}  stop      the mark of a clean stop", {"kind": "stop"})
@@ -201,9 +201,9 @@ def _shown(found: Found, place: str, totals: Totals, arguments: argparse.Namespa
 def _piece(
     payload: bytes, place: str, totals: Totals, arguments: argparse.Namespace
 ) -> Shown | None:
-    """Note a part of a large Prewrite; whether that exists, an assembly further on says."""
+    """Note a part of a large Prewrite; whether that exists, a chunk list further on says."""
     totals.clean_stop = False
-    start_ts = piece_start_ts(payload)
+    start_ts = chunk_start_ts(payload)
     if not _is_asked_for([start_ts], arguments):
         return None
     totals.pieces += 1
@@ -211,11 +211,11 @@ def _piece(
     return Shown(line, {"kind": "piece", "start_ts": start_ts, "size_bytes": len(payload)})
 
 
-def _with_pieces(shown: Shown, assembly: Assembly) -> Shown:
-    first, *_ = assembly.positions
-    where = f"in {len(assembly.positions)} pieces from {first.segment:06}.seg:{first.offset} on"
+def _with_pieces(shown: Shown, chunk_list: ChunkList) -> Shown:
+    first, *_ = chunk_list.positions
+    where = f"in {len(chunk_list.positions)} pieces from {first.segment:06}.seg:{first.offset} on"
     shown.facts |= {
-        "pieces": len(assembly.positions),
+        "pieces": len(chunk_list.positions),
         "first_piece": f"{first.segment:06}.seg:{first.offset}",
     }
     return Shown(shown.text.replace("bytes", f"bytes {where}", 1), shown.facts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Corrupt
-from penstock.log.chunks import decode_assembly
+from penstock.log.chunks import decode_chunk_list
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage, StorageConfig
 from tests.fault.test_storage_recorded import Life, cases, is_kept
@@ -28,7 +28,7 @@ from tests.kit.fakes.storage import (
     rollback,
     write,
 )
-from tests.kit.workloads.large import assembly_of, large_prewrite, pieces_of, write_large
+from tests.kit.workloads.large import chunk_list_of, chunks_of, large_prewrite, write_large
 
 pytestmark = pytest.mark.fault
 
@@ -36,16 +36,16 @@ ROWS = bytes(range(256)) * 2
 
 
 class LargeLife(Life):
-    """Writes transactions in pieces, others between them, and some that never end."""
+    """Writes transactions in chunks, others between them, and some that never end."""
 
     def commit_large(self, start_ts: int, commit_ts: int) -> None:
         payload = large_prewrite(start_ts, self.rows)
-        pieces = list(pieces_of(payload, start_ts, 256))
-        for number, piece in enumerate(pieces):
-            write(self.storage, piece)
+        chunks = list(chunks_of(payload, start_ts, 256))
+        for number, chunk in enumerate(chunks):
+            write(self.storage, chunk)
             if number == 0:
                 self.commit([(start_ts + 1, start_ts + 2)])
-        write(self.storage, assembly_of(payload, start_ts, pieces))
+        write(self.storage, chunk_list_of(payload, start_ts, chunks))
         self.copy()
         self.issued.append((start_ts, commit_ts))
         appended = self.storage.append([commit(start_ts, commit_ts)])
@@ -63,7 +63,7 @@ class LargeLife(Life):
         write_large(self.storage, 50, self.rows)
         self.storage.index(self.storage.append([rollback(50)]))
         self.commit([(60, 65)], fault="sync")
-        self.storage.uploads._open.clear()  # Its stream broke off.
+        self.storage.incoming._open.clear()  # Its stream broke off.
         self.purge(26)
         self.commit_large(70, 75)
         self.storage.close()
@@ -126,7 +126,7 @@ def test_a_log_cut_at_every_byte_has_the_large_binlog_or_has_it_not(tmp_path: Pa
     assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
 
 
-def test_a_flipped_byte_in_any_piece_or_assembly_ends_the_pull_with_its_place(
+def test_a_flipped_byte_in_any_chunk_or_chunk_list_ends_the_pull_with_its_place(
     tmp_path: Path,
 ) -> None:
     files = MemoryFiles()
@@ -134,7 +134,7 @@ def test_a_flipped_byte_in_any_piece_or_assembly_ends_the_pull_with_its_place(
     segment = files.nodes[storage._segments.folder / "000000.seg"]
     position = storage._index.prewrite(10)
     assert position is not None
-    places = decode_assembly(storage._segments.read(position[1])).positions
+    places = decode_chunk_list(storage._segments.read(position[1])).positions
     for where in (*places, position[1]):
         for at in range(where.offset + 24, where.offset + 24 + where.length, 7):
             segment.data[at] ^= 1
@@ -145,12 +145,12 @@ def test_a_flipped_byte_in_any_piece_or_assembly_ends_the_pull_with_its_place(
     die(storage)
 
 
-def test_a_segment_with_pieces_of_an_open_or_needed_transaction_stays(tmp_path: Path) -> None:
+def test_a_segment_with_chunks_of_an_open_or_needed_transaction_stays(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = opened(tmp_path, files)
     write_large(storage, 10, ROWS * 8)
     first, last = 0, storage._segments.end.segment
-    assert last > first + 1, "its pieces fill several segments"
+    assert last > first + 1, "its chunks fill several segments"
     for ts in range(20, 200, 10):
         write(storage, prewrite(ts, b"rows" * 40), commit(ts, ts + 5))
     storage.flush()
@@ -169,7 +169,7 @@ def test_a_segment_with_pieces_of_an_open_or_needed_transaction_stays(tmp_path: 
     die(storage)
 
 
-def test_a_purge_waits_for_pieces_whose_stream_is_still_open(tmp_path: Path) -> None:
+def test_a_purge_waits_for_chunks_whose_stream_is_still_open(tmp_path: Path) -> None:
     storage = opened(tmp_path, MemoryFiles())
     payload = large_prewrite(10, ROWS)
     record = write_large(storage, 10, ROWS, end=False)
@@ -177,17 +177,17 @@ def test_a_purge_waits_for_pieces_whose_stream_is_still_open(tmp_path: Path) -> 
         write(storage, prewrite(ts, b"rows" * 40), commit(ts, ts + 5))
     assert storage.gc(190) == 0
     write(storage, record)
-    storage.uploads._open.clear()
+    storage.incoming._open.clear()
     write(storage, commit(10, 500))
     assert pulled(storage, 499)[0].prewrite_value == payload[-len(ROWS) :] == ROWS
     die(storage)
 
 
-def test_pieces_that_a_broken_stream_left_go_with_their_segment(tmp_path: Path) -> None:
+def test_chunks_that_a_broken_stream_left_go_with_their_segment(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = opened(tmp_path, files)
     write_large(storage, 10, ROWS, end=False)
-    storage.uploads._open.clear()
+    storage.incoming._open.clear()
     for ts in range(20, 200, 10):
         write(storage, prewrite(ts, b"rows" * 40), commit(ts, ts + 5))
     assert storage.unmatched() == []
@@ -213,13 +213,13 @@ def test_a_lost_index_is_rebuilt_identically_with_large_binlogs(tmp_path: Path) 
     die(storage)
 
 
-def test_a_commit_whose_pieces_were_purged_counts_as_purged_when_the_index_is_gone(
+def test_a_commit_whose_chunks_were_purged_counts_as_purged_when_the_index_is_gone(
     tmp_path: Path,
 ) -> None:
     files = MemoryFiles()
     storage = opened(tmp_path, files)
-    for piece in pieces_of(large_prewrite(9, ROWS * 4), 9):
-        write(storage, piece)
+    for chunk in chunks_of(large_prewrite(9, ROWS * 4), 9):
+        write(storage, chunk)
     write_large(storage, 10, ROWS * 4)
     write(storage, commit(10, 300))
     first = storage._segments.end.segment

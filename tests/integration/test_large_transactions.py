@@ -98,15 +98,15 @@ def streamed(pump: PumpProcess, cluster_id: int, after_ts: int) -> tuple[int, It
     first = next(batch.piece for batch in call if batch.HasField("piece"))
 
     def parts() -> Iterator[bytes]:
-        piece, expected = first, 0
+        chunk, expected = first, 0
         while True:
-            assert (piece.commit_ts, piece.offset) == (first.commit_ts, expected)
-            expected += len(piece.data)
-            yield piece.data
-            if expected == piece.bytes:
+            assert (chunk.commit_ts, chunk.offset) == (first.commit_ts, expected)
+            expected += len(chunk.data)
+            yield chunk.data
+            if expected == chunk.bytes:
                 channel.close()
                 return
-            piece = next(call).piece
+            chunk = next(call).piece
 
     return first.commit_ts, parts()
 
@@ -251,13 +251,13 @@ def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_ane
 
     read_that(monkeypatch, 25 * MIB, kill)
     commit_ts = txn.commit()
-    assert found == ["0"], "pieces without their assembly are no transaction"
+    assert found == ["0"], "chunks without their chunk list are no transaction"
     found_ts, parts = streamed(pump, Registry(etcd).cluster_id(), 0)
     assert found_ts == commit_ts
     check_rows(parts, txn.start_ts, shop.table("shop.big"), 160)
     code, page = asked(pump.status().details["status_pages"] + f"debug/binlog/{commit_ts}")
     assert code == 200
-    assert re.search(r"The Prewrite has \d+ bytes, in 41 pieces from segment 0, offset", page)
+    assert re.search(r"The Prewrite has \d+ bytes, in 41 chunks from segment 0, offset", page)
 
 
 def test_over_the_limit_the_writer_is_told_both_sizes_and_goes_on(

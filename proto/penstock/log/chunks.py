@@ -1,32 +1,33 @@
-"""How a binlog that is too large for one frame lies in a log: pieces, and a record that joins them.
+"""Chunks: how a binlog that is too large for one frame lies in a log, and what joins them.
 
 Both are frame payloads. They begin with a zero byte, with which no protobuf message can begin, so
 they cannot be taken for a binlog. Integers are little-endian.
 
-    offset  size  field of a piece
+    offset  size  field of a chunk
     0       1     mark     0
     1       1     kind     1
     2       2     format   1
-    4       4     number   pieces of the same binlog before this one
+    4       4     number   chunks of the same binlog before this one
     8       8     start_ts
     16      8     offset   of `data` in the binlog
     24      n     data
 
-    offset  size  field of an assembly
+    offset  size  field of a chunk list
     0       1     mark     0
     1       1     kind     2
     2       2     format   1
     4       4     crc      CRC-32C of the whole binlog
     8       8     start_ts
     16      8     size     bytes of the whole binlog
-    24      4     count    of pieces
+    24      4     count    of chunks
     28      4     head     bytes of `head`
-    32      16n   where each piece is: segment u32, offset u64, length u32 of the frame's payload
+    32      16n   where each chunk is: segment u32, offset u64, length u32 of the frame's payload
     …       m     head     the binlog's fields before its prewrite_value, as a `binlog.Binlog`
 
-Only the assembly makes the binlog exist. It is written when all pieces are durable; pieces without
-one are what a broken stream or a crash left, and mean nothing. The row changes, `prewrite_value`,
-are the last field of such a binlog: so its head tells all that is to be known without them.
+Only the chunk list makes the binlog exist. It is written when all chunks are durable; chunks
+without one are what a broken stream or a crash left, and mean nothing. The row changes,
+`prewrite_value`, are the last field of such a binlog: so its head has all that is to be known
+without them.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from penstock.pb import binlog_pb2
 from penstock.wire.batch import read_varint
 from penstock.wire.varint import encode_uvarint
 
-PIECE, ASSEMBLY = 1, 2
+CHUNK, CHUNK_LIST = 1, 2
 FORMAT = 1
 HEAD_BYTES_MAX = 64 << 10
 """A binlog's fields before its row changes: timestamps, a key for the resolver, an origin."""
 
 _MARK = 0
 _MARKED = struct.Struct("<BBH")
-_PIECE = struct.Struct("<BBHIQQ")
-_ASSEMBLY = struct.Struct("<BBHIQQII")
+_CHUNK = struct.Struct("<BBHIQQ")
+_CHUNK_LIST = struct.Struct("<BBHIQQII")
 _POSITION = struct.Struct("<IQI")
-assert (_PIECE.size, _ASSEMBLY.size, _POSITION.size) == (24, 32, 16)
-DATA_BYTES = (1 << 20) - _PIECE.size
-"""How much a piece holds: with its head 1 MiB, so that a few of them make a group."""
+assert (_CHUNK.size, _CHUNK_LIST.size, _POSITION.size) == (24, 32, 16)
+DATA_BYTES = (1 << 20) - _CHUNK.size
+"""How much a chunk holds: with its head 1 MiB, so that a few of them make a group."""
 
 _VALUE_TAG = 0x2A
 _HEAD_TAGS = {0x08: False, 0x10: False, 0x18: False, 0x22: True, 0x32: True, 0x38: False}
@@ -66,7 +67,7 @@ _HEAD_TAGS |= {0x40: False, 0x7A: True}
 _HINT = "this Penstock reads format 1; was the log written by a newer one?"
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """A part of a large binlog; `data` belongs at `offset`."""
 
     start_ts: int
@@ -75,8 +76,8 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class Assembly(NamedTuple):
-    """What makes the pieces a Prewrite."""
+class ChunkList(NamedTuple):
+    """What makes the chunks a Prewrite."""
 
     start_ts: int
     size_bytes: int
@@ -86,71 +87,71 @@ class Assembly(NamedTuple):
 
     @property
     def first_segment(self) -> int:
-        """The segment of the first piece: all others are there or behind it."""
+        """The segment of the first chunk: all others are there or after it."""
         return self.positions[0].segment
 
 
 def is_special(payload: bytes) -> bool:
-    """Return True for a piece or an assembly, False for a binlog."""
+    """Return True for a chunk or a chunk list, False for a binlog."""
     return payload[:1] == b"\0"
 
 
 def special_kind(payload: bytes) -> int:
-    """Return PIECE or ASSEMBLY for a payload that `is_special`; raise `Malformed`."""
+    """Return CHUNK or CHUNK_LIST for a payload that `is_special`; raise `Malformed`."""
     if len(payload) >= _MARKED.size:
         mark, kind, form = _MARKED.unpack_from(payload)
-        if mark == _MARK and kind in (PIECE, ASSEMBLY) and form == FORMAT:
+        if mark == _MARK and kind in (CHUNK, CHUNK_LIST) and form == FORMAT:
             return int(kind)
     raise Malformed(f"a record of unknown kind: {payload[:4].hex()}", hint=_HINT)
 
 
-def encode_piece(start_ts: int, number: int, offset: int, data: bytes | memoryview) -> bytes:
-    """Return the payload of a piece's frame."""
-    return b"".join((_PIECE.pack(_MARK, PIECE, FORMAT, number, start_ts, offset), data))
+def encode_chunk(start_ts: int, number: int, offset: int, data: bytes | memoryview) -> bytes:
+    """Return the payload of a chunk's frame."""
+    return b"".join((_CHUNK.pack(_MARK, CHUNK, FORMAT, number, start_ts, offset), data))
 
 
-def decode_piece(payload: bytes) -> Piece:
-    """Return the piece in `payload`; raise `Malformed`."""
-    if special_kind(payload) != PIECE or len(payload) <= _PIECE.size:
-        raise Malformed(f"{len(payload)} bytes that are no piece", hint=_HINT)
-    _, _, _, number, start_ts, offset = _PIECE.unpack_from(payload)
-    return Piece(start_ts, number, offset, payload[_PIECE.size :])
+def decode_chunk(payload: bytes) -> Chunk:
+    """Return the chunk in `payload`; raise `Malformed`."""
+    if special_kind(payload) != CHUNK or len(payload) <= _CHUNK.size:
+        raise Malformed(f"{len(payload)} bytes that are no chunk", hint=_HINT)
+    _, _, _, number, start_ts, offset = _CHUNK.unpack_from(payload)
+    return Chunk(start_ts, number, offset, payload[_CHUNK.size :])
 
 
-def piece_start_ts(payload: bytes) -> int:
-    """Return the start_ts of a piece without copying its data; raise `Malformed`."""
-    if len(payload) <= _PIECE.size:
-        raise Malformed(f"{len(payload)} bytes that are no piece", hint=_HINT)
-    return int(_PIECE.unpack_from(payload)[4])
+def chunk_start_ts(payload: bytes) -> int:
+    """Return the start_ts of a chunk without copying its data; raise `Malformed`."""
+    if len(payload) <= _CHUNK.size:
+        raise Malformed(f"{len(payload)} bytes that are no chunk", hint=_HINT)
+    return int(_CHUNK.unpack_from(payload)[4])
 
 
-def encode_assembly(assembly: Assembly) -> bytes:
-    """Return the payload of an assembly's frame."""
-    start_ts, size_bytes, crc, positions, head = assembly
-    fixed = _ASSEMBLY.pack(
-        *(_MARK, ASSEMBLY, FORMAT, crc, start_ts, size_bytes, len(positions), len(head))
+def encode_chunk_list(chunk_list: ChunkList) -> bytes:
+    """Return the payload of a chunk list's frame."""
+    start_ts, size_bytes, crc, positions, head = chunk_list
+    fixed = _CHUNK_LIST.pack(
+        *(_MARK, CHUNK_LIST, FORMAT, crc, start_ts, size_bytes, len(positions), len(head))
     )
     return b"".join([fixed, *itertools.starmap(_POSITION.pack, positions), head])
 
 
-def decode_assembly(payload: bytes) -> Assembly:
-    """Return the assembly in `payload`; raise `Malformed`."""
-    if special_kind(payload) != ASSEMBLY or len(payload) < _ASSEMBLY.size:
-        raise Malformed(f"{len(payload)} bytes that are no assembly", hint=_HINT)
-    _, _, _, crc, start_ts, size_bytes, count, head_bytes = _ASSEMBLY.unpack_from(payload)
-    places_end = _ASSEMBLY.size + count * _POSITION.size
+def decode_chunk_list(payload: bytes) -> ChunkList:
+    """Return the chunk list in `payload`; raise `Malformed`."""
+    if special_kind(payload) != CHUNK_LIST or len(payload) < _CHUNK_LIST.size:
+        raise Malformed(f"{len(payload)} bytes that are no chunk list", hint=_HINT)
+    _, _, _, crc, start_ts, size_bytes, count, head_bytes = _CHUNK_LIST.unpack_from(payload)
+    places_end = _CHUNK_LIST.size + count * _POSITION.size
     if count == 0 or len(payload) != places_end + head_bytes:
-        raise Malformed(f"an assembly of {count} pieces in {len(payload)} bytes", hint=_HINT)
+        raise Malformed(f"a chunk list of {count} chunks in {len(payload)} bytes", hint=_HINT)
     places = itertools.starmap(
-        Position, _POSITION.iter_unpack(payload[_ASSEMBLY.size : places_end])
+        Position, _POSITION.iter_unpack(payload[_CHUNK_LIST.size : places_end])
     )
-    return Assembly(start_ts, size_bytes, crc, tuple(places), payload[places_end:])
+    return ChunkList(start_ts, size_bytes, crc, tuple(places), payload[places_end:])
 
 
 def identity(payload: bytes) -> tuple[int, int]:
-    """Return length and CRC-32C of the binlog that `payload` is, or is the assembly of."""
+    """Return length and CRC-32C of the binlog that `payload` is, or is the chunk list of."""
     if is_special(payload):
-        found = decode_assembly(payload)
+        found = decode_chunk_list(payload)
         return found.size_bytes, found.crc
     return len(payload), value(payload)
 
@@ -165,7 +166,7 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
     if at is None or at > HEAD_BYTES_MAX:
         raise Malformed(
             f"a large binlog whose row changes do not begin within {HEAD_BYTES_MAX} bytes",
-            hint="prewrite_value must be its last field, the fields before it in the first piece",
+            hint="prewrite_value must be its last field, the fields before it in the first chunk",
         )
     length, begin = read_varint(data, at + 1)
     if begin + length != size_bytes:

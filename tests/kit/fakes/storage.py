@@ -54,7 +54,7 @@ def pulled(
         binlogs = [decode_binlog(payload) for payload in piece.payloads]
         assert [binlog.commit_ts for binlog in binlogs] == piece.commit_ts
         if piece.large is not None:
-            whole = b"".join(storage.stream.pieces(piece.large))
+            whole = b"".join(storage.stream.chunks(piece.large))
             assert len(whole) == piece.large.size_bytes
             binlogs = [decode_binlog(whole)]
         found += binlogs

@@ -13,7 +13,7 @@ from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
 from penstock.cluster.registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
-from penstock.log.chunks import Assembly, before_rows, encode_assembly, encode_piece, head_of
+from penstock.log.chunks import ChunkList, before_rows, encode_chunk, encode_chunk_list, head_of
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.schema.model import TableInfo
@@ -21,8 +21,8 @@ from penstock.wire.batch import encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from penstock.wire.varint import encode_uvarint
-from pump.store.record import IN_ONE, PIECE, PieceRecord
-from pump.store.space import Upload
+from pump.store.record import CHUNK, IN_ONE, ChunkRecord
+from pump.store.space import IncomingTransaction
 from pump.store.storage import Record, Storage
 from tests.kit.servers.node import CHANNEL_OPTIONS
 
@@ -44,37 +44,37 @@ def messages(
     return found
 
 
-def pieces_of(payload: bytes, start_ts: int, data_bytes: int = 64) -> Iterator[PieceRecord]:
-    """Yield the records of a binlog's pieces."""
+def chunks_of(payload: bytes, start_ts: int, data_bytes: int = 64) -> Iterator[ChunkRecord]:
+    """Yield the records of a binlog's chunks."""
     for number, at in enumerate(range(0, len(payload), data_bytes)):
-        stored = encode_piece(start_ts, number, at, payload[at : at + data_bytes])
-        yield PieceRecord(PIECE, start_ts, 0, stored, IN_ONE)
+        stored = encode_chunk(start_ts, number, at, payload[at : at + data_bytes])
+        yield ChunkRecord(CHUNK, start_ts, 0, stored, IN_ONE)
 
 
-def assembly_of(payload: bytes, start_ts: int, pieces: Sequence[PieceRecord]) -> Record:
-    """Return the record that makes stored pieces a Prewrite."""
-    positions = tuple(piece.position for piece in pieces if piece.position is not None)
-    assert len(positions) == len(pieces), "all are stored"
+def chunk_list_of(payload: bytes, start_ts: int, chunks: Sequence[ChunkRecord]) -> Record:
+    """Return the record that makes stored chunks a Prewrite."""
+    positions = tuple(chunk.position for chunk in chunks if chunk.position is not None)
+    assert len(positions) == len(chunks), "all are stored"
     head = head_of(payload, len(payload))
-    assembly = Assembly(start_ts, len(payload), value(payload), positions, head)
-    stored = encode_assembly(assembly)
+    chunk_list = ChunkList(start_ts, len(payload), value(payload), positions, head)
+    stored = encode_chunk_list(chunk_list)
     return Record(BinlogType.PREWRITE, start_ts, 0, stored, positions[0].segment)
 
 
 def write_large(
     storage: Storage, start_ts: int, rows: bytes, *, data_bytes: int = 64, end: bool = True
 ) -> Record:
-    """Write a large Prewrite, each piece a group of its own, and return its assembly's record."""
+    """Write a large Prewrite, each chunk a group of its own, and return its chunk list's record."""
     payload = large_prewrite(start_ts, rows)
-    pieces = list(pieces_of(payload, start_ts, data_bytes))
-    upload = Upload(start_ts, len(payload), first=pieces[0])
-    storage.uploads.begin(upload)
-    for piece in pieces:
-        storage.index(storage.append([piece]))
-    record = assembly_of(payload, start_ts, pieces)
+    chunks = list(chunks_of(payload, start_ts, data_bytes))
+    incoming = IncomingTransaction(start_ts, len(payload), first=chunks[0])
+    storage.incoming.begin(incoming)
+    for chunk in chunks:
+        storage.index(storage.append([chunk]))
+    record = chunk_list_of(payload, start_ts, chunks)
     if end:
         storage.index(storage.append([record]))
-        storage.uploads.end(upload)
+        storage.incoming.end(incoming)
     return record
 
 

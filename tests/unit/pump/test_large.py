@@ -15,16 +15,16 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
-from pump.service import large_upload as large_module
+from pump.service import large_transactions as large_module
 from pump.service import penstock_service
 from pump.service.admission import Admission
 from pump.service.group_commit import Writer
-from pump.service.large_upload import STREAMS_MAX, LargeWrites
+from pump.service.large_transactions import STREAMS_MAX, LargeWrites
 from pump.service.penstock_service import PenstockService
 from pump.service.pulls import Pulls
 from pump.service.tidb_service import TidbService
 from pump.store.record import Record
-from pump.store.space import Upload
+from pump.store.space import IncomingTransaction
 from pump.store.storage import Storage, StorageConfig
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import commit
@@ -38,7 +38,7 @@ Refusal = penstock_pb2.Refusal
 
 
 class Pump:
-    """Both services over a storage in memory; pieces of 100 bytes, transactions up to 2000."""
+    """Both services over a storage in memory; chunks of 100 bytes, transactions up to 2000."""
 
     def __init__(self, folder: Path) -> None:
         self.files = MemoryFiles()
@@ -95,8 +95,8 @@ class Pump:
         stream = self.batches.pull(request.SerializeToString(), Call())
         async for data in stream:
             found.append(penstock_pb2.PullBatch.FromString(data))
-            piece = found[-1].piece
-            if not piece.data or piece.offset + len(piece.data) == piece.bytes:
+            chunk = found[-1].piece
+            if not chunk.data or chunk.offset + len(chunk.data) == chunk.bytes:
                 break
         await stream.aclose()  # type: ignore[attr-defined]
         return found
@@ -114,7 +114,7 @@ def run(folder: Path, body: Callable[[Pump], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("data_bytes", [1, 64, 99, 100, 101, 400, 5000])
-def test_a_binlog_in_pieces_of_any_size_is_pulled_as_it_was(
+def test_a_binlog_in_chunks_of_any_size_is_pulled_as_it_was(
     tmp_path: Path, data_bytes: int
 ) -> None:
     async def body(pump: Pump) -> None:
@@ -130,23 +130,23 @@ def test_a_binlog_in_pieces_of_any_size_is_pulled_as_it_was(
         assert decode_binlog(pump.storage.unmatched()[0].payload_reader()).prewrite_key == b"key"
         await pump.writer.write([commit(10, 20)])
         found = await pump.pull(pieces=True)
-        pieces = [message.piece for message in found]
-        whole = b"".join(piece.data for piece in pieces)
+        chunks = [message.piece for message in found]
+        whole = b"".join(chunk.data for chunk in chunks)
         assert whole == payload + commit(10, 20).payload
-        assert {(p.commit_ts, p.bytes) for p in pieces} == {(20, len(whole))}
+        assert {(p.commit_ts, p.bytes) for p in chunks} == {(20, len(whole))}
         at = 0
-        for piece in pieces:
-            assert piece.offset == at
-            at += len(piece.data)
-        assert len(pieces) == -(-len(payload) // 100) + 1
+        for chunk in chunks:
+            assert chunk.offset == at
+            at += len(chunk.data)
+        assert len(chunks) == -(-len(payload) // 100) + 1
         (message,) = await pump.pull(pieces=False)
         assert list(message.payloads) == [whole]
-        assert len(pump.storage.uploads) == 0
+        assert len(pump.storage.incoming) == 0
 
     run(tmp_path, body)
 
 
-def test_a_large_binlog_that_came_in_one_message_leaves_in_pieces(
+def test_a_large_binlog_that_came_in_one_message_leaves_in_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(penstock_service, "WHOLE_BYTES_MAX", 900)
@@ -218,11 +218,11 @@ def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) 
 
     committed = payload.replace(b"\x18\x00", b"\x18\x05", 1)
     cases: list[tuple[list[bytes], int, str]] = [
-        ([], Refusal.INVALID, "without a single piece"),
+        ([], Refusal.INVALID, "without a single chunk"),
         ([b"\xff"], Refusal.INVALID, "undecodable WritePiece"),
         (good[:-1], Refusal.INVALID, f"ended after {size - size % 64} of {size}"),
         ([*good, good[-1]], Refusal.INVALID, f"more bytes came than the announced {size}"),
-        ([*good, b""], Refusal.INVALID, "a piece of 0 bytes"),
+        ([*good, b""], Refusal.INVALID, "a chunk of 0 bytes"),
         (of(payload, cluster_id=78), Refusal.CLUSTER_MISMATCH, "cluster ID are mismatch, 78"),
         (of(payload, start_ts=11), Refusal.INVALID, "announced with start_ts 11"),
         (of(payload, size_bytes=size + 1), Refusal.INVALID, "prewrite_value must be its last"),
@@ -242,7 +242,7 @@ def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) 
             ((told, message),) = await pump.write(sent)
             assert (told, text in message) == (code, True), message
             assert pump.storage.unmatched() == []
-            assert len(pump.storage.uploads) == 0
+            assert len(pump.storage.incoming) == 0
         assert await pump.write(good) == []
 
     run(tmp_path, body)
@@ -286,7 +286,7 @@ def test_a_pump_that_is_not_online_refuses_also_in_the_middle(tmp_path: Path) ->
 def test_further_streams_are_refused_and_may_try_again(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         for number in range(STREAMS_MAX):
-            pump.storage.uploads.begin(Upload(number, 10))
+            pump.storage.incoming.begin(IncomingTransaction(number, 10))
         ((code, message),) = await pump.write_whole(10)
         assert (code, "4 large transactions" in message) == (Refusal.RETRYABLE, True)
 
@@ -298,7 +298,7 @@ def test_what_is_announced_must_fit_on_the_volume_beside_what_others_announced(
 ) -> None:
     async def body(pump: Pump) -> None:
         free, _ = pump.files.space(tmp_path)
-        pump.storage.uploads.begin(Upload(9, free - 1000))
+        pump.storage.incoming.begin(IncomingTransaction(9, free - 1000))
         ((code, message),) = await pump.write_whole(10)
         assert (code, "announced are " in message) == (Refusal.RESOURCE_EXHAUSTED, True)
 
@@ -334,8 +334,8 @@ def test_a_stream_that_falls_silent_is_given_up(
             await never()
 
         ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
-        assert "no piece came" in ack.refusals[0].message
-        assert len(pump.storage.uploads) == 0
+        assert "no chunk came" in ack.refusals[0].message
+        assert len(pump.storage.incoming) == 0
 
     run(tmp_path, body)
 

@@ -21,7 +21,7 @@ from pump.counters import Counters
 from pump.service.admission import Admission, Refused
 from pump.service.group_commit import Writer
 from pump.service.grpc_server import status_of
-from pump.service.large_upload import LargeWrites
+from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
 from pump.service.pulls import Pulls
 from pump.service.tidb_service import TidbService

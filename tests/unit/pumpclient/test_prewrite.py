@@ -344,7 +344,7 @@ def large_prewrite(start_ts: int = 1, rows: bytes = bytes(3 << 20)) -> LargePrew
     return LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts), RowsInMemory(rows))
 
 
-def test_a_large_prewrite_goes_to_one_pump_in_pieces(cluster_of: ClusterOf) -> None:
+def test_a_large_prewrite_goes_to_one_pump_in_chunks(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (pump,) = cluster.start("pump-1")
     assert cluster.prewriter.write(large_prewrite()).node_id == "pump-1"

@@ -1,13 +1,13 @@
-"""Takes Prewrites that are too large for a message: piece by piece, among everybody's groups.
+"""Large transactions: takes Prewrites that are too large for a message, chunk by chunk.
 
-    WritePiece ──> gathered to pieces of 1 MiB ──> Writer.submit, a few at a time ──> durable
-    after the last byte, when all pieces are durable:  the assembly, a small record of its own
+    WritePiece ──> chunks of 1 MiB ──> Writer.submit, a few at a time among others ──> durable
+    after the last byte, when all chunks are durable:  the chunk list, a small record of its own
 
-The assembly is what is acknowledged, indexed and replayed: see `penstock/log/chunks.py`. A stream
-that breaks off leaves pieces that mean nothing and go with the next purge of their segment.
+The chunk list is what is acknowledged, indexed and replayed: see `penstock/log/chunks.py`. A stream
+that breaks off leaves chunks that mean nothing and go with the next purge of their segment.
 
-Memory is bounded: a handful of streams, each with a few pieces on their way to the disk; further
-ones are refused. Others wait no longer than for the pieces that are in the queue before them.
+Memory is bounded: a handful of streams, each with a few chunks on their way to the disk; further
+ones are refused. Others wait no longer than for the chunks that are in the queue before them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from google_crc32c import extend
 from penstock.errors import Malformed, PenstockError, Retryable
 from penstock.log.chunks import (
     DATA_BYTES,
-    Assembly,
-    encode_assembly,
-    encode_piece,
+    ChunkList,
+    encode_chunk,
+    encode_chunk_list,
     head_of,
     parsed_head,
 )
@@ -33,8 +33,8 @@ from penstock.pb import penstock_pb2 as pb
 from penstock.wire.binlog import BinlogType
 from pump.counters import Counters
 from pump.service.admission import invalid
-from pump.store.record import IN_ONE, PIECE, OutOfSpace, PieceRecord, Record
-from pump.store.space import Upload
+from pump.store.record import CHUNK, IN_ONE, ChunkRecord, OutOfSpace, Record
+from pump.store.space import IncomingTransaction
 
 if TYPE_CHECKING:
     from pump.service.admission import Admission
@@ -50,11 +50,11 @@ WIRE_BYTES_MAX = 4 << 20
 _IN_FLIGHT_MAX = 4
 _SILENCE_S_MAX = 60.0
 
-_OnTheWay = tuple[PieceRecord, "asyncio.Future[Refusals]"]
+_OnTheWay = tuple[ChunkRecord, "asyncio.Future[Refusals]"]
 
 
 class LargeWrites:
-    """The handler's part of `WriteLarge`; lives in one event loop."""
+    """The handler's part of `WriteLarge`; for one event loop."""
 
     def __init__(
         self,
@@ -80,109 +80,111 @@ class LargeWrites:
         """
         first = await self._next(messages)
         if first is None:
-            raise self._refused("a large binlog without a single piece")
+            raise self._refused("a large binlog without a single chunk")
         self._admission.check_cluster(first.cluster_id)
         self._admission.check_large(first.bytes, self._bytes_max)
         head = self._head(first)
-        upload = Upload(first.start_ts, first.bytes)
-        self._check_room(upload)
-        self._storage.uploads.begin(upload)
+        incoming = IncomingTransaction(first.start_ts, first.bytes)
+        self._check_room(incoming)
+        self._storage.incoming.begin(incoming)
         try:
-            crc = await self._store(upload, first, messages)
+            crc = await self._store(incoming, first, messages)
             self._admission.check_large(first.bytes, self._bytes_max)  # It may be closing by now.
-            assembly = Assembly(
-                upload.start_ts, upload.size_bytes, crc, tuple(upload.positions), head
+            chunk_list = ChunkList(
+                incoming.start_ts, incoming.size_bytes, crc, tuple(incoming.positions), head
             )
             record = Record(
                 BinlogType.PREWRITE,
-                upload.start_ts,
+                incoming.start_ts,
                 0,
-                encode_assembly(assembly),
-                assembly.first_segment,
+                encode_chunk_list(chunk_list),
+                chunk_list.first_segment,
             )
             await self._writer.room()
             await self._writer.write([record])
         finally:
-            self._storage.uploads.end(upload)
+            self._storage.incoming.end(incoming)
 
     def _head(self, first: pb.WritePiece) -> bytes:
         """Return the binlog's fields before its row changes, after a look at them."""
         try:
             head = head_of(first.data, first.bytes)
-            told = parsed_head(head)
+            fields = parsed_head(head)
         except Malformed as error:
             raise self._refused(str(error)) from error
-        if int(told.tp) != BinlogType.PREWRITE or told.commit_ts:
-            raise self._refused("only a Prewrite can be written in pieces")
-        if not 0 < first.start_ts == told.start_ts:
+        if int(fields.tp) != BinlogType.PREWRITE or fields.commit_ts:
+            raise self._refused("only a Prewrite can be written in chunks")
+        if not 0 < first.start_ts == fields.start_ts:
             raise self._refused(
-                f"announced with start_ts {first.start_ts}, but the binlog has {told.start_ts}"
+                f"announced with start_ts {first.start_ts}, but the binlog has {fields.start_ts}"
             )
         return head
 
-    def _check_room(self, upload: Upload) -> None:
-        uploads = self._storage.uploads
+    def _check_room(self, incoming: IncomingTransaction) -> None:
+        others = self._storage.incoming
         error: PenstockError | None = None
-        if len(uploads) >= STREAMS_MAX:
+        if len(others) >= STREAMS_MAX:
             error = Retryable(
                 f"the Pump is overloaded: {STREAMS_MAX} large transactions are being written"
             )
         else:
             try:
-                self._storage.check_space(upload.size_bytes + uploads.left_bytes())
+                self._storage.check_space(incoming.size_bytes + others.left_bytes())
             except OutOfSpace as full:
                 error = OutOfSpace(
-                    f"{full}; announced are {upload.size_bytes} bytes, besides"
-                    f" {uploads.left_bytes()} of other large transactions"
+                    f"{full}; announced are {incoming.size_bytes} bytes, besides"
+                    f" {others.left_bytes()} of other large transactions"
                 )
         if error is not None:
             self._counters.refuse(error)
             raise error
 
     async def _store(
-        self, upload: Upload, first: pb.WritePiece, messages: AsyncIterator[bytes]
+        self, incoming: IncomingTransaction, first: pb.WritePiece, messages: AsyncIterator[bytes]
     ) -> int:
-        """Store all pieces and return the binlog's checksum."""
+        """Store all chunks and return the binlog's checksum."""
         on_the_way: deque[_OnTheWay] = deque()
-        gathered, crc, received, begun = bytearray(), 0, 0, 0
+        buffer, crc, received, begun = bytearray(), 0, 0, 0
         message: pb.WritePiece | None = first
         while message is not None:
             received += len(message.data)
-            if received > upload.size_bytes:
-                raise self._refused(f"more bytes came than the announced {upload.size_bytes}")
+            if received > incoming.size_bytes:
+                raise self._refused(f"more bytes came than the announced {incoming.size_bytes}")
             crc = extend(crc, message.data)
-            gathered += message.data
-            while len(gathered) >= self._data_bytes or (gathered and received == upload.size_bytes):
-                data = bytes(gathered[: self._data_bytes])
-                del gathered[: self._data_bytes]
-                payload = encode_piece(upload.start_ts, begun, begun * self._data_bytes, data)
+            buffer += message.data
+            while len(buffer) >= self._data_bytes or (buffer and received == incoming.size_bytes):
+                data = bytes(buffer[: self._data_bytes])
+                del buffer[: self._data_bytes]
+                payload = encode_chunk(incoming.start_ts, begun, begun * self._data_bytes, data)
                 begun += 1
-                await self._submit(upload, payload, on_the_way)
+                await self._submit(incoming, payload, on_the_way)
             message = await self._next(messages)
-        if received < upload.size_bytes:
-            raise self._refused(f"the stream ended after {received} of {upload.size_bytes} bytes")
+        if received < incoming.size_bytes:
+            raise self._refused(f"the stream ended after {received} of {incoming.size_bytes} bytes")
         while on_the_way:
-            await self._placed(upload, *on_the_way.popleft())
+            await self._placed(incoming, *on_the_way.popleft())
         return crc
 
-    async def _submit(self, upload: Upload, payload: bytes, on_the_way: deque[_OnTheWay]) -> None:
-        """Queue a piece, and see to it that only a few are on their way."""
+    async def _submit(
+        self, incoming: IncomingTransaction, payload: bytes, on_the_way: deque[_OnTheWay]
+    ) -> None:
+        """Queue a chunk, and see to it that only a few are on their way."""
         if len(on_the_way) >= _IN_FLIGHT_MAX:
-            await self._placed(upload, *on_the_way.popleft())
+            await self._placed(incoming, *on_the_way.popleft())
         await self._writer.room()
-        record = PieceRecord(PIECE, upload.start_ts, 0, payload, IN_ONE)
-        if upload.first is None:
-            upload.first = record
+        record = ChunkRecord(CHUNK, incoming.start_ts, 0, payload, IN_ONE)
+        if incoming.first is None:
+            incoming.first = record
         on_the_way.append((record, self._writer.submit([record])))
 
     async def _placed(
-        self, upload: Upload, record: PieceRecord, done: asyncio.Future[Refusals]
+        self, incoming: IncomingTransaction, record: ChunkRecord, done: asyncio.Future[Refusals]
     ) -> None:
         for refusal in (await done).values():
             raise refusal
         assert record.position is not None, "what is stored has a place"
-        upload.positions.append(record.position)
-        upload.stored_bytes += len(record.payload)
+        incoming.positions.append(record.position)
+        incoming.stored_bytes += len(record.payload)
 
     async def _next(self, messages: AsyncIterator[bytes]) -> pb.WritePiece | None:
         """Return the next message, None at the end; raise `Refused` for a bad or overdue one."""
@@ -190,7 +192,7 @@ class LargeWrites:
             async with asyncio.timeout(_SILENCE_S_MAX):
                 data = await anext(messages, None)
         except TimeoutError as error:
-            raise self._refused(f"no piece came for {_SILENCE_S_MAX:g} s") from error
+            raise self._refused(f"no chunk came for {_SILENCE_S_MAX:g} s") from error
         if data is None:
             return None
         try:
@@ -200,7 +202,7 @@ class LargeWrites:
             raise self._refused(text) from error
         if not 0 < len(message.data) <= WIRE_BYTES_MAX:
             raise self._refused(
-                f"a piece of {len(message.data)} bytes: it must have 1 to {WIRE_BYTES_MAX}"
+                f"a chunk of {len(message.data)} bytes: it must have 1 to {WIRE_BYTES_MAX}"
             )
         return message
 

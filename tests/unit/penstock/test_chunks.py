@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from penstock.errors import Malformed
 from penstock.log.chunks import (
     HEAD_BYTES_MAX,
-    Assembly,
-    Piece,
-    decode_assembly,
-    decode_piece,
-    encode_assembly,
-    encode_piece,
+    Chunk,
+    ChunkList,
+    chunk_start_ts,
+    decode_chunk,
+    decode_chunk_list,
+    encode_chunk,
+    encode_chunk_list,
     head_of,
     identity,
     is_special,
     parsed_head,
-    piece_start_ts,
 )
 from penstock.log.segments import Position
 from penstock.pb import penstock_pb2
@@ -32,41 +32,48 @@ U64 = st.integers(0, 2**64 - 1)
 POSITIONS = st.builds(Position, U32, U64, U32)
 
 
-@given(st.builds(Piece, U64, U32, U64, st.binary(min_size=1)))
-def test_a_piece_comes_back_as_it_was(piece: Piece) -> None:
-    payload = encode_piece(*piece)
-    assert decode_piece(payload) == piece
-    assert piece_start_ts(payload) == piece.start_ts
+@given(st.builds(Chunk, U64, U32, U64, st.binary(min_size=1)))
+def test_a_chunk_comes_back_as_it_was(chunk: Chunk) -> None:
+    payload = encode_chunk(*chunk)
+    assert decode_chunk(payload) == chunk
+    assert chunk_start_ts(payload) == chunk.start_ts
     assert is_special(payload)
 
 
 @given(
     st.builds(
-        Assembly, U64, U64, U32, st.lists(POSITIONS, min_size=1, max_size=9).map(tuple), st.binary()
+        ChunkList,
+        U64,
+        U64,
+        U32,
+        st.lists(POSITIONS, min_size=1, max_size=9).map(tuple),
+        st.binary(),
     )
 )
-def test_an_assembly_comes_back_as_it_was(assembly: Assembly) -> None:
-    payload = encode_assembly(assembly)
-    assert decode_assembly(payload) == assembly
-    assert identity(payload) == (assembly.size_bytes, assembly.crc)
+def test_a_chunk_list_comes_back_as_it_was(chunk_list: ChunkList) -> None:
+    payload = encode_chunk_list(chunk_list)
+    assert decode_chunk_list(payload) == chunk_list
+    assert identity(payload) == (chunk_list.size_bytes, chunk_list.crc)
 
 
 @given(st.binary(max_size=80))
 def test_other_bytes_are_named_and_nothing_else_happens(data: bytes) -> None:
-    for decode in (decode_piece, decode_assembly):
+    for decode in (decode_chunk, decode_chunk_list):
         try:
             again = decode(b"\0" + data)
         except Malformed:
             continue
-        encoded = encode_piece(*again) if isinstance(again, Piece) else encode_assembly(again)
+        encoded = encode_chunk(*again) if isinstance(again, Chunk) else encode_chunk_list(again)
         assert encoded == b"\0" + data
 
 
-def test_every_cut_of_an_assembly_is_named() -> None:
-    whole = encode_assembly(Assembly(7, 100, 5, (Position(0, 32, 60), Position(1, 32, 90)), b"hd"))
+def test_every_cut_of_a_chunk_list_is_named() -> None:
+    whole = encode_chunk_list(
+        ChunkList(7, 100, 5, (Position(0, 32, 60), Position(1, 32, 90)), b"hd")
+    )
     for length in range(1, len(whole)):
         with pytest.raises(Malformed):
-            decode_assembly(whole[:length])
+            decode_chunk_list(whole[:length])
 
 
 @given(st.integers(1, 2**62), st.binary(max_size=50), st.binary(min_size=1, max_size=300))
@@ -99,7 +106,7 @@ def test_a_binlog_whose_rows_are_not_last_or_come_late_is_refused() -> None:
 
 
 @given(U64, st.integers(1, 2**62), U64, st.binary(min_size=1, max_size=300))
-def test_pieces_on_the_wire_are_what_protobuf_would_make_of_them(
+def test_chunks_on_the_wire_are_what_protobuf_would_make_of_them(
     cluster_id: int, ts: int, size: int, data: bytes
 ) -> None:
     written = encode_write_piece(cluster_id, ts, size, data)
