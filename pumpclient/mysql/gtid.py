@@ -52,7 +52,7 @@ NUMBER_END = (1 << 63) - 1
 _MYSQL_HINT = "MySQL writes one as uuid:1-5:7, several with commas between them"
 
 Interval = tuple[int, int]
-Source = tuple[UUID, str]
+GtidSource = tuple[UUID, str]
 
 
 class MysqlGtid(NamedTuple):
@@ -78,7 +78,7 @@ class MysqlGtidSet:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._sources: dict[Source, list[Interval]] = {}
+        self._sources: dict[GtidSource, list[Interval]] = {}
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -105,7 +105,7 @@ class MysqlGtidSet:
         """Add one transaction."""
         self.add_interval((gtid.source, gtid.tag), (gtid.number, gtid.number + 1))
 
-    def add_interval(self, source: Source, interval: Interval) -> None:
+    def add_interval(self, source: GtidSource, interval: Interval) -> None:
         """Add the transactions [start, stop) of a server and tag."""
         start, stop = interval
         held = self._sources.setdefault(source, [])
@@ -122,7 +122,7 @@ class MysqlGtidSet:
         """Return an independent set that is equal."""
         return _mysql_set({source: list(held) for source, held in self._sources.items()})
 
-    def items(self) -> Iterator[tuple[Source, list[Interval]]]:
+    def items(self) -> Iterator[tuple[GtidSource, list[Interval]]]:
         """Yield server and tag with their intervals, in the order in which MySQL writes them."""
         yield from sorted(self._sources.items(), key=lambda item: (item[0][0].bytes, item[0][1]))
 
@@ -180,7 +180,7 @@ class MysqlGtidSet:
         return f"MysqlGtidSet.parse({str(self)!r})"
 
 
-def _mysql_set(sources: dict[Source, list[Interval]]) -> MysqlGtidSet:
+def _mysql_set(sources: dict[GtidSource, list[Interval]]) -> MysqlGtidSet:
     made = MysqlGtidSet()
     made._sources = {source: held for source, held in sources.items() if held}
     return made

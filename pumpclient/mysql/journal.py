@@ -36,7 +36,7 @@ _BYTES_MAX = 1 << 20
 _DISK_HINT = "look at the disk of data-dir; what the journal says stays true"
 
 
-class Group(NamedTuple):
+class OpenGroup(NamedTuple):
     """Transactions that may be open; `commit_ts` empty as long as no Commit was sent."""
 
     node_id: str
@@ -57,7 +57,7 @@ class Journal:
         sync_folder(path.parent)
 
     @property
-    def left(self) -> list[Group]:
+    def left(self) -> list[OpenGroup]:
         """The groups that may be open, oldest first."""
         return list(self._open.values())
 
@@ -65,7 +65,7 @@ class Journal:
         """Note a group, durably; raise `Retryable` for a full disk, as all that write do."""
         record = {"pump": node_id, "first": start_ts[0], "last": start_ts[-1]}
         self._write(record, is_durable=True)
-        self._open[start_ts[0]] = Group(node_id, start_ts)
+        self._open[start_ts[0]] = OpenGroup(node_id, start_ts)
 
     def decide(self, start_ts: range, commit_ts: range) -> None:
         """Note that a group is to be committed, durably."""
@@ -108,10 +108,10 @@ class Journal:
         self._size += len(data)
 
 
-def _open_groups(path: Path) -> dict[int, Group]:
+def _open_groups(path: Path) -> dict[int, OpenGroup]:
     if not path.exists():
         return {}
-    found: dict[int, Group] = {}
+    found: dict[int, OpenGroup] = {}
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     for number, line in enumerate(whole.splitlines(), 1):
@@ -125,7 +125,7 @@ def _open_groups(path: Path) -> dict[int, Group]:
                 found[record["decided"]] = group._replace(commit_ts=commit_ts)
             else:
                 first, last = int(record["first"]), int(record["last"])
-                found[first] = Group(str(record["pump"]), range(first, last + 1))
+                found[first] = OpenGroup(str(record["pump"]), range(first, last + 1))
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(str(path), number, f"line {number} cannot be read: {error!r}") from error
     if len(whole) < len(data):
@@ -154,7 +154,7 @@ def settle(session: Session, journal: Journal) -> None:
     journal.settled()
 
 
-def _commit(session: Session, pump: Pump, group: Group) -> None:
+def _commit(session: Session, pump: Pump, group: OpenGroup) -> None:
     payloads = [
         encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=start, commit_ts=commit))
         for start, commit in zip(group.start_ts, group.commit_ts, strict=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread
 from pumpclient.mysql.relay.resume import Start
 from tests.bench.figure import Figure
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
@@ -64,7 +64,7 @@ def _both(home: Path, server: BinlogServer, file: str, size: int) -> tuple[float
     server.raw(raw, file)
     theirs_s = time.perf_counter() - begun_s
     options = RelayOptions(start=Start(file=file))
-    unit = RelayUnit(home / "relay", server.address, options)
+    unit = RelayReceiver(home / "relay", server.address, options)
     failed: list[Exception] = []
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     thread = start_thread(unit, failed.append)

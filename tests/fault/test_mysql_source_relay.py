@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import Retryable
 from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER, EventType
-from pumpclient.mysql.journal import Group, Journal
+from pumpclient.mysql.journal import Journal, OpenGroup
 from pumpclient.mysql.source import command
 from tests.kit.crash.disks import small_volume
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
@@ -159,12 +159,12 @@ def test_a_journal_on_a_full_disk_keeps_what_it_said_and_goes_on_when_there_is_r
         with pytest.raises(Retryable, match="No space left"):
             journal.decide(range(1, 4), range(100, 103))
         kept = journal.left
-        assert kept[0] == Group("pump-1", range(1, 4))
+        assert kept[0] == OpenGroup("pump-1", range(1, 4))
         volume.free()
         journal.decide(range(1, 4), range(100, 103))
         journal.close()
         again = Journal(path)
-        assert again.left == [Group("pump-1", range(1, 4), range(100, 103)), *kept[1:]]
+        assert again.left == [OpenGroup("pump-1", range(1, 4), range(100, 103)), *kept[1:]]
         again.close()
 
 

@@ -61,7 +61,7 @@ class Aim:
     def failed(self) -> Logged | None:
         """The statement that the source has failed at."""
         unit = self.world.unit
-        place = "" if unit is None else unit.progress.statement_place
+        place = "" if unit is None else unit.counters.statement_place
         found = [each for each in self.world.server.log if place_text(each.end) == place]
         return found[0] if found else None
 
@@ -349,7 +349,7 @@ def test_a_decision_that_does_not_help_is_offered_to_be_taken_back(tmp_path: Pat
         world.ask("resume")
         world.settle()
         assert world.unit is not None
-        assert world.unit.progress.overrides[0].startswith(f"mysql-source revoke {place}:")
+        assert world.unit.counters.overrides[0].startswith(f"mysql-source revoke {place}:")
         world.ask("revoke", place)
         world.finish()
         world.judge()

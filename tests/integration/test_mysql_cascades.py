@@ -14,7 +14,7 @@ from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.__main__ import main
 from pumpclient.mysql.source.command import ask, load
 from pumpclient.mysql.source.ddl.cascades import Cascades
-from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.service import SourceService
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_source import SourceProcess, rows_of
@@ -68,7 +68,7 @@ def test_check_and_start_find_them_with_the_least_privileges(
         assert (code, [line.split()[0] for line in told]) == (0, ["warning"] * 2)
         assert check("--mode", "full") == (0, [])
         with pytest.raises(NeedsOperator, match="inline_ibfk_1") as stopped:
-            SourceUnit(load(["--config", str(config)])).run()
+            SourceService(load(["--config", str(config)])).run()
         assert NAMED in stopped.value.problem
         accepting = load(["--config", str(config), "--cascades", "accept"])
         Cascades.of(accepting).look_at_server(accepting.source.address())

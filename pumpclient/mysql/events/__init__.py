@@ -1,8 +1,8 @@
 """Binlog events: `decode_event` turns a body into what it says.
 
-TABLE_MAP and rows events stay bytes (`Rows`): `pumpclient.mysql.rows` reads them, and only those of
-tables that are wanted. Every other type has a dataclass with `decode` in one of the modules. A type
-that is unknown here is an error unless its server marked it as ignorable.
+TABLE_MAP and rows events stay bytes (`UnreadRows`): `pumpclient.mysql.rows` reads them, and only
+those of tables that are wanted. Every other type has a dataclass with `decode` in one of the
+modules. A type that is unknown here is an error unless its server marked it as ignorable.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from pumpclient.mysql.events.transactions import (
     decode_tagged,
 )
 
-__all__ = ["Event", "Opaque", "Rows", "Stop", "body_of", "decode_event"]
+__all__ = ["Event", "IgnoredEvent", "Stop", "UnreadRows", "body_of", "decode_event"]
 
 
-class Rows(NamedTuple):
+class UnreadRows(NamedTuple):
     """A TABLE_MAP or rows event, unread."""
 
     type: EventType
@@ -57,7 +57,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class IgnoredEvent:
     """An event that carries no change of data and is not read further."""
 
     type: int
@@ -74,8 +74,9 @@ class StatementPart:
 
 Event = (
     BinlogCheckpoint | FormatDescription | Gtid | GtidList | Heartbeat | Incident | IntVar
-    | MariadbGtidEvent | Opaque | PreviousGtids | Query | Rand | Rotate | Rows | RowsQuery
-    | StartEncryption | StatementPart | Stop | TransactionPayload | UserVar | XaPrepare | Xid
+    | MariadbGtidEvent | IgnoredEvent | PreviousGtids | Query | Rand | Rotate | RowsQuery
+    | StartEncryption | StatementPart | Stop | TransactionPayload | UnreadRows | UserVar
+    | XaPrepare | Xid
 )  # fmt: skip
 
 
@@ -143,14 +144,14 @@ def decode_event(event: bytes, checksum: Checksum, header: Header | None = None)
     body = event[HEADER_SIZE:-CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
     unread = _UNREAD.get(type_)
     if unread is not None:
-        return Rows(unread, body)
+        return UnreadRows(unread, body)
     decode = _DECODERS.get(type_)
     if decode is not None:
         return decode(body)
     if type_ in _STATEMENT_PARTS:
         return StatementPart(EventType(type_), body)
     if type_ in _OPAQUE or header.flags & EventFlag.IGNORABLE:
-        return Opaque(type_, body)
+        return IgnoredEvent(type_, body)
     raise Malformed(
         f"{header} is unknown, and its server does not allow to ignore it",
         hint="a newer version of Penstock may know it",

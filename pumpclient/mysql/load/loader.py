@@ -40,7 +40,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class Progress:
+class LoadProgress:
     """Counts, and a line of them each `every_s`; estimates of rows are the server's."""
 
     tables: int
@@ -393,7 +393,7 @@ class _Attempt:
         options, sink = self._options, self._sink
         bytes_max = options.transaction_bytes
         estimated = sum(job.table.rows_estimated for job in jobs)
-        progress = Progress(len(jobs), estimated, self._say, options.report_s)
+        progress = LoadProgress(len(jobs), estimated, self._say, options.report_s)
         brake = Brake(options.rate_bytes_per_s)
         readers = Readers(
             jobs,

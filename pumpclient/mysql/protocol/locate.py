@@ -28,7 +28,7 @@ def description_of(
     raise Retryable(f"{address}: the stream ended before {file} began")
 
 
-def file_behind(
+def file_after(
     address: ServerAddress, options: StreamOptions, gtids: GtidSet
 ) -> tuple[ServerIdentity, str]:
     """Return which server answered, and its file with the first transaction not in `gtids`.
@@ -37,7 +37,7 @@ def file_behind(
     `gtids`.
     """
     with closing(BinlogStream(address, options)) as stream:
-        stream.start_behind(gtids)
+        stream.start_after(gtids)
         file = ""
         for event in stream.events():
             if read_header(event).type == EventType.ROTATE:

@@ -55,33 +55,33 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSession:
-    """How a session wants its stream. `start_behind` makes MariaDB start by GTID."""
+    """How a session wants its stream. `start_after` makes MariaDB start by GTID."""
 
     heartbeat_s: float
     replica_uuid: UUID
     semi_sync: bool = False
-    start_behind: MariadbGtidSet | None = None
+    start_after: MariadbGtidSet | None = None
     gtid_strict_mode: bool = True
 
 
-Statement = tuple[str, tuple[object, ...]]
+SessionStatement = tuple[str, tuple[object, ...]]
 
 
-def session_statements(flavor: Flavor, wanted: ReplicaSession) -> list[Statement]:
+def session_statements(flavor: Flavor, wanted: ReplicaSession) -> list[SessionStatement]:
     """Return statements with their parameters.
 
     MySQL renamed its variables in 8.0.26 and dropped the old names in 8.4: a session variable of
     either name may be set everywhere, so both are.
     """
     period_ns = round(wanted.heartbeat_s * _NS_PER_S)
-    statements: list[Statement] = [
+    statements: list[SessionStatement] = [
         ("SET @master_binlog_checksum = @@global.binlog_checksum", ()),
         ("SET @master_heartbeat_period = %s", (period_ns,)),
     ]
     if flavor is Flavor.MARIADB:
         statements.append(("SET @mariadb_slave_capability = %s", (_MARIADB_CAPABILITY,)))
-        if wanted.start_behind is not None:
-            statements += _mariadb_start(wanted.start_behind, strict=wanted.gtid_strict_mode)
+        if wanted.start_after is not None:
+            statements += _mariadb_start(wanted.start_after, strict=wanted.gtid_strict_mode)
     else:
         uuid = str(wanted.replica_uuid)
         statements += [
@@ -96,7 +96,7 @@ def session_statements(flavor: Flavor, wanted: ReplicaSession) -> list[Statement
     return statements
 
 
-def _mariadb_start(gtids: MariadbGtidSet, *, strict: bool) -> list[Statement]:
+def _mariadb_start(gtids: MariadbGtidSet, *, strict: bool) -> list[SessionStatement]:
     behind = ",".join(map(str, gtids.position()))
     return [
         ("SET @slave_connect_state = %s", (behind,)),
@@ -156,7 +156,7 @@ class BinlogStream:
         flags = self._flags(to_the_end=to_the_end)
         self._send(dump_from_position(server_id, file, position, flags))
 
-    def start_behind(self, gtids: GtidSet) -> None:
+    def start_after(self, gtids: GtidSet) -> None:
         """Ask for everything that is not in `gtids`."""
         if isinstance(gtids, MariadbGtidSet):
             self._check_flavor(Flavor.MARIADB)
@@ -181,12 +181,12 @@ class BinlogStream:
             flags |= DumpFlag.SEND_ANNOTATE
         return flags
 
-    def _set_up(self, start_behind: MariadbGtidSet | None) -> int:
+    def _set_up(self, start_after: MariadbGtidSet | None) -> int:
         session = ReplicaSession(
             heartbeat_s=self._options.heartbeat_s,
             replica_uuid=uuid4(),
             semi_sync=self._options.semi_sync,
-            start_behind=start_behind,
+            start_after=start_after,
             gtid_strict_mode=self._options.gtid_strict_mode,
         )
         with server_errors(self._address):

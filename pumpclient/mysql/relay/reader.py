@@ -34,7 +34,7 @@ from pumpclient.mysql.relay.recover import files_in
 
 
 class Growth:
-    """Told by the writer, awaited by readers; telling never blocks."""
+    """Reported by the writer, awaited by readers; reporting never blocks."""
 
     def __init__(self) -> None:
         """Start without any place."""
@@ -47,7 +47,7 @@ class Growth:
         with self._grown:
             return self._end
 
-    def tell(self, end: Location) -> None:
+    def report(self, end: Location) -> None:
         """Wake the readers when there is more than before."""
         with self._grown:
             if end != self._end:

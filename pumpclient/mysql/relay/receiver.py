@@ -50,7 +50,7 @@ from pumpclient.mysql.relay.boundaries import TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION, Location, Meta, RelayFolder
 from pumpclient.mysql.relay.reader import Growth
 from pumpclient.mysql.relay.recover import Recovered
-from pumpclient.mysql.relay.resume import Origin, Start
+from pumpclient.mysql.relay.resume import ResumeFinder, Start
 from pumpclient.mysql.relay.writer import RelayWriter
 
 _HEARTBEATS = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
@@ -164,7 +164,7 @@ class RelayStatus:
     problem: str = ""
 
 
-class RelayUnit:
+class RelayReceiver:
     """One relay log. `run` until `stop`, which may come from any thread."""
 
     def __init__(
@@ -296,14 +296,14 @@ class RelayUnit:
     def _place(self, folder: RelayFolder, stream: BinlogStream) -> tuple[str, int]:
         """Return where the dump begins; the writer stands there."""
         known = self._complete()
-        origin = Origin(folder, self._address, self._options.stream)
+        origin = ResumeFinder(folder, self._address, self._options.stream)
         found = origin.find(stream.identity, self._options.start, known)
         assert folder.current is not None
         assert found.file is not None
         writer = RelayWriter(folder.path(folder.current))
         self._transformer = Transformer(writer, TransactionTracker(found.gtids.copy()))
         self._saved = None
-        self.growth.tell(Location(folder.current.suffix, found.file, found.position))
+        self.growth.report(Location(folder.current.suffix, found.file, found.position))
         return str(found.file), found.position
 
     def _complete(self) -> Recovered | None:
@@ -341,7 +341,7 @@ class RelayUnit:
             behind_s=behind_s,
         )
         if end is not None:
-            self.growth.tell(end)
+            self.growth.report(end)
 
     def _sync_when_due(self, transformer: Transformer, stream: BinlogStream) -> None:
         writer = transformer.writer
@@ -373,7 +373,7 @@ class RelayUnit:
         self._status = replace(self._status, gtids=str(gtids))
 
 
-def start_thread(unit: RelayUnit, failed: Callable[[Exception], None]) -> threading.Thread:
+def start_thread(unit: RelayReceiver, failed: Callable[[Exception], None]) -> threading.Thread:
     """Run the unit in a thread of its own; `failed` hears what `run` raised."""
 
     def run() -> None:

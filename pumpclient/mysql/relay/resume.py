@@ -19,7 +19,7 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.locate import description_of, file_at, file_behind
+from pumpclient.mysql.protocol.locate import description_of, file_after, file_at
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged
 from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, master_status
 from pumpclient.mysql.protocol.stream import StreamOptions
@@ -42,7 +42,7 @@ class Start:
     time_s: int | None = None
 
 
-class Origin:
+class ResumeFinder:
     """Decides, with questions to the server on connections of their own."""
 
     def __init__(self, folder: RelayFolder, address: ServerAddress, options: StreamOptions) -> None:
@@ -90,7 +90,7 @@ class Origin:
             return start.file
         if start.gtids is not None:
             gtids = parse_gtid_set(start.gtids, identity.flavor)
-            answered, file = file_behind(self._address, self._options, gtids)
+            answered, file = file_after(self._address, self._options, gtids)
             self._check_same(answered, identity)
             return file
         if start.time_s is not None:
@@ -116,7 +116,7 @@ class Origin:
             )
         else:
             _check_flavor(gtids, identity)
-            answered, file = file_behind(self._address, self._options, gtids)
+            answered, file = file_after(self._address, self._options, gtids)
             self._check_same(answered, identity)
         if found.file is not None:
             # The next sub-directory takes its GTIDs from here.

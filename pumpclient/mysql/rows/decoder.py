@@ -139,7 +139,7 @@ class ImageReader:
         )
 
 
-Changes = list[tuple[Row | None, Row | None]]
+RowChanges = list[tuple[Row | None, Row | None]]
 """A row before and after; None before an insert and after a delete."""
 
 _KEPT_MAX = 4096
@@ -171,11 +171,11 @@ class Decoder:
         # The usual event has these bytes behind id and flags, and needs no other look: then where
         # its images begin, and how its rows are paired.
         self._head_at = id_size + 2
-        self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], Changes]]] = {}
+        self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}
         for type_, (kind, head) in usual_heads(width).items():
             self._heads[type_] = head, self._head_at + len(head), _PAIRS[kind]
 
-    def changes(self, type_: int, body: bytes) -> Changes:
+    def changes(self, type_: int, body: bytes) -> RowChanges:
         """Return the rows of a whole rows event, before and after.
 
         Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when the
@@ -193,7 +193,7 @@ class Decoder:
                 f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
             ) from error
 
-    def _unusual(self, event: RowsEvent) -> Changes:
+    def _unusual(self, event: RowsEvent) -> RowChanges:
         """Read what is compressed, partial, has extra data, or is not there in full."""
         if event.width != len(self._readings):
             raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")
@@ -217,17 +217,17 @@ class Decoder:
         ]
 
 
-def _inserted(rows: list[Row]) -> Changes:
+def _inserted(rows: list[Row]) -> RowChanges:
     if len(rows) == 1:
         return [(None, rows[0])]
     return [(None, row) for row in rows]
 
 
-def _deleted(rows: list[Row]) -> Changes:
+def _deleted(rows: list[Row]) -> RowChanges:
     return [(row, None) for row in rows]
 
 
-def _updated(rows: list[Row]) -> Changes:
+def _updated(rows: list[Row]) -> RowChanges:
     if len(rows) % 2:
         raise ValueError("a row before its update lacks the row after")
     return list(zip(rows[::2], rows[1::2], strict=True))

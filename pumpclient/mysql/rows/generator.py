@@ -27,7 +27,7 @@ Raises IndexError, struct.error, ValueError or ArithmeticError for bytes that ar
 """
 
 
-class Source:
+class _Source:
     """Source lines under construction, and the names they speak of."""
 
     def __init__(self, readings: Sequence[Reading], wanted: frozenset[int]) -> None:
@@ -118,7 +118,7 @@ def read_rows(
     """Return a function for images of all columns that gives the `wanted` ones in that order."""
     values = f"({''.join(f'v{index}, ' for index in wanted)})"
     made = made or Made(values, "")  # In parentheses the tuple is itself.
-    source = Source(readings, frozenset(wanted))
+    source = _Source(readings, frozenset(wanted))
     size, mask = bitmap_size(len(readings)), (1 << len(readings)) - 1
     bits = "d[p]" if size == 1 else f"bits(d[p:p + {size}], 'little')"
     source.add(0, "def rows(d, p):")

@@ -236,7 +236,7 @@ def read_optional(
         if number not in list(OptionalField) or number in fields:
             raise body.malformed(f"optional field {number} is unknown or comes twice")
         fields[number] = BodyReader(body.take(body.packed()), _WHAT)
-    told = _Told(columns, flavor)
+    known = _ColumnFields(columns, flavor)
     key: PrimaryKey | None = None
     # Labels are read in the order of numbers, but need the charsets of 10 and 11.
     for number in sorted(fields, key=lambda n: (n in _LABELS, n)):
@@ -244,9 +244,9 @@ def read_optional(
         if number in _KEYS:
             key = _read_key(field, len(columns), has_prefix=number == _KEYS[1])
         else:
-            told.read(OptionalField(number), field)
+            known.read(OptionalField(number), field)
         field.finish()
-    return told.columns, key
+    return known.columns, key
 
 
 _LABELS = (OptionalField.SET_LABELS, OptionalField.ENUM_LABELS)
@@ -267,7 +267,7 @@ def _indexes(columns: Iterable[Column], test: Callable[[Column], bool]) -> list[
     return [n for n, column in enumerate(columns) if test(column)]
 
 
-class _Told:
+class _ColumnFields:
     """The columns while their fields are read."""
 
     def __init__(self, columns: list[Column], flavor: Flavor) -> None:
@@ -280,8 +280,8 @@ class _Told:
     def of(self, type_: WireType) -> list[int]:
         return _indexes(self.columns, lambda c: c.real_type is type_)
 
-    def _set(self, index: int, **told: object) -> None:
-        self.columns[index] = replace(self.columns[index], **told)  # type: ignore[arg-type]
+    def _set(self, index: int, **known: object) -> None:
+        self.columns[index] = replace(self.columns[index], **known)  # type: ignore[arg-type]
 
     def read(self, number: OptionalField, field: BodyReader) -> None:
         every = list(range(len(self.columns)))

@@ -39,12 +39,12 @@ from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
-from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import SourceStore
 from pumpclient.mysql.source.state.overrides import (
     VERBS,
     Edit,
-    decision,
+    override_at,
     revoked,
     table_name,
     table_skipped,
@@ -93,7 +93,7 @@ def load(argv: Sequence[str]) -> SourceConfig:
 
 def run(settings: SourceConfig) -> int:
     """Run until a signal asks to stop; return the exit code."""
-    unit = SourceUnit(settings)
+    unit = SourceService(settings)
 
     async def serve(stop: asyncio.Event) -> None:
         pages = HttpStatus(f"Penstock source {settings.source_id}")
@@ -223,7 +223,7 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
             if not asked.at:
                 raise NeedsOperator("the source is stopped", hint="name the place: --at")
             sql = getattr(asked, "sql", "")
-            return [decision(verb, asked.at, (sql,) if sql else ())]
+            return [override_at(verb, asked.at, (sql,) if sql else ())]
         case _:
             return []
 

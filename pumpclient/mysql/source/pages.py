@@ -14,23 +14,23 @@ from typing import Any
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
 
 
-def described(unit: SourceUnit) -> dict[str, Any]:
+def described(unit: SourceService) -> dict[str, Any]:
     """Return what a unit's status page says."""
-    progress, relay = unit.progress, unit.relay.status() if unit.relay else None
-    checkpoint = progress.checkpoint
-    reloads = {} if unit.reloads is None else unit.reloads.told
-    behind_s = progress.behind_s(relay.behind_s if relay else 0.0)
+    counters, relay = unit.counters, unit.relay.status() if unit.relay else None
+    checkpoint = counters.checkpoint
+    reloads = {} if unit.reloads is None else unit.reloads.statuses
+    behind_s = counters.behind_s(relay.behind_s if relay else 0.0)
     return {
-        "state": progress.state,
-        "problem": progress.problem,
-        "hint": progress.hint,
-        "overrides": progress.overrides,
-        "statement": progress.statement_place,
+        "state": counters.state,
+        "problem": counters.problem,
+        "hint": counters.hint,
+        "overrides": counters.overrides,
+        "statement": counters.statement_place,
         "seconds_behind": round(behind_s, 3),
         "server": relay.server.uuid if relay and relay.server else "",
         "relay": {
@@ -42,17 +42,17 @@ def described(unit: SourceUnit) -> dict[str, Any]:
             "reconnects": relay.reconnects if relay else 0,
             "problem": relay.problem if relay else "",
         },
-        "read": str(progress.read_location or ""),
+        "read": str(counters.read_location or ""),
         "committed": checkpoint.done if checkpoint else "",
         "gtids": checkpoint.gtids if checkpoint else "",
         "epoch": checkpoint.epoch if checkpoint else 0,
-        "transactions": progress.transactions,
-        "transactions_per_s": round(progress.rate, 1),
-        "groups": progress.groups,
-        "ddl": progress.ddl,
-        "lives": progress.lives,
-        "history_rows": progress.history_rows,
-        "rulings": progress.rulings,
+        "transactions": counters.transactions,
+        "transactions_per_s": round(counters.rate, 1),
+        "groups": counters.groups,
+        "ddl": counters.ddl,
+        "lives": counters.runs,
+        "history_rows": counters.history_rows,
+        "rulings": counters.rulings,
         "left_out": {
             each.label: {
                 "since": each.since,
@@ -62,7 +62,7 @@ def described(unit: SourceUnit) -> dict[str, Any]:
                 "statements": each.statements,
                 "reload": None if each.name not in reloads else asdict(reloads[each.name]),
             }
-            for each in progress.left_out
+            for each in counters.left_out
         },
     }
 
@@ -74,7 +74,7 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 class Pages:
     """What the pages of one source say."""
 
-    def __init__(self, unit: SourceUnit, source_id: str) -> None:
+    def __init__(self, unit: SourceService, source_id: str) -> None:
         """Tell of `unit`."""
         self._unit = unit
         self._source_id = source_id
@@ -171,11 +171,11 @@ def _file(text: str) -> tuple[FileName, int | None]:
     return FileName.parse(text), None
 
 
-def metrics_text(unit: SourceUnit, source_id: str) -> str:
+def metrics_text(unit: SourceService, source_id: str) -> str:
     """Return all figures in Prometheus' text format."""
     told = described(unit)
-    progress = unit.progress
-    checkpoint, read = progress.checkpoint, progress.read_location
+    counters = unit.counters
+    checkpoint, read = counters.checkpoint, counters.read_location
     end = unit.relay.status().end if unit.relay else None
     figures = [
         ("behind_seconds", "gauge", told["seconds_behind"], "behind the server"),
@@ -190,7 +190,7 @@ def metrics_text(unit: SourceUnit, source_id: str) -> str:
             told["history_rows"],
             "rows of history of system-versioned tables, left out",
         ),
-        ("read_bytes_total", "counter", progress.read_bytes, "read from the relay log"),
+        ("read_bytes_total", "counter", counters.read_bytes, "read from the relay log"),
         ("relay_bytes_total", "counter", told["relay"]["bytes"], "written to the relay log"),
         ("relay_reconnects_total", "counter", told["relay"]["reconnects"], "to the server"),
         ("relay_purged_files_total", "counter", unit.purger.purged if unit.purger else 0, "purged"),
@@ -207,7 +207,7 @@ def metrics_text(unit: SourceUnit, source_id: str) -> str:
         lines.append(f"# HELP {_PREFIX}{name} {about}")
         lines.append(f"# TYPE {_PREFIX}{name} {kind}")
         lines.append(f"{_PREFIX}{name}{{source={label}}} {value}")
-    lines += _left_out_lines(label, progress.left_out)
+    lines += _left_out_lines(label, counters.left_out)
     return "\n".join(lines) + "\n"
 
 

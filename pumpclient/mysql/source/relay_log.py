@@ -11,7 +11,7 @@ from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purge import Needed, Purger
-from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit, start_thread
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread
 from pumpclient.mysql.relay.resume import Start
 from pumpclient.mysql.source.config import RelayConfig
 
@@ -37,7 +37,7 @@ class RelayLog:
         self._stream = stream
         self._ended = ended
         self._thread: threading.Thread | None = None
-        self._unit: RelayUnit | None = None
+        self._unit: RelayReceiver | None = None
         self.failure: PenstockError | None = None
         """Why the writer ended by itself."""
         self.purger = Purger(
@@ -54,11 +54,11 @@ class RelayLog:
         return self._config.dir
 
     @property
-    def unit(self) -> RelayUnit | None:
+    def unit(self) -> RelayReceiver | None:
         """The writer: the newest one, None before the first."""
         return self._unit
 
-    def begin(self, place: Location) -> RelayUnit:
+    def begin(self, place: Location) -> RelayReceiver:
         """Return a writer that runs; where there is no relay log yet, it begins with that file."""
         if self._unit is not None and self.failure is None:
             return self._unit
@@ -72,7 +72,7 @@ class RelayLog:
             start=Start(file=str(place.file)),
             sync_interval_s=self._config.sync_interval_s,
         )
-        self._unit = RelayUnit(self.dir, self._address, options)
+        self._unit = RelayReceiver(self.dir, self._address, options)
         self._thread = start_thread(self._unit, self._failed)
         return self._unit
 

@@ -29,7 +29,7 @@ from pumpclient.mysql.protocol.prechecks import checked_flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purge import Purger
 from pumpclient.mysql.relay.reader import RelayReader
-from pumpclient.mysql.relay.receiver import RelayUnit
+from pumpclient.mysql.relay.receiver import RelayReceiver
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.statements import Statements
@@ -44,11 +44,11 @@ from pumpclient.mysql.source.state.checkpoint import (
     own_once_free,
     save_with_retries,
 )
-from pumpclient.mysql.source.state.counters import Progress
+from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.overrides import (
     Edit,
     choices,
-    decision,
+    override_at,
     table_skipped,
     tables_reloaded,
 )
@@ -59,7 +59,7 @@ from pumpclient.mysql.source.sync.reload import (
     Surroundings,
     reload_group,
 )
-from pumpclient.mysql.source.sync.syncer import Parts, Syncer, SyncOptions
+from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.mysql.translate.statements.names import Name
 from pumpclient.options import Options
@@ -72,7 +72,7 @@ _EDIT_S_MAX = 50.0
 _DAMAGED_HINT = "stop the source, move its relay-dir away, start it: the log is fetched again"
 
 
-class SourceUnit:
+class SourceService:
     """One source; `run` in a thread of its own until `stop`."""
 
     def __init__(self, config: SourceConfig) -> None:
@@ -82,7 +82,7 @@ class SourceUnit:
         self._stream = config.source.stream()
         self._rules = Rules(config.filter)
         self._online = config.online_ddl.rules()
-        self.progress = Progress()
+        self.counters = SourceCounters()
         self._relay_log = RelayLog(
             config.relay, self._address, self._stream, self._needed, self._interrupt
         )
@@ -95,7 +95,7 @@ class SourceUnit:
         self._news = threading.Condition()
 
     @property
-    def relay(self) -> RelayUnit | None:
+    def relay(self) -> RelayReceiver | None:
         """What writes the relay log, None before it begins."""
         return self._relay_log.unit
 
@@ -119,10 +119,10 @@ class SourceUnit:
     def resume(self) -> None:
         """Go on after a pause or a failure."""
         self._paused = False
-        progress = self.progress
-        progress.problem = progress.hint = ""
-        progress.overrides = ()
-        progress.state = "starting" if progress.state == "failed" else progress.state
+        counters = self.counters
+        counters.problem = counters.hint = ""
+        counters.overrides = ()
+        counters.state = "starting" if counters.state == "failed" else counters.state
         self._interrupt(syncer=False)
 
     def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
@@ -130,11 +130,11 @@ class SourceUnit:
 
         Without a place it is about what failed, which is then tried again.
         """
-        progress = self.progress
-        place = place or (progress.statement_place if progress.state == "failed" else "")
+        counters = self.counters
+        place = place or (counters.statement_place if counters.state == "failed" else "")
         if not place:
             raise NeedsOperator("no statement has failed", hint="name its place, file:position")
-        return self.change(decision(verb, place, statements))
+        return self.change(override_at(verb, place, statements))
 
     def skip_table(self, name: Name) -> str:
         """Leave a table out from here on, durably; return what was noted."""
@@ -186,19 +186,19 @@ class SourceUnit:
         """Run until `stop`; raise what no resume could cure."""
         with ExitStack() as opened:
             opened.callback(self._refuse_changes)
-            parts, checkpoint = self._started(opened)
+            context, checkpoint = self._started(opened)
             failures = 0
             while not self._stopped.is_set():
-                transactions = self.progress.transactions
+                transactions = self.counters.transactions
                 try:
-                    self._live(parts, checkpoint)
+                    self._live(context, checkpoint)
                 except Retryable as error:
-                    failures = 0 if self.progress.transactions > transactions else failures + 1
+                    failures = 0 if self.counters.transactions > transactions else failures + 1
                     self._retry_later(error, failures)
                 except PenstockError as error:
                     self._failed(error)
                 checkpoint = self._wait_until_wanted(self._owned_store) or checkpoint
-        self.progress.state = "stopped"
+        self.counters.state = "stopped"
 
     def _refuse_changes(self) -> None:
         with self._news:
@@ -207,7 +207,7 @@ class SourceUnit:
             if done.set_running_or_notify_cancel():
                 done.set_exception(Retryable("the source stops: ask again once it is stopped"))
 
-    def _started(self, opened: ExitStack) -> tuple[Parts, Checkpoint]:
+    def _started(self, opened: ExitStack) -> tuple[SyncContext, Checkpoint]:
         config = self._config
         flavor = checked_flavor(self._address)
         cascades = Cascades.of(config)
@@ -237,9 +237,9 @@ class SourceUnit:
         tables = Tables(
             client, client.session.schemas, self._rules, self._address, self._online, merges=merges
         )
-        tables.on_history = self.progress.history
+        tables.on_history = self.counters.history
         checkpoint = self._checkpoint(store, tables, client, cascades)
-        parts = Parts(
+        context = SyncContext(
             client=client,
             store=store,
             journal=journal,
@@ -252,20 +252,20 @@ class SourceUnit:
                 tables=tables,
                 merges=merges,
             ),
-            progress=self.progress,
+            counters=self.counters,
             source_id=config.source_id,
             flavor=flavor,
             floors=floors_of(config),
             cancel_reload=self._cancel_reload,
         )
-        self.reloads = self._reloads_of(parts, cascades)
+        self.reloads = self._reloads_of(context, cascades)
         opened.callback(self.reloads.stop)
         if config.mode == "full":
             log.info("source %s has loaded its tables, and ends", config.source_id)
             self._stopped.set()
-            return parts, checkpoint
+            return context, checkpoint
         opened.callback(self._relay_log.close)
-        return parts, checkpoint
+        return context, checkpoint
 
     @property
     def _owned_store(self) -> SourceStore:
@@ -276,11 +276,11 @@ class SourceUnit:
         if self.reloads is not None:
             self.reloads.cancel(names)
 
-    def _reloads_of(self, parts: Parts, cascades: Cascades) -> Reloads:
+    def _reloads_of(self, context: SyncContext, cascades: Cascades) -> Reloads:
         def statements(names: frozenset[Name]) -> Statements:
             made = StatementsOfSome(
-                parts.client, self._rules, None, cascades,
-                tables=parts.tables,
+                context.client, self._rules, None, cascades,
+                tables=context.tables,
                 merges=self._config.shard_mode == OPTIMISTIC,
             )  # fmt: skip
             made.only = names
@@ -289,12 +289,12 @@ class SourceUnit:
         return Reloads(
             Surroundings(
                 config=self._config,
-                client=parts.client,
+                client=context.client,
                 address=self._address,
                 rules=self._rules,
-                flavor=parts.flavor,
+                flavor=context.flavor,
                 statements=statements,
-                progress=self.progress,
+                counters=self.counters,
                 may_commit=self._owned_store.is_ours,
                 change=self.asked,
                 wake=self._interrupt,
@@ -323,7 +323,7 @@ class SourceUnit:
         if found is None:
             start, gtids = self._config.start, ""
             if self._config.mode != "incremental":
-                self.progress.state = "loading"
+                self.counters.state = "loading"
                 start, gtids = self._loaded(store, client)
             found = first_checkpoint(start, root, self._address, self._stream, tables)
             found = replace(found, gtids=gtids or found.gtids)
@@ -369,25 +369,25 @@ class SourceUnit:
             self._take(changed)
             log.warning("source %s: %s", self._config.source_id, text.strip())
             done.set_result(text)
-            if self.progress.state == "failed":
+            if self.counters.state == "failed":
                 self.resume()
 
     def _take(self, checkpoint: Checkpoint) -> None:
         """Let others see a checkpoint that is not the syncer's."""
-        progress = self.progress
-        progress.checkpoint = progress.stored = checkpoint
-        progress.rulings, progress.left_out = checkpoint.rulings, checkpoint.left_out
+        counters = self.counters
+        counters.checkpoint = counters.stored = checkpoint
+        counters.rulings, counters.left_out = checkpoint.rulings, checkpoint.left_out
 
     def _needed(self) -> Location | None:
         """Return the earliest place that is still to be read, for whoever purges."""
-        checkpoint = self.progress.stored
+        checkpoint = self.counters.stored
         if checkpoint is None:
             return None
         needed = None if self.reloads is None else self.reloads.needed
         return _begin(checkpoint) if needed is None else min(needed, _begin(checkpoint))
 
-    def _live(self, parts: Parts, checkpoint: Checkpoint) -> None:
-        settle(parts.client.session, parts.journal)
+    def _live(self, context: SyncContext, checkpoint: Checkpoint) -> None:
+        settle(context.client.session, context.journal)
         place = _begin(checkpoint)
         relay = self._relay_log.begin(place)
         if self.reloads is not None:
@@ -399,9 +399,9 @@ class SourceUnit:
             group_bytes_max=sync.group_bytes_max,
             checkpoint_interval_s=sync.checkpoint_interval_s,
         )
-        self._syncer = Syncer(parts, reader, checkpoint, options)
-        self.progress.state, self.progress.lives = "syncing", self.progress.lives + 1
-        self.progress.statement_place = ""
+        self._syncer = Syncer(context, reader, checkpoint, options)
+        self.counters.state, self.counters.runs = "syncing", self.counters.runs + 1
+        self.counters.statement_place = ""
         is_wanted = not (self._stopped.is_set() or self._paused or self._edits)
         if not is_wanted or self._relay_log.failure is not None:
             self._syncer.stop()
@@ -416,43 +416,43 @@ class SourceUnit:
         bound_s = min(_RETRY_S_MAX, _RETRY_S_MIN * 2 ** min(failures, 10))
         wait_s = bound_s * random.uniform(0.5, 1.0)
         log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
-        self.progress.problem = str(error)
+        self.counters.problem = str(error)
         deadline_s = time.monotonic() + wait_s
         with self._news:
             self._news.wait_for(
                 lambda: self._stopped.is_set() or self._edits or time.monotonic() > deadline_s,
                 wait_s,
             )
-        self.progress.problem = ""
+        self.counters.problem = ""
 
     def _failed(self, error: PenstockError) -> None:
-        progress = self.progress
-        progress.state, progress.problem = "failed", getattr(error, "problem", str(error))
-        progress.hint = getattr(error, "hint", "")
-        progress.overrides = ()
+        counters = self.counters
+        counters.state, counters.problem = "failed", getattr(error, "problem", str(error))
+        counters.hint = getattr(error, "hint", "")
+        counters.overrides = ()
         if isinstance(error, Refused):
-            progress.overrides = choices(error, progress.rulings)
-            progress.statement_place = place_text(error.place) if error.place else ""
+            counters.overrides = choices(error, counters.rulings)
+            counters.statement_place = place_text(error.place) if error.place else ""
         if isinstance(error, Corrupt) and Path(error.path).is_relative_to(self._relay_log.dir):
-            progress.hint = _DAMAGED_HINT
+            counters.hint = _DAMAGED_HINT
         log.error(
             "source %s waits for an operator: %s%s",
             self._config.source_id,
             error,
-            "".join(f"; {each}" for each in progress.overrides),
+            "".join(f"; {each}" for each in counters.overrides),
         )
 
     def _wait_until_wanted(self, store: SourceStore) -> Checkpoint | None:
         """Wait out a pause or a failure; return the checkpoint to go on from."""
 
         def is_wanted() -> bool:
-            is_idle = self._paused or (self.progress.state == "failed" and self.progress.problem)
+            is_idle = self._paused or (self.counters.state == "failed" and self.counters.problem)
             return self._stopped.is_set() or bool(self._edits) or not is_idle
 
         while True:
             self._change(store)
-            if self._paused and self.progress.state != "failed":
-                self.progress.state = "paused"
+            if self._paused and self.counters.state != "failed":
+                self.counters.state = "paused"
             with self._news:
                 self._news.wait_for(is_wanted, _WAIT_S)
             if store.is_lost():

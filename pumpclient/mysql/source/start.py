@@ -19,7 +19,7 @@ import pymysql
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.locate import file_at, file_behind
+from pumpclient.mysql.protocol.locate import file_after, file_at
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     binlog_gtids,
@@ -62,7 +62,7 @@ def first_checkpoint(
         gtids = parse_gtid_set(start, identity.flavor)
     except Malformed as error:
         raise NeedsOperator(f"start {start!r}: {error.problem}", hint=_HINT) from error
-    _, file = file_behind(address, options, gtids)
+    _, file = file_after(address, options, gtids)
     return _at(root, identity, file, FIRST_POSITION, gtids=str(gtids))
 
 
@@ -171,7 +171,7 @@ def without_relay(
             hint="turn GTIDs on at all servers, or begin again with an initial load",
         )
     gtids = parse_gtid_set(checkpoint.gtids, identity.flavor)
-    _, file = file_behind(address, options, gtids)
+    _, file = file_after(address, options, gtids)
     return replace(
         checkpoint,
         epoch=checkpoint.epoch + 1,

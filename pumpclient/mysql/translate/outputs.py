@@ -8,7 +8,7 @@ from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.translate.statements.sql import Dialect
-from pumpclient.mysql.translate.transcoding.transcode import Changes, Transcoder
+from pumpclient.mysql.translate.transcoding.transcode import EncodedChanges, Transcoder
 
 Name = tuple[str, str]
 
@@ -41,7 +41,7 @@ class TableChanges(NamedTuple):
     """The rows of one event, of the transaction that is open."""
 
     transcoder: Transcoder
-    changes: Changes
+    changes: EncodedChanges
 
 
 class RowsLeftOut(NamedTuple):

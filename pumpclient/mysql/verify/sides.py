@@ -24,7 +24,7 @@ from pumpclient.mysql.load.tables import (
 )
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
 from pumpclient.mysql.protocol.server import identify, master_status
-from pumpclient.mysql.verify.values import BINARY, FLOATS, INTEGERS, Column, Key
+from pumpclient.mysql.verify.values import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
 
 Checksum = tuple[object, ...]
 
@@ -45,17 +45,19 @@ class Downstream(Protocol):
     def tables(self) -> list[Name]:
         """Return all tables, those of servers and of the Drainer apart."""
 
-    def columns(self, table: SourceTable) -> tuple[Column, ...]:
+    def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
         """Return a table's columns, none when it is not there."""
 
     def key_collations(self, table: Name) -> tuple[str, ...]:
         """Return the collations of a primary key's texts; only of a server."""
 
-    def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
+    def checksum(
+        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
+    ) -> Checksum:
         """Return a checksum of a chunk; only where `flavor` is the upstream's."""
 
     def rows(
-        self, table: SourceTable, columns: Sequence[Column], range_: Range
+        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> list[tuple[Any, ...]]:
         """Return the rows of a chunk, in no order."""
 
@@ -68,7 +70,7 @@ class Downstream(Protocol):
     def write(
         self,
         table: SourceTable,
-        columns: Sequence[Column],
+        columns: Sequence[ComparedColumn],
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:
@@ -78,7 +80,7 @@ class Downstream(Protocol):
         """End the session."""
 
 
-def selected(column: Column) -> str:
+def selected(column: ComparedColumn) -> str:
     """Return what to select for a column, safe beside parameters."""
     name = parameter_safe(quote_name(column.name))
     if column.type == "bit":
@@ -86,7 +88,7 @@ def selected(column: Column) -> str:
     return f"{name} * 1e0" if column.type == "float" else name
 
 
-def checksum_sql(columns: Sequence[Column]) -> str:
+def checksum_sql(columns: Sequence[ComparedColumn]) -> str:
     """Return expressions over a chunk that are equal for equal rows, whatever their order."""
     parts = ", ".join(f"IF({_bytes(c)} IS NULL, 'N', CONCAT('V', LENGTH({_bytes(c)}), ':',"
                       f" {_bytes(c)}))" for c in columns)  # fmt: skip
@@ -98,7 +100,7 @@ def checksum_sql(columns: Sequence[Column]) -> str:
     )
 
 
-def _bytes(column: Column) -> str:
+def _bytes(column: ComparedColumn) -> str:
     name = selected(column)
     if column.type in BINARY:
         return name
@@ -136,7 +138,7 @@ class MysqlSide:
         """Return all tables of users."""
         return [table.full_name for table in base_tables(self.session)]
 
-    def columns(self, table: SourceTable) -> tuple[Column, ...]:
+    def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
         """Return a table's columns, none when it is not there."""
         found = self.session.fetch(
             "SELECT column_name, data_type, COALESCE(generation_expression, '')"  # noqa: S608
@@ -145,7 +147,7 @@ class MysqlSide:
             table.full_name,
         )
         return tuple(
-            Column(str(name), str(type_).lower(), bool(generated))
+            ComparedColumn(str(name), str(type_).lower(), bool(generated))
             for name, type_, generated in found
         )
 
@@ -161,12 +163,14 @@ class MysqlSide:
         )
         return tuple(str(name).replace("utf8_", "utf8mb3_") for (name,) in found)
 
-    def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
+    def checksum(
+        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
+    ) -> Checksum:
         """Return the checksum that the server computes."""
         return tuple(self._select(checksum_sql(columns), table, range_)[0])
 
     def rows(
-        self, table: SourceTable, columns: Sequence[Column], range_: Range
+        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> list[tuple[Any, ...]]:
         """Return the rows of a chunk, numbers and times as text."""
         return self._select(", ".join(map(selected, columns)), table, range_)
@@ -195,7 +199,7 @@ class MysqlSide:
     def write(
         self,
         table: SourceTable,
-        columns: Sequence[Column],
+        columns: Sequence[ComparedColumn],
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:
@@ -246,21 +250,23 @@ class SqliteSide:
         names = [str(name).partition(".") for (name,) in found.fetchall()]
         return sorted((s, t) for s, _, t in names if t and s not in SYSTEM_SCHEMAS)
 
-    def columns(self, table: SourceTable) -> tuple[Column, ...]:
+    def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
         """Return a table's columns; types are the upstream's to say."""
         found = self._database.execute(f"PRAGMA table_xinfo({_sqlite_name(table)})").fetchall()
-        return tuple(Column(str(row[1]), "") for row in found)
+        return tuple(ComparedColumn(str(row[1]), "") for row in found)
 
     def key_collations(self, table: Name) -> tuple[str, ...]:
         """Is never asked for."""
         raise NotImplementedError
 
-    def checksum(self, table: SourceTable, columns: Sequence[Column], range_: Range) -> Checksum:
+    def checksum(
+        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
+    ) -> Checksum:
         """Is never asked for."""
         raise NotImplementedError
 
     def rows(
-        self, table: SourceTable, columns: Sequence[Column], range_: Range
+        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> list[tuple[Any, ...]]:
         """Return the rows of a chunk."""
         condition, values = range_.condition([quote_name(name) for name in table.key])
@@ -288,7 +294,7 @@ class SqliteSide:
     def write(
         self,
         table: SourceTable,
-        columns: Sequence[Column],
+        columns: Sequence[ComparedColumn],
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:

@@ -36,7 +36,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ComparedColumn:
     """A column that is compared."""
 
     name: str
@@ -88,17 +88,17 @@ def normal(value: Any, type_: str) -> object:
 
 
 @dataclass(slots=True)
-class Rows:
+class ComparedRows:
     """One side's rows of a chunk, by key; the values in their form, and as they were read."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ComparedColumn, ...]
     by_key: dict[Key, Key]
     raw: dict[Key, Sequence[object]]
 
 
 def rows_of(
-    columns: tuple[Column, ...], key: Sequence[str], found: Sequence[Sequence[Any]]
-) -> Rows:
+    columns: tuple[ComparedColumn, ...], key: Sequence[str], found: Sequence[Sequence[Any]]
+) -> ComparedRows:
     """Return what was read; without a key, a row and how often it is there are its key."""
     positions = [n for n, c in enumerate(columns) if c.name in key]
     by_key: dict[Key, Key] = {}
@@ -112,11 +112,11 @@ def rows_of(
             identity = (*values, seen[values])
         by_key[identity] = values
         raw[identity] = row
-    return Rows(columns, by_key, raw)
+    return ComparedRows(columns, by_key, raw)
 
 
 def compared(
-    before: Rows, downstream: Rows, after: Rows
+    before: ComparedRows, downstream: ComparedRows, after: ComparedRows
 ) -> tuple[dict[Key, tuple[str, tuple[str, ...]]], int]:
     """Return what surely differs, kind and columns by key, and how many rows are undecided."""
     differing: dict[Key, tuple[str, tuple[str, ...]]] = {}

@@ -19,7 +19,15 @@ from pumpclient.mysql.load.tables import (
 )
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide
 from pumpclient.mysql.verify.table_names import Names
-from pumpclient.mysql.verify.values import Column, Difference, Key, Rows, compared, reached, rows_of
+from pumpclient.mysql.verify.values import (
+    ComparedColumn,
+    ComparedRows,
+    Difference,
+    Key,
+    compared,
+    reached,
+    rows_of,
+)
 
 _POLL_S = 0.2
 Found = dict[Key, tuple[str, tuple[str, ...]]]
@@ -63,7 +71,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _TablePair:
     """A table of the upstream, and the one downstream that has its rows, and others' if merged."""
 
     here: SourceTable
@@ -112,7 +120,7 @@ class Verifier:
             there, owner = tables[name], targets[name]
             renamed = replace(there, schema=owner[0], name=owner[1])
             fitting = _fitting(there, self._up, self._down, owner)
-            self._table(_Pair(fitting, renamed, name in merged))
+            self._table(_TablePair(fitting, renamed, name in merged))
         return self._report
 
     def _is_chosen(self, name: Name) -> bool:
@@ -134,7 +142,7 @@ class Verifier:
             listed = f" {', '.join(columns)}" if columns else ""
             self._say(f"note: {name}: {what}{listed} only downstream")
 
-    def _table(self, pair: _Pair) -> None:
+    def _table(self, pair: _TablePair) -> None:
         report = self._report
         report.tables += 1
         columns = self._up.columns(pair.here)
@@ -167,7 +175,12 @@ class Verifier:
         yield from chunks_of(self._up.session, table, self._options.rows_per_chunk)
 
     def _by_rows(
-        self, pair: _Pair, columns: tuple[Column, ...], range_: Range, *, can_repair: bool
+        self,
+        pair: _TablePair,
+        columns: tuple[ComparedColumn, ...],
+        range_: Range,
+        *,
+        can_repair: bool,
     ) -> None:
         found, undecided, rows = self._examined(pair, columns, range_)
         self._report.undecided += undecided
@@ -184,8 +197,8 @@ class Verifier:
             self._report.differences.append(difference)
 
     def _examined(
-        self, pair: _Pair, columns: tuple[Column, ...], range_: Range
-    ) -> tuple[Found, int, Rows]:
+        self, pair: _TablePair, columns: tuple[ComparedColumn, ...], range_: Range
+    ) -> tuple[Found, int, ComparedRows]:
         """Return what differs in every round, how much is undecided, and upstream's rows."""
         lasting: Found | None = None
         undecided = 0
@@ -209,9 +222,9 @@ class Verifier:
         self,
         side: MysqlSide | Downstream,
         table: SourceTable,
-        columns: tuple[Column, ...],
+        columns: tuple[ComparedColumn, ...],
         range_: Range,
-    ) -> Rows:
+    ) -> ComparedRows:
         side.refresh()
         return rows_of(columns, table.key, side.rows(table, columns, range_))
 
@@ -239,11 +252,11 @@ class Verifier:
 
     def _repair(
         self,
-        pair: _Pair,
-        columns: tuple[Column, ...],
+        pair: _TablePair,
+        columns: tuple[ComparedColumn, ...],
         range_: Range,
         found: Found,
-        rows: Rows,
+        rows: ComparedRows,
     ) -> None:
         table = pair.there
         if not table.key:

@@ -28,7 +28,7 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, Xid
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
-from pumpclient.mysql.rows.decoder import Changes, Decoder, decoder_for
+from pumpclient.mysql.rows.decoder import Decoder, RowChanges, decoder_for
 from pumpclient.mysql.rows.table_map import TableMap
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.table_maps import TableMaps
@@ -47,7 +47,7 @@ def read_file(server: MariadbServer, name: str) -> bytes:
 
 def rows_of(
     data: bytes, choose: Callable[[TableMap], Decoder | None] = decoder_for
-) -> Iterator[tuple[str, bool, Changes]]:
+) -> Iterator[tuple[str, bool, RowChanges]]:
     """Yield table, whether the statement ends, and changes of each rows event; checksums hold."""
     file = BinlogFile(BytesIO(data), verifies=True)
     maps = TableMaps(Flavor.MARIADB, choose)

@@ -17,7 +17,7 @@ from pumpclient.mysql.rows.values.json_binary import (
     SMALL_ARRAY,
     SMALL_OBJECT,
     STRING,
-    Change,
+    JsonChange,
     Opaque,
     Operation,
     inlined,
@@ -105,7 +105,7 @@ def _layout(keys: list[bytes], items: list[tuple[int, bytes]], *, is_large: bool
     return head + bytes(entries) + bytes(tail)
 
 
-def write_changes(changes: list[Change]) -> bytes:
+def write_changes(changes: list[JsonChange]) -> bytes:
     """Return the bytes of changes."""
     out = []
     for change in changes:

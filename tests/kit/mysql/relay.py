@@ -14,7 +14,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import RelayFolder
-from pumpclient.mysql.relay.receiver import RelayOptions, RelayUnit
+from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.servers.binlog_server import AnyBinlogServer, as_sent
 from tests.kit.wait import eventually
@@ -29,7 +29,7 @@ class Relay:
 
     def __init__(self, root: Path, address: ServerAddress, options: RelayOptions) -> None:
         self.root = root
-        self.unit = RelayUnit(root, address, options)
+        self.unit = RelayReceiver(root, address, options)
         self.failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
@@ -107,7 +107,7 @@ def main() -> None:
     address = ServerAddress("127.0.0.1", int(port), user, password)
     stream = StreamOptions(idle_s=0.02, heartbeat_s=5)
     options = RelayOptions(stream=stream, start=Start(file=file), sync_interval_s=0.02)
-    RelayUnit(Path(root), address, options).run()
+    RelayReceiver(Path(root), address, options).run()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from pumpclient.mysql.rows.table_map import (
     charset_of,
     metadata_size,
 )
-from pumpclient.mysql.rows.values.json_binary import Change
+from pumpclient.mysql.rows.values.json_binary import JsonChange
 from pumpclient.mysql.rows.values.texts import length_size
 from pumpclient.mysql.rows.values.times import fraction_size
 from tests.kit.mysql.encoding import compress_block
@@ -186,11 +186,11 @@ def make_image(columns: Sequence[Column], row: Sequence[Any], present: int | Non
 
 
 def make_partial_image(columns: Sequence[Column], row: Sequence[Any]) -> bytes:
-    """Return a partial update's image after; a list of `Change` is a JSON's changes."""
+    """Return a partial update's image after; a list of `JsonChange` is a JSON's changes."""
     bits = count = nulls = 0
     values = []
     for index, (column, value) in enumerate(zip(columns, row, strict=True)):
-        is_partial = isinstance(value, list) and all(isinstance(v, Change) for v in value)
+        is_partial = isinstance(value, list) and all(isinstance(v, JsonChange) for v in value)
         if column.type is WireType.JSON:
             bits |= is_partial << count
             count += 1

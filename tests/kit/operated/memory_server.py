@@ -156,7 +156,7 @@ class MemoryServer:
         with (self._folder / self._script.name).open("ab") as file:
             file.write(data[self._written :])
         self._written = len(data)
-        self.growth.tell(self.end)
+        self.growth.report(self.end)
 
     def _rows(self, number: int, change: Change) -> None:
         table = self.tables[change.table]

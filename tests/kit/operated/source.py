@@ -21,7 +21,7 @@ from penstock.wire.binlog import Binlog, MutationType
 from penstock.wire.codec import decode_prewrite_value
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source import command
-from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import NO_TABLE
 from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Row
@@ -44,7 +44,7 @@ class World(Outside):
         if self.unit is not None:
             return
         self.incarnation, self.ended = Incarnation(), None
-        self.unit = unit = SourceUnit(self.config)
+        self.unit = unit = SourceService(self.config)
 
         def run() -> None:
             try:
@@ -84,7 +84,7 @@ class World(Outside):
 
     @property
     def state(self) -> str:
-        return "" if self.unit is None else self.unit.progress.state
+        return "" if self.unit is None else self.unit.counters.state
 
     def settle(self) -> None:
         """Wait until the source can do no more: it has all, or waits for somebody."""
@@ -100,18 +100,18 @@ class World(Outside):
         unit = self.unit
         if unit is None or self.incarnation.is_dead or self.ended is not None:
             return True
-        progress = unit.progress
-        if progress.state == "failed" or (progress.state == "paused" and unit._paused):
+        counters = unit.counters
+        if counters.state == "failed" or (counters.state == "paused" and unit._paused):
             return True
-        has_all = progress.state == "syncing" and progress.idle
-        has_all &= progress.read_location == self.server.end and not unit._edits
+        has_all = counters.state == "syncing" and counters.idle
+        has_all &= counters.read_location == self.server.end and not unit._edits
         return has_all and not self._reloads_run(unit)
 
-    def _reloads_run(self, unit: SourceUnit) -> bool:
-        failed = {} if unit.reloads is None else unit.reloads.told
+    def _reloads_run(self, unit: SourceService) -> bool:
+        failed = {} if unit.reloads is None else unit.reloads.statuses
         return any(
             each.reload and getattr(failed.get(each.name), "state", "") != "failed"
-            for each in unit.progress.left_out
+            for each in unit.counters.left_out
         )
 
     # --- the end -------------------------------------------------------------------------------
@@ -141,15 +141,15 @@ class World(Outside):
 
     def _failed_reloads(self) -> list[str]:
         assert self.unit is not None
-        told = {} if self.unit.reloads is None else self.unit.reloads.told
+        told = {} if self.unit.reloads is None else self.unit.reloads.statuses
         return [".".join(name) for name, each in told.items() if each.state == "failed"]
 
     def _decide(self) -> None:
         """Take back what does not help, or else leave a table out, or what is refused."""
         assert self.unit is not None
-        progress = self.unit.progress
-        assert progress.overrides, self.told()
-        offered = [each.partition(": ")[0].split()[1:] for each in progress.overrides]
+        counters = self.unit.counters
+        assert counters.overrides, self.told()
+        offered = [each.partition(": ")[0].split()[1:] for each in counters.overrides]
         found = [words for words in offered if words[0] in ("revoke", "skip-table")]
         if found:
             self.ask(*found[0])
@@ -179,10 +179,10 @@ class World(Outside):
         if self.saved:
             lines.append(f"saved {self.saved[-1]}")
         if self.unit is not None:
-            progress = self.unit.progress
-            lines.append(f"{progress.state} {progress.problem} {progress.overrides}")
-            told = {} if self.unit.reloads is None else self.unit.reloads.told
-            lines.append(f"read {progress.read_location}, {progress.left_out}, reloads {told}")
+            counters = self.unit.counters
+            lines.append(f"{counters.state} {counters.problem} {counters.overrides}")
+            told = {} if self.unit.reloads is None else self.unit.reloads.statuses
+            lines.append(f"read {counters.read_location}, {counters.left_out}, reloads {told}")
         return "\n".join([*lines, f"ended {self.ended!r}"])
 
 

@@ -1,6 +1,6 @@
 """Twins of what is around a source: its server's snapshots, the cluster, etcd, and its commands.
 
-What decides is the real thing: `SourceUnit` with its syncer, journal, recovery, reloads and
+What decides is the real thing: `SourceService` with its syncer, journal, recovery, reloads and
 overrides, the commands of `mysql-source`, the reader and the purger of a relay log on the disk.
 A process is killed before any of its calls to the world: from then on all of them fail, and nothing
 of its memory is kept.
@@ -44,7 +44,7 @@ from pumpclient.mysql.source.config import RelayConfig, SourceConfig
 from pumpclient.mysql.source.ddl import table_mapping
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
-from pumpclient.mysql.source.service import SourceUnit
+from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceTaken
 from pumpclient.mysql.source.sync import reload
 from pumpclient.options import Options
@@ -97,7 +97,7 @@ class Outside:
             data_dir=folder / "data",
             relay=RelayConfig(dir=folder / "relay"),
         )
-        self.unit: SourceUnit | None = None
+        self.unit: SourceService | None = None
         self.ended: PenstockError | None = None
         """Why the process ended by itself."""
         self.while_loading: Callable[[], None] = lambda: None

@@ -225,7 +225,7 @@ class Operation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JsonChange:
     """One change; `value` means nothing when removing."""
 
     operation: Operation
@@ -233,7 +233,7 @@ class Change:
     value: object = None
 
 
-def read_changes(data: bytes) -> list[Change]:
+def read_changes(data: bytes) -> list[JsonChange]:
     """Return the changes of a partial value; raise `Malformed` when it holds none."""
     body = BodyReader(data, "partial JSON")
     changes = []
@@ -245,7 +245,7 @@ def read_changes(data: bytes) -> list[Change]:
         value = None
         if number != Operation.REMOVE:
             value = read_json(body.take(body.packed()))
-        changes.append(Change(Operation(number), path, value))
+        changes.append(JsonChange(Operation(number), path, value))
     return changes
 
 
@@ -272,7 +272,7 @@ def _unquoted(name: str) -> str:
     return str(json.loads(name, strict=False)) if name[0] == '"' else name
 
 
-def apply_changes(value: object, changes: list[Change]) -> object:
+def apply_changes(value: object, changes: list[JsonChange]) -> object:
     """Return `value`, which is changed in place, after all changes."""
     for change in changes:
         legs = path_legs(change.path)
@@ -288,7 +288,7 @@ def apply_changes(value: object, changes: list[Change]) -> object:
     return value
 
 
-def _step(parent: object, leg: str | int, change: Change) -> object:
+def _step(parent: object, leg: str | int, change: JsonChange) -> object:
     if isinstance(parent, dict) and leg in parent:
         return parent[leg]
     if isinstance(parent, list) and isinstance(leg, int) and leg < len(parent):
@@ -296,7 +296,7 @@ def _step(parent: object, leg: str | int, change: Change) -> object:
     raise malformed(f"path {change.path!r} leads nowhere")
 
 
-def _apply(parent: object, leg: str | int, change: Change) -> None:
+def _apply(parent: object, leg: str | int, change: JsonChange) -> None:
     if change.operation is Operation.INSERT:
         _insert(parent, leg, change)
         return
@@ -308,7 +308,7 @@ def _apply(parent: object, leg: str | int, change: Change) -> None:
         del parent[leg]  # type: ignore[arg-type]
 
 
-def _insert(parent: object, leg: str | int, change: Change) -> None:
+def _insert(parent: object, leg: str | int, change: JsonChange) -> None:
     if isinstance(parent, list) and isinstance(leg, int):
         parent.insert(leg, change.value)
         return

@@ -32,8 +32,8 @@ from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
 from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
 from pumpclient.mysql.translate.statements.ddl_pieces import (
+    Override,
     Piece,
-    Ruling,
     Translation,
     Translator,
     Verb,
@@ -97,13 +97,13 @@ class Statements:
 
         What cannot be followed and is certainly of tables that are left out is left out.
         """
-        ruling = _ruling(rulings.get(place_of(statement)))
+        override = _override_of(rulings.get(place_of(statement)))
         schema = statement.query.schema.decode()
-        if ruling is None and (why := phase_to_skip(statement.query.variables())):
+        if override is None and (why := phase_to_skip(statement.query.variables())):
             return Translation((), kept, why)
         text = ""
         try:
-            if ruling is None or ruling.verb is Verb.INJECT:
+            if override is None or override.verb is Verb.INJECT:
                 text = self._text(statement, schema)
             collations = session_collations(statement.query.variables(), statement.dialect)
 
@@ -114,7 +114,7 @@ class Statements:
                 text,
                 schema,
                 kept,
-                ruling,
+                override,
                 written_out=lambda sql: explicit(sql, collations, database),
             )
         except NeedsOperator as error:
@@ -126,7 +126,7 @@ class Statements:
             log.exception("%s: a statement is read wrongly", place_of(statement))
             broken = NeedsOperator(f"reading it failed: {error!r}", hint=_BROKEN_HINT)
             raise _refused(statement, broken, self.tables_of(statement)) from error
-        if ruling is not None and ruling.verb is Verb.SKIP:
+        if override is not None and override.verb is Verb.SKIP:
             return replace(found, left_out=self.tables_of(statement))
         return found
 
@@ -291,7 +291,7 @@ def _refused(statement: Statement, error: NeedsOperator, names: Sequence[Name]) 
     return Refused(named, *names, place=place, is_statement=True)
 
 
-def _ruling(told: Mapping[str, Any] | None) -> Ruling | None:
+def _override_of(told: Mapping[str, Any] | None) -> Override | None:
     if told is None:
         return None
-    return Ruling(Verb(told["verb"]), tuple(told.get("statements", ())))
+    return Override(Verb(told["verb"]), tuple(told.get("statements", ())))

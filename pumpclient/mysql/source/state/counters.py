@@ -13,7 +13,7 @@ from pumpclient.mysql.source.state.left_out import LeftOutTable
 
 
 @dataclass(slots=True)
-class Progress:
+class SourceCounters:
     """Figures since the start of the process; places are the latest."""
 
     state: str = "starting"
@@ -39,7 +39,7 @@ class Progress:
     transactions: int = 0
     groups: int = 0
     ddl: int = 0
-    lives: int = 0
+    runs: int = 0
     history_rows: int = 0
     """Rows of system-versioned tables that are left out, being current no more."""
     _rate_from: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))

@@ -29,7 +29,7 @@ Edit = Callable[[Checkpoint], tuple[Checkpoint, str]]
 VERBS = ("skip", "replace", "inject")
 
 
-def decision(verb: str, place: str, statements: Sequence[str]) -> Edit:
+def override_at(verb: str, place: str, statements: Sequence[str]) -> Edit:
     """Return the edit that notes what to do at a place, instead of what was noted before."""
 
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
@@ -150,7 +150,7 @@ def table_name(text: str) -> Name:
 def choices(error: Refused, decided: Collection[str] = ()) -> tuple[str, ...]:
     """Return what an operator may do about what is refused, the safe one first.
 
-    `decided` are the places with a decision: one that does not help can be taken back.
+    `decided` are the places with a override_at: one that does not help can be taken back.
     """
     place = place_text(error.place) if error.place is not None else ""
     label = ", ".join(".".join(name) for name in error.tables)

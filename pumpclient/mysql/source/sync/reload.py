@@ -53,10 +53,10 @@ from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.statements import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, sources
-from pumpclient.mysql.source.state.counters import Progress
+from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
-from pumpclient.mysql.source.sync.syncer import Parts, Syncer, SyncOptions
+from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
 from pumpclient.mysql.translate.statements.names import Name
@@ -81,7 +81,7 @@ class Surroundings:
     flavor: Flavor
     statements: Callable[[frozenset[Name]], Statements]
     """Makes what executes the statements on some tables only."""
-    progress: Progress
+    counters: SourceCounters
     """The source's own."""
     may_commit: Callable[[], bool]
     change: Callable[[Edit], Future[str]]
@@ -134,7 +134,7 @@ def reload_group(
 
 
 @dataclass(slots=True)
-class Told:
+class ReloadStatus:
     """What the status page says of a reload."""
 
     state: str = "begins"
@@ -201,7 +201,7 @@ class Reload:
     ) -> None:
         """`server` and `suffix` name the sub-directory of the relay log that the source is in."""
         self.names, self.number = frozenset(each.name for each in tables), tables[0].reload
-        self.told = Told()
+        self.status = ReloadStatus()
         self._here = here
         self._label = tables[0].label
         self._server, self._suffix, self._growth = server, suffix, growth
@@ -243,12 +243,12 @@ class Reload:
                 return
             except Retryable as error:
                 if not self._stopped.is_set():
-                    self.told.problem = str(error)
+                    self.status.problem = str(error)
                     log.warning("reload of %s: %s; it is tried again", self._label, error)
                     self._stopped.wait(_RETRY_S)
             except PenstockError as error:
                 problem = getattr(error, "problem", str(error))
-                self.told = Told("failed", problem, getattr(error, "hint", ""))
+                self.status = ReloadStatus("failed", problem, getattr(error, "hint", ""))
                 log.error(
                     "reload of %s waits for an operator: %s; it stays left out until"
                     " mysql-source reload %s is asked for again",
@@ -261,7 +261,7 @@ class Reload:
         begin = self._loaded()
         if self._follow.load() is None:
             self._follow.save(Checkpoint(epoch=self.number, server=self._server, done=str(begin)))
-        self.told = Told("follows")
+        self.status = ReloadStatus("follows")
         while self._distance_bytes() > _NEAR_BYTES and not self._stopped.is_set():
             self._read_up_to(self._source_place())
         self._join()
@@ -288,7 +288,7 @@ class Reload:
                 rate_bytes_per_s=settings.rate_bytes_per_s or None,
                 may_commit=here.may_commit,
             )
-            self.told = Told("loads")
+            self.status = ReloadStatus("loads")
             load = Load(
                 here.address, here.client, self._load_file, options,
                 is_stopped=self._stopped.is_set,
@@ -305,16 +305,16 @@ class Reload:
 
     def _wait_for_source(self, place: BinlogPlace) -> None:
         """Return once the source has read all before a snapshot, and it is still this table's."""
-        progress, at = self._here.progress, self._location(place)
-        self.told.state = f"waits until the source is at {at}"
+        counters, at = self._here.counters, self._location(place)
+        self.status.state = f"waits until the source is at {at}"
         while True:
-            read = progress.read_location
-            if self._source_place() >= at or (progress.idle and read is not None and read >= at):
+            read = counters.read_location
+            if self._source_place() >= at or (counters.idle and read is not None and read >= at):
                 break
             if self._stopped.wait(_POLL_S):
                 raise Retryable("stopped")
         self._check_whole()
-        self.told.state = "loads"
+        self.status.state = "loads"
 
     def _check_whole(self) -> None:
         """Raise `Retryable` while the server has another table that goes where these go.
@@ -331,7 +331,7 @@ class Reload:
             )
 
     def _source_place(self) -> Location:
-        checkpoint = self._here.progress.checkpoint
+        checkpoint = self._here.counters.checkpoint
         assert checkpoint is not None, "a source that runs has one"
         return checkpoint.place
 
@@ -358,13 +358,13 @@ class Reload:
                 merges=here.config.shard_mode == OPTIMISTIC,
             )  # fmt: skip
             tables.only = self.names
-            parts = Parts(
+            context = SyncContext(
                 client=here.client,
                 store=self._follow,
                 journal=journal,
                 tables=tables,
                 statements=here.statements(self.names),
-                progress=Progress(rulings=here.progress.rulings),
+                counters=SourceCounters(rulings=here.counters.rulings),
                 source_id=self._source,
                 flavor=here.flavor,
             )
@@ -374,7 +374,7 @@ class Reload:
                 checkpoint_interval_s=config.sync.checkpoint_interval_s,
             )
             reader = RelayReader(config.relay.dir, found.place, self._growth)
-            self._syncer = Syncer(parts, reader, found, options, until=end)
+            self._syncer = Syncer(context, reader, found, options, until=end)
             if self._stopped.is_set():
                 self._syncer.stop()
             try:
@@ -425,14 +425,14 @@ class Reloads:
 
     here: Surroundings
     _running: Reload | None = None
-    _ended: dict[int, tuple[frozenset[Name], Told]] = field(default_factory=dict)
+    _ended: dict[int, tuple[frozenset[Name], ReloadStatus]] = field(default_factory=dict)
 
     @property
-    def told(self) -> Mapping[Name, Told]:
+    def statuses(self) -> Mapping[Name, ReloadStatus]:
         """What the status page says, by table."""
         found = {name: told for names, told in self._ended.values() for name in names}
         running = self._running
-        return found if running is None else found | dict.fromkeys(running.names, running.told)
+        return found if running is None else found | dict.fromkeys(running.names, running.status)
 
     @property
     def needed(self) -> Location | None:
@@ -449,10 +449,10 @@ class Reloads:
         self._ended = {number: each for number, each in self._ended.items() if number in wanted}
         running = self._running
         if running is not None:
-            if running.number in wanted and running.told.state != "failed":
+            if running.number in wanted and running.status.state != "failed":
                 return
             if running.number in wanted:
-                self._ended[running.number] = running.names, running.told
+                self._ended[running.number] = running.names, running.status
             self.stop()
         for number, tables in wanted.items():
             if number not in self._ended:

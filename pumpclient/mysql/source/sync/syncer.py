@@ -35,7 +35,7 @@ from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.source.ddl.statements import Statements, place_of
 from pumpclient.mysql.source.ddl.table_mapping import Routed, Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
-from pumpclient.mysql.source.state.counters import Progress
+from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
 from pumpclient.mysql.source.sync.grouping import Gatherer
 from pumpclient.mysql.source.sync.known import LISTS, KnownTransactions, SeenGtids
@@ -66,7 +66,7 @@ class SyncOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class SyncContext:
     """What a life works with; all of it outlives the life."""
 
     client: PumpClient
@@ -74,7 +74,7 @@ class Parts:
     journal: Journal
     tables: Tables
     statements: Statements
-    progress: Progress
+    counters: SourceCounters
     source_id: str
     flavor: Flavor
     floors: Floors = field(default_factory=Floors)
@@ -98,7 +98,7 @@ class Syncer:
 
     def __init__(
         self,
-        parts: Parts,
+        context: SyncContext,
         reader: RelayReader,
         checkpoint: Checkpoint,
         options: SyncOptions,
@@ -107,7 +107,7 @@ class Syncer:
     ) -> None:
         """Go on from `checkpoint`, up to the end `until`; `reader` stands where it says."""
         self._until = until
-        self._parts = parts
+        self._context = context
         self._reader = reader
         self._options = options
         self._checkpoint = checkpoint
@@ -116,16 +116,16 @@ class Syncer:
         self._saved = checkpoint
         self._saved_s = time.monotonic()
         self._stopped = threading.Event()
-        self._gtids = SeenGtids(checkpoint.gtids, parts.flavor)
+        self._gtids = SeenGtids(checkpoint.gtids, context.flavor)
         self._end = checkpoint.place
         self._restart: Location | None = None  # As of `_end`, once that is beyond the checkpoint.
         self._suffix = self._end.suffix
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
-        self._catch_up = CatchUp(parts.floors, checkpoint)
+        self._catch_up = CatchUp(context.floors, checkpoint)
         self._left_out = LeftOut(checkpoint.left_out)
         self._assembler = self._assembler_from(checkpoint.place)
-        client_options = parts.client.session.options
+        client_options = context.client.session.options
         self._gatherer = Gatherer(
             count_max=options.group_count_max,
             bytes_max=options.group_bytes_max,
@@ -133,7 +133,7 @@ class Syncer:
             spill_dir=client_options.spill_dir,
         )
         self._writer = GroupWriter(
-            parts.client.session, parts.journal, may_commit=parts.store.is_ours
+            context.client.session, context.journal, may_commit=context.store.is_ours
         )
 
     def stop(self) -> None:
@@ -153,7 +153,7 @@ class Syncer:
                     self._idle()
                 else:
                     break  # What is asked for was read by another syncer: there is no more of it.
-                if self._stopped.is_set() or self._parts.store.is_lost():
+                if self._stopped.is_set() or self._context.store.is_lost():
                     break
             self._barrier()
         except NeedsOperator:
@@ -162,7 +162,7 @@ class Syncer:
         finally:
             self._writer.close()
             self._gatherer.close()
-        if self._parts.store.is_lost():
+        if self._context.store.is_lost():
             raise Retryable("the lease on this source ran out")
 
     def _keep_what_is_done(self) -> None:
@@ -190,7 +190,7 @@ class Syncer:
                 if self._until is not None and self._end >= self._until:
                     self._stopped.set()
                     break
-        self._parts.progress.read(self._reader.location, size)
+        self._context.counters.read(self._reader.location, size)
         self._save_when_due()
 
     def _is_plain(self, events: Sequence[bytes]) -> bool:
@@ -230,13 +230,13 @@ class Syncer:
 
     def _is_skipped(self, end: Location) -> bool:
         """Tell whether an operator has decided to leave out what ends there."""
-        found = self._parts.progress.rulings.get(place_text(end))
+        found = self._context.counters.rulings.get(place_text(end))
         return found is not None and found["verb"] == Verb.SKIP.value
 
     def _choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
         if self._catch_up.has((table_map.schema, table_map.table)):
             return None
-        return self._parts.tables.choose(table_map)
+        return self._context.tables.choose(table_map)
 
     def _output(self, output: Output) -> None:
         if isinstance(output, TableChanges):
@@ -272,30 +272,30 @@ class Syncer:
             log.warning("behind %s: %d rows of %s are left out", self._end, rows, ".".join(name))
 
     def _finished(self, finished: Finished) -> None:
-        if self._parts.tables.sequences.is_due:
+        if self._context.tables.sequences.is_due:
             # Before the checkpoint passes the rows that say so, or nobody would see them again.
             self._submit()
             self._writer.drain()
-            self._parts.tables.reserve_numbers()
+            self._context.tables.reserve_numbers()
             self._assembler.forget_tables()
         if self._gatherer.is_large:
             self._submit()  # What is before a large transaction goes first, for it goes alone.
-        origin = self._checkpoint.origin(self._parts.source_id, finished.end, finished.gtid)
+        origin = self._checkpoint.origin(self._context.source_id, finished.end, finished.gtid)
         is_large = self._gatherer.is_large
         self._gatherer.finish(origin)
         if self._catch_up.is_active and self._catch_up.passed():
             self._assembler.forget_tables()
         if self._left_out.finish(str(finished.end)):
-            self._parts.progress.left_out = self._left_out.tables
+            self._context.counters.left_out = self._left_out.tables
         self._advance(finished.end, finished.gtid)
-        self._parts.progress.seen(finished.end, finished.timestamp_s)
+        self._context.counters.seen(finished.end, finished.timestamp_s)
         if is_large or self._gatherer.is_full:
             self._submit()
 
     def _statement(self, statement: Statement) -> None:
         """All before it is committed; then the DDL; then its place is noted, whatever it was."""
-        progress = self._parts.progress
-        progress.statement_place = place_of(statement)
+        counters = self._context.counters
+        counters.statement_place = place_of(statement)
         translation, verdict = self._decided(statement)
         pieces = [piece for piece in verdict.pieces if piece is not None]
         for name, number in verdict.joined:
@@ -303,9 +303,9 @@ class Syncer:
         self._reload_again((*verdict.moved, *(name for name, _ in verdict.joined)))
         if pieces:
             self._barrier()
-            origin = self._checkpoint.origin(self._parts.source_id, statement.end, statement.gtid)
+            origin = self._checkpoint.origin(self._context.source_id, statement.end, statement.gtid)
             _before_ddl()
-            self._parts.statements.execute(statement, verdict.pieces, origin)
+            self._context.statements.execute(statement, verdict.pieces, origin)
             _after_ddl()
         elif translation.skipped:
             log.info("%s: left out, %s", place_of(statement), translation.skipped)
@@ -314,10 +314,10 @@ class Syncer:
         self._note_left_out(statement, translation, verdict)
         self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
         self._advance(statement.end, statement.gtid)
-        progress.seen(statement.end, statement.timestamp_s)
-        progress.statement_place = ""
+        counters.seen(statement.end, statement.timestamp_s)
+        counters.statement_place = ""
         if pieces:
-            progress.ddl += 1
+            counters.ddl += 1
             self._barrier()
 
     def _reload_again(self, names: Sequence[Name]) -> None:
@@ -329,7 +329,7 @@ class Syncer:
         reloads = self._checkpoint.reloads
         numbers = {old: reloads + n for n, old in enumerate(ended, 1)}
         tables = [each for each in self._left_out.tables if each.reload in numbers]
-        self._parts.cancel_reload([each.name for each in tables])
+        self._context.cancel_reload([each.name for each in tables])
         for each in tables:
             log.warning("the reload of %s begins again: a statement moves it", each.label)
             self._left_out.change(replace(each, reload=numbers[each.reload]))
@@ -339,9 +339,9 @@ class Syncer:
 
     def _decided(self, statement: Statement) -> tuple[Translation, Verdict]:
         """Return what a statement comes to, and what of it is to be executed."""
-        statements, progress = self._parts.statements, self._parts.progress
+        statements, counters = self._context.statements, self._context.counters
         translation = statements.translate(
-            statement, self._checkpoint.kept, progress.rulings, self._left_out
+            statement, self._checkpoint.kept, counters.rulings, self._left_out
         )
         translation = self._catch_up.without_loaded(translation)
         return translation, statements.judge(statement, translation, self._left_out)
@@ -362,7 +362,7 @@ class Syncer:
             says = "is left out as" if self._left_out.has(*old) else "is followed as"
             log.warning("%s: %s %s %s", place_of(statement), ".".join(old), says, ".".join(new))
             self._left_out.rename(old, new)
-        self._parts.progress.left_out = self._left_out.tables
+        self._context.counters.left_out = self._left_out.tables
 
     def _advance(self, end: Location, gtid: str) -> None:
         """Note, for the group that is being made, where it ends."""
@@ -373,10 +373,10 @@ class Syncer:
     def _idle(self) -> None:
         """Send what there is, then wait for more."""
         self._submit()
-        self._parts.progress.idle = True
+        self._context.counters.idle = True
         self._save_when_due()
         self._reader.wait()
-        self._parts.progress.idle = False
+        self._context.counters.idle = False
 
     def _submit(self) -> None:
         """Send the group on its way; its end counts once it is committed."""
@@ -409,7 +409,7 @@ class Syncer:
     def _is_committed(self, checkpoint: Checkpoint, count: int) -> None:
         with self._lock:
             self._committed = checkpoint
-        self._parts.progress.committed(checkpoint, count)
+        self._context.counters.committed(checkpoint, count)
 
     def _barrier(self) -> None:
         """Commit all that is gathered, and store the checkpoint."""
@@ -428,9 +428,9 @@ class Syncer:
             checkpoint = self._committed
         if checkpoint != self._saved:
             _before_checkpoint()
-            rulings = self._parts.progress.rulings
-            self._parts.store.save(replace(checkpoint, rulings=rulings))
-            self._saved = self._parts.progress.stored = checkpoint
+            rulings = self._context.counters.rulings
+            self._context.store.save(replace(checkpoint, rulings=rulings))
+            self._saved = self._context.counters.stored = checkpoint
 
     def _switched(self, begin: Location) -> None:
         """Go on with another sub-directory: another server, or the same one after RESET MASTER."""

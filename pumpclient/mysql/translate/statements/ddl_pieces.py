@@ -81,7 +81,7 @@ class Verb(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class Override:
     """An operator's decision about one place of a binlog; statements name their schemas."""
 
     verb: Verb
@@ -136,7 +136,7 @@ class Translator:
         text: str,
         schema: str,
         kept: Kept,
-        ruling: Ruling | None = None,
+        override: Override | None = None,
         *,
         written_out: Callable[[str], str] = _as_it_is,
     ) -> Translation:
@@ -144,20 +144,22 @@ class Translator:
 
         `schema` is its default schema, "" for none; `written_out` returns a part of it, or an
         operator's statement, with what its session left to the server. Raises `NeedsOperator` for
-        what cannot be followed, unless `ruling` says what to do.
+        what cannot be followed, unless `override` says what to do.
         """
-        if ruling is not None and ruling.verb is not Verb.INJECT:
-            return self._ruled(ruling, kept, written_out)
+        if override is not None and override.verb is not Verb.INJECT:
+            return self._overridden(override, kept, written_out)
         before = Translation((), kept)
-        if ruling is not None:
-            before = self._ruled(ruling, kept, written_out)
+        if override is not None:
+            before = self._overridden(override, kept, written_out)
         own = self._translated(text, schema, kept, written_out)
         return replace(own, pieces=(*before.pieces, *own.pieces))
 
-    def _ruled(self, ruling: Ruling, kept: Kept, written_out: Callable[[str], str]) -> Translation:
+    def _overridden(
+        self, override: Override, kept: Kept, written_out: Callable[[str], str]
+    ) -> Translation:
         pieces = tuple(
             Piece(written_out(part), _names(statement, ""), sql, is_ruled=True)
-            for sql in ruling.statements
+            for sql in override.statements
             for part, statement in _split(sql)
         )
         return Translation(pieces, kept, "" if pieces else "an operator decided so")

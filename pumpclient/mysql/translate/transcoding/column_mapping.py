@@ -74,7 +74,7 @@ _HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ColumnPair:
     """A column of the image at `index`, and the column that its values go to."""
 
     index: int
@@ -95,7 +95,7 @@ class Pairing:
     """
 
     table_map: TableMap
-    pairs: tuple[Pair, ...]
+    pairs: tuple[ColumnPair, ...]
     missing: tuple[tuple[Stored, bytes], ...] = ()
     row_end: int | None = None
     """Where a system-versioned table's images have the end of the row's time."""
@@ -129,7 +129,7 @@ def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> 
     }
     whole = table_map.completed(declared)
     pairs = tuple(
-        Pair(found[each.position], whole.columns[found[each.position]], each)
+        ColumnPair(found[each.position], whole.columns[found[each.position]], each)
         for each in stored
         if each.position in found
     )
@@ -229,7 +229,7 @@ def _collation_of(charset: str) -> int:
     raise NeedsOperator(f"charset {charset!r} is unknown", hint="convert the column to utf8mb4")
 
 
-def _check(table_map: TableMap, pair: Pair) -> None:
+def _check(table_map: TableMap, pair: ColumnPair) -> None:
     wire, column = pair.wire, pair.column
     here = column.tp
     if here not in _FAMILIES.get(wire.real_type, ()):

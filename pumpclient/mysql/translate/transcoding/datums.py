@@ -22,7 +22,7 @@ from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.table_map import WireType, charset_of
 from pumpclient.mysql.rows.values.reading import Reading
 from pumpclient.mysql.rows.values.texts import decompressed
-from pumpclient.mysql.translate.transcoding.column_mapping import Pair
+from pumpclient.mysql.translate.transcoding.column_mapping import ColumnPair
 
 _QUICK = 1 << 27
 """Numbers below this are at most four bytes as a varint: two look-ups."""
@@ -41,7 +41,7 @@ _UTF8 = ("utf8mb4", "utf8mb3", "ascii", "binary")
 _COMPRESSED = (WireType.VARCHAR_COMPRESSED, WireType.BLOB_COMPRESSED)
 
 
-def datum_reading(pair: Pair) -> Reading:
+def datum_reading(pair: ColumnPair) -> Reading:
     """Return the reading that gives a column's id and datum, both as they stand in a row."""
     reading = reading_of(pair.wire)
     made = _short_way(pair, reading)
@@ -59,7 +59,7 @@ def datum_reading(pair: Pair) -> Reading:
     )
 
 
-def _short_way(pair: Pair, reading: Reading) -> Reading | None:
+def _short_way(pair: ColumnPair, reading: Reading) -> Reading | None:
     real, here = pair.wire.real_type, pair.column.tp
     if real in _INTEGERS:
         return _integer(pair, reading)
@@ -81,7 +81,7 @@ def _short_way(pair: Pair, reading: Reading) -> Reading | None:
     return None
 
 
-def _integer(pair: Pair, reading: Reading) -> Reading | None:
+def _integer(pair: ColumnPair, reading: Reading) -> Reading | None:
     low, high = integer_range(pair.column)
     size = 8 * reading.size
     is_unsigned = pair.column.is_unsigned
@@ -108,7 +108,7 @@ def _integer(pair: Pair, reading: Reading) -> Reading | None:
     )
 
 
-def _float(pair: Pair, reading: Reading) -> Reading | None:
+def _float(pair: ColumnPair, reading: Reading) -> Reading | None:
     if pair.column.is_unsigned:
         return None
     head, datum = pair.stored.header, values.float_datum
@@ -122,7 +122,7 @@ def _float(pair: Pair, reading: Reading) -> Reading | None:
     return replace(reading, expression=f"{name}({{0}})", names={name: make})
 
 
-def _decimal(pair: Pair, reading: Reading) -> Reading | None:
+def _decimal(pair: ColumnPair, reading: Reading) -> Reading | None:
     size = (pair.wire.metadata >> 8, pair.wire.metadata & 0xFF)
     if size != decimal_size(pair.column) or pair.column.is_unsigned:
         return None
@@ -137,7 +137,7 @@ _TEXTS = (
 )  # fmt: skip
 
 
-def _text(pair: Pair, reading: Reading) -> Reading | None:
+def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
     column, collation = pair.column, pair.wire.collation
     if collation is None or pair.wire.declared is not None:
         return None
@@ -190,7 +190,7 @@ def _fraction(fsp: int) -> tuple[int, int, int]:
     return 8 * size, (1 << 8 * size) - 1, 10 ** (6 - 2 * size)
 
 
-def _date(pair: Pair, reading: Reading) -> Reading:
+def _date(pair: ColumnPair, reading: Reading) -> Reading:
     """Return what takes a DATE as it is: with ALLOW_INVALID_DATES servers hold 31 February too."""
     begin, datum = pair.stored.header + bytes([values.UVARINT_FLAG]), varint.encode_uvarint
 

@@ -89,7 +89,7 @@ def _changes(
             )
 
 
-Changes = tuple[MutationType, list[bytes]]
+EncodedChanges = tuple[MutationType, list[bytes]]
 """What a rows event does to its rows, and the bytes of each, as a binlog carries them."""
 
 _Pieces = tuple[bytes | None, ...]
@@ -153,14 +153,14 @@ class Transcoder:
         if pairing.row_end is not None:
             self._read_ends = read_rows(readings, [pairing.row_end], table_map.name)
 
-    def steps(self, type_: int, body: bytes) -> list[Changes]:
+    def steps(self, type_: int, body: bytes) -> list[EncodedChanges]:
         """Return the current rows of a system-versioned table's event, in the event's order.
 
         None of its steps may be there. Raises as `changes` does.
         """
         return self._guarded(self._steps, type_, body)
 
-    def changes(self, type_: int, body: bytes) -> Changes:
+    def changes(self, type_: int, body: bytes) -> EncodedChanges:
         """Return the rows of a whole rows event.
 
         Raises `Malformed` for bytes that are no rows of this table, and `NeedsOperator` when an
@@ -181,7 +181,7 @@ class Transcoder:
                 f"rows of {self.table_map.name} cannot be read: {error}", hint=_HINT
             ) from error
 
-    def _changes(self, type_: int, body: bytes) -> Changes:
+    def _changes(self, type_: int, body: bytes) -> EncodedChanges:
         known = self._heads.get(type_)
         if known is not None:
             kind, head, at, images_at = known
@@ -189,7 +189,7 @@ class Transcoder:
                 return self._rows(kind, body, images_at)
         return self._unusual(type_, body)
 
-    def _steps(self, type_: int, body: bytes) -> list[Changes]:
+    def _steps(self, type_: int, body: bytes) -> list[EncodedChanges]:
         event = self._decoded(type_, body)
         if not self._is_whole(event):
             raise Malformed(
@@ -213,7 +213,7 @@ class Transcoder:
         is_whole = all(bits in (None, full) for bits in (event.before, event.after))
         return is_whole and not event.layout.is_partial
 
-    def _rows(self, kind: Kind, images: bytes, at: int) -> Changes:
+    def _rows(self, kind: Kind, images: bytes, at: int) -> EncodedChanges:
         if kind is Kind.INSERT:
             return MutationType.INSERT, self._read_new(images, at)
         rows = self._read_whole(images, at)
@@ -228,7 +228,7 @@ class Transcoder:
             image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
         return (b"".join(image) + self._end) or EMPTY_ROW  # type: ignore[arg-type]
 
-    def _unusual(self, type_: int, body: bytes) -> Changes:
+    def _unusual(self, type_: int, body: bytes) -> EncodedChanges:
         """Read what is compressed, partial, has extra data, or is not there in full."""
         event = self._decoded(type_, body)
         if self._is_whole(event):
@@ -374,7 +374,7 @@ def _made(
     return Made(whole, name, {"join": b"".join, "behind": end, name: function})
 
 
-def _updates(rows: Sequence[bytes]) -> Changes:
+def _updates(rows: Sequence[bytes]) -> EncodedChanges:
     if len(rows) == 2:
         return MutationType.UPDATE, [rows[0] + rows[1]]
     if len(rows) % 2:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events import Opaque, Rows, Stop, body_of, decode_event
+from pumpclient.mysql.events import IgnoredEvent, Stop, UnreadRows, body_of, decode_event
 from pumpclient.mysql.events.compressed import Compression, TransactionPayload, decompress_block
 from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
@@ -234,14 +234,16 @@ def test_a_header_is_19_bytes_and_a_shorter_event_is_none() -> None:
 
 def test_rows_stay_bytes_until_somebody_wants_them() -> None:
     for type_ in [*ROWS_TYPES, EventType.TABLE_MAP]:
-        assert decode_event(whole(type_, b"xyz"), Checksum.CRC32) == Rows(EventType(type_), b"xyz")
+        assert decode_event(whole(type_, b"xyz"), Checksum.CRC32) == UnreadRows(
+            EventType(type_), b"xyz"
+        )
 
 
 def test_an_unknown_event_is_an_error_unless_its_server_allows_to_ignore_it() -> None:
     with pytest.raises(Malformed, match="type 150"):
         decode_event(whole(150, b"x"), Checksum.CRC32)
     ignorable = whole(150, b"x", EventFlag.IGNORABLE)
-    assert decode_event(ignorable, Checksum.CRC32) == Opaque(150, b"x")
+    assert decode_event(ignorable, Checksum.CRC32) == IgnoredEvent(150, b"x")
     assert decode_event(whole(EventType.STOP, b""), Checksum.CRC32) == Stop()
 
 

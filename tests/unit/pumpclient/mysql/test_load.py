@@ -14,7 +14,7 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.load.loader import Brake, Progress
+from pumpclient.mysql.load.loader import Brake, LoadProgress
 from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
 from pumpclient.mysql.load.tables import (
     Key,
@@ -233,7 +233,7 @@ def test_what_was_loaded_is_left_out_of_the_binlog_up_to_its_floor() -> None:
 def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
     now_s = [0.0]
     said: list[str] = []
-    progress = Progress(2, 1000, said.append, 5.0, lambda: now_s[0])
+    progress = LoadProgress(2, 1000, said.append, 5.0, lambda: now_s[0])
     progress.add(100, 1000)
     now_s[0] = 10.0
     progress.add(400, 10**7)

@@ -14,7 +14,7 @@ from pumpclient.mysql.events.files import Rotate
 from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
 from pumpclient.mysql.events.notes import Heartbeat
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
-from pumpclient.mysql.protocol.locate import file_behind
+from pumpclient.mysql.protocol.locate import file_after
 from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
 from pumpclient.mysql.protocol.prechecks import judge
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged, ServerIdTaken, refusal
@@ -193,7 +193,7 @@ def test_a_mysql_is_set_up_under_both_names_of_its_variables() -> None:
 
 def test_a_mariadb_is_told_what_this_replica_can_and_where_to_begin() -> None:
     behind = MariadbGtidSet.parse("0-1-100,0-2-90,3-1-7")
-    wanted = ReplicaSession(heartbeat_s=1, replica_uuid=uuid.UUID(UUID), start_behind=behind)
+    wanted = ReplicaSession(heartbeat_s=1, replica_uuid=uuid.UUID(UUID), start_after=behind)
     made = session_statements(Flavor.MARIADB, wanted)
     assert ("SET @mariadb_slave_capability = %s", (4,)) in made
     assert ("SET @slave_connect_state = %s", ("0-1-100,3-1-7",)) in made
@@ -218,7 +218,7 @@ def test_a_mysql_is_asked_for_what_a_gtid_set_lacks() -> None:
     gtids = MysqlGtidSet.parse(f"{UUID}:1-5")
     packets = [event_packet(rotate("binlog.000004")), event_packet(HEARTBEAT)]
     with ScriptedMysql(lambda _: packets) as server:
-        assert file_behind(server.address, QUICK, gtids)[1] == "binlog.000004"
+        assert file_after(server.address, QUICK, gtids)[1] == "binlog.000004"
         register, dump = server.commands
         assert register[0] == 0x15
         code, flags, server_id, name_size = struct.unpack_from("<BHII", dump)
@@ -273,7 +273,7 @@ def test_gtids_of_the_other_flavour_are_refused() -> None:
         closing(BinlogStream(server.address, QUICK)) as stream,
         pytest.raises(NeedsOperator, match=r"8\.4\.2"),
     ):
-        stream.start_behind(MariadbGtidSet.parse("0-1-1"))
+        stream.start_after(MariadbGtidSet.parse("0-1-1"))
 
 
 MARIADB = ServerIdentity("0-1", 1, Flavor.MARIADB, "10.11.9-MariaDB")

@@ -65,7 +65,7 @@ class Log:
             file.write(data)
 
     def told(self) -> None:
-        self.growth.tell(self.end)
+        self.growth.report(self.end)
 
 
 @pytest.fixture

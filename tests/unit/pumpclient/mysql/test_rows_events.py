@@ -25,7 +25,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.decoder import decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
-from pumpclient.mysql.rows.values.json_binary import Change, Operation
+from pumpclient.mysql.rows.values.json_binary import JsonChange, Operation
 from tests.kit.mysql.binlogs import BinlogFile, ends_as_told, first_timestamp
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import (
@@ -175,7 +175,7 @@ def test_a_partial_update_applies_its_changes_to_the_row_before() -> None:
         Column(WireType.JSON, 4),
     )
     before = (1, {"a": 1, "b": [1, 2]}, None, "keep")
-    after = (2, [Change(Operation.REPLACE, "$.b[1]", 3.0)], {"n": 1}, None)
+    after = (2, [JsonChange(Operation.REPLACE, "$.b[1]", 3.0)], {"n": 1}, None)
     images = make_image(columns, before) + make_partial_image(columns, after)
     type_ = EventType.PARTIAL_UPDATE_ROWS
     event = RowsEvent(type_, 1, 4, 15, 15, images)

@@ -17,7 +17,7 @@ from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.decoder import decoder_for, value_reader
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
 from pumpclient.mysql.rows.values.json_binary import (
-    Change,
+    JsonChange,
     Opaque,
     Operation,
     apply_changes,
@@ -291,18 +291,18 @@ def test_json_prints_keys_in_stored_order_and_opaque_values_as_their_own_type() 
 def test_changes_of_json_are_applied_in_order() -> None:
     value = {"a": [1, {"b c": 2}], "zz": 3}
     changes = [
-        Change(Operation.REPLACE, '$.a[1]."b c"', "new"),
-        Change(Operation.INSERT, "$.a[1]", [None]),
-        Change(Operation.INSERT, "$.q", True),
-        Change(Operation.REMOVE, "$.zz"),
+        JsonChange(Operation.REPLACE, '$.a[1]."b c"', "new"),
+        JsonChange(Operation.INSERT, "$.a[1]", [None]),
+        JsonChange(Operation.INSERT, "$.q", True),
+        JsonChange(Operation.REMOVE, "$.zz"),
     ]
     assert read_changes(write_changes(changes)) == changes
     applied = apply_changes(value, changes)
     assert text_of(applied) == '{"a": [1, [null], {"b c": "new"}], "q": true}'
     for bad in [
-        Change(Operation.REMOVE, "$.nowhere"),
-        Change(Operation.INSERT, "$.a", 1),
-        Change(Operation.REMOVE, "$"),
+        JsonChange(Operation.REMOVE, "$.nowhere"),
+        JsonChange(Operation.INSERT, "$.a", 1),
+        JsonChange(Operation.REMOVE, "$"),
     ]:
         with pytest.raises(Malformed):
             apply_changes({"a": 1}, [bad])

@@ -12,7 +12,7 @@ from penstock.errors import Corrupt, NeedsOperator
 from penstock.schema.model import TableInfo
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
-from pumpclient.mysql.journal import Group, Journal
+from pumpclient.mysql.journal import Journal, OpenGroup
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.start import moment_s
@@ -31,8 +31,8 @@ def test_a_journal_tells_the_next_life_what_is_open_and_how_far_it_got(tmp_path:
     first.end(range(10, 15))
     second = Journal(path)
     expected = [
-        Group("pump-1", range(20, 25), range(50, 55)),
-        Group("pump-1", range(30, 35)),
+        OpenGroup("pump-1", range(20, 25), range(50, 55)),
+        OpenGroup("pump-1", range(30, 35)),
     ]
     assert first.left == second.left == expected
     second.settled()

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.config import ACCEPT, STOP, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades, cascades_of_piece, cascades_of_table
-from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Ruling, Translator, Verb
+from pumpclient.mysql.translate.statements.ddl_pieces import Override, Piece, Translator, Verb
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 from pumpclient.mysql.translate.statements.sql import Dialect, dialect_of
 
@@ -20,9 +20,9 @@ INLINE = "CREATE TABLE c (id INT, p INT REFERENCES p (id) ON DELETE CASCADE)"
 
 
 def pieces(
-    sql: str, ruling: Ruling | None = None, translator: Translator | None = None
+    sql: str, override: Override | None = None, translator: Translator | None = None
 ) -> tuple[Piece, ...]:
-    return (translator or Translator()).translate(sql, "d", {}, ruling).pieces
+    return (translator or Translator()).translate(sql, "d", {}, override).pieces
 
 
 def found(sql: str, dialect: Dialect = MARIADB, translator: Translator | None = None) -> list[str]:
@@ -127,10 +127,10 @@ def test_what_an_operator_decided_runs_with_a_warning_and_nothing_else_of_its_pl
 ) -> None:
     key = "CONSTRAINT f FOREIGN KEY (p) REFERENCES d.p (id) ON DELETE CASCADE"
     sql = f"ALTER TABLE d.c ADD {key}"
-    replaced = pieces("CREATE TABLE d.x (a INT)", Ruling(Verb.REPLACE, (sql,)))
+    replaced = pieces("CREATE TABLE d.x (a INT)", Override(Verb.REPLACE, (sql,)))
     cascades(STOP).look_at(replaced, MYSQL)
     assert "d.c: f ON DELETE CASCADE" in caplog.text
-    injected = pieces(sql, Ruling(Verb.INJECT, ("ALTER TABLE d.c ADD x INT",)))
+    injected = pieces(sql, Override(Verb.INJECT, ("ALTER TABLE d.c ADD x INT",)))
     with pytest.raises(NeedsOperator, match=r"d\.c: f"):
         cascades(STOP).look_at(injected, MYSQL)
 

@@ -11,7 +11,7 @@ from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.query import Query, StatusVariables
 from pumpclient.mysql.translate.statements.ddl_pieces import (
-    Ruling,
+    Override,
     Translator,
     Verb,
     is_routine,
@@ -170,16 +170,16 @@ def test_what_is_unknown_stops_and_an_operator_decides() -> None:
     with pytest.raises(NeedsOperator, match="skip the statement"):
         executed("FROBNICATE TABLE t")
     translator = Translator()
-    skip = translator.translate("FROBNICATE TABLE t", "d", {}, Ruling(Verb.SKIP))
+    skip = translator.translate("FROBNICATE TABLE t", "d", {}, Override(Verb.SKIP))
     assert skip.pieces == ()
     statements = ("ALTER TABLE d.t ADD a INT", "DROP TABLE d.u, d.v")
-    replaced = translator.translate("FROBNICATE", "d", {}, Ruling(Verb.REPLACE, statements))
+    replaced = translator.translate("FROBNICATE", "d", {}, Override(Verb.REPLACE, statements))
     assert [piece.sql for piece in replaced.pieces] == [
         "ALTER TABLE d.t ADD a INT",
         "DROP TABLE `d`.`u`",
         "DROP TABLE `d`.`v`",
     ]
-    inject = Ruling(Verb.INJECT, ("TRUNCATE d.u",))
+    inject = Override(Verb.INJECT, ("TRUNCATE d.u",))
     injected = translator.translate("DROP TABLE t", "d", {}, inject)
     assert [piece.sql for piece in injected.pieces] == ["TRUNCATE d.u", "DROP TABLE `d`.`t`"]
 

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.verify.sides import SqliteSide
-from pumpclient.mysql.verify.values import Column, Rows, compared, normal, reached, rows_of
+from pumpclient.mysql.verify.values import (
+    ComparedColumn,
+    ComparedRows,
+    compared,
+    normal,
+    reached,
+    rows_of,
+)
 
-COLUMNS = (Column("id", "int"), Column("v", "varchar"))
+COLUMNS = (ComparedColumn("id", "int"), ComparedColumn("v", "varchar"))
 
 
-def side(rows: dict[int, str]) -> Rows:
+def side(rows: dict[int, str]) -> ComparedRows:
     return rows_of(COLUMNS, ("id",), list(rows.items()))
 
 
