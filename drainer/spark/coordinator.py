@@ -93,7 +93,8 @@ class Coordinator:
         self._pending: deque[_Unit] = deque()
         self._next_number = 0
         self._joined = asyncio.Event()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._is_closing = False
 
     @property
     def tasks(self) -> int:
@@ -106,15 +107,17 @@ class Coordinator:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Hang up on all tasks, which ends them, and stop listening."""
+        """Stop listening, and hang up on all tasks, which ends them.
+
+        One that has only just connected and not said hello yet is hung up on, too.
+        """
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.writer.close()
+        for writer in self._connections.values():
+            writer.close()
         if self._connections:
             await asyncio.wait(self._connections, timeout=2)
-        if self._server is not None:
-            await self._server.wait_closed()
 
     async def wait_for_tasks(self, count: int = 1) -> None:
         """Return once `count` tasks are connected; raise `NeedsOperator` when they are wrong."""
@@ -180,16 +183,16 @@ class Coordinator:
         """Serve one connection from hello to its end."""
         current = asyncio.current_task()
         assert current is not None
-        self._connections.add(current)
+        self._connections[current] = writer
         task = None
         try:
-            task = await self._greet(reader, writer)
+            task = None if self._is_closing else await self._greet(reader, writer)
             if task is not None:
                 await self._listen(task, reader)
         except (OSError, asyncio.IncompleteReadError):
             pass  # The end of a connection is the end of its task, however it came.
         finally:
-            self._connections.discard(current)
+            del self._connections[current]
             if task is not None:
                 self._lose(task)
             writer.close()
@@ -277,7 +280,7 @@ class Coordinator:
     def _lose(self, task: _Task) -> None:
         """Take back what a lost task held, oldest first in line."""
         self._tasks.discard(task)
-        if self._server is not None and not self._server.is_serving():
+        if self._is_closing:
             return
         self.lost_tasks += 1
         log.warning(

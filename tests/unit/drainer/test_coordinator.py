@@ -78,6 +78,28 @@ def test_answers_come_in_the_order_of_the_units_whoever_gave_them() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("says_hello", [True, False])
+def test_a_task_that_connects_as_the_drainer_ends_is_hung_up_on(
+    says_hello: bool, turns: int
+) -> None:
+    async def test() -> None:
+        where = Coordinator()
+        await where.start()
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        if says_hello:
+            hello = f"{where.token} {code_version()}".encode()
+            writer.write(HEADER.pack(HELLO, 0, len(hello)) + hello)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(where.close(), 5)
+        with suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+    run(test)
+
+
 def test_units_wait_for_the_first_task() -> None:
     async def test() -> None:
         async with coordinator() as where:
