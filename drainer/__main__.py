@@ -7,7 +7,7 @@ import os
 # The JVM is started by fork and exec while gRPC is in use; gRPC must not take part in the fork,
 # and it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# Its lines about callers become ours (`penstock.node.grpc_lines`).
+# Its lines about callers become ours (`penstock.node.logs`).
 if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
     os.environ["GRPC_VERBOSITY"] = "INFO"
 
@@ -61,7 +61,7 @@ def _run(argv: Sequence[str] | None) -> int:
     from drainer.settings.compat import load_settings
     from drainer.settings.config import DrainerConfig
     from penstock.node import service
-    from penstock.settings.published import differing
+    from penstock.settings.fields import differing
 
     if {"-h", "--help"} & set(arguments):
         from drainer.ddl_command import USAGE

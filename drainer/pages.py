@@ -38,10 +38,9 @@ from drainer.intake.pump_set import Pumps
 from drainer.pipeline.progress import Progress
 from penstock.cluster.registry import NodeState
 from penstock.errors import NeedsOperator
-from penstock.node.facts import facts_of
-from penstock.node.histogram import Distribution
+from penstock.node.histogram import Distribution, Labels, histogram
 from penstock.node.http_status import JSON, Answer, HttpStatus
-from penstock.node.metric_families import Labels, histogram
+from penstock.node.output import facts_of
 from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType
 

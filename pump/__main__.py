@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# gRPC reads it at its import; its lines about callers become ours (`penstock.node.grpc_lines`).
+# gRPC reads it at its import; its lines about callers become ours (`penstock.node.logs`).
 if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # Maybe from a program that started us.
     os.environ["GRPC_VERBOSITY"] = "INFO"
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
     from penstock.node import service
-    from penstock.settings.published import differing
+    from penstock.settings.fields import differing
     from pump.config import PumpConfig, load_settings
     from pump.node import run
 

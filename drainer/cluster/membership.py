@@ -12,8 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from penstock.cluster.last_word import LastWord
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.registry import (
     NodeKind,
     NodeRegistry,

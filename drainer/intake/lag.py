@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.registry import NodeState, NodeStatus, is_live
 from penstock.ts import physical_ms, seconds_between
 

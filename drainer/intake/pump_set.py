@@ -17,7 +17,7 @@ offline one is let go when its own last word says that all of it is here:
     no last word, and it took no part since our checkpoint     let go, if we are as far as it was
 
 A state in etcd can be anybody's, by a command or by hand, and a Pump that lives corrects it only at
-its next heartbeat. What a Pump holds is its own word alone (`penstock.cluster.last_word`).
+its next heartbeat. What a Pump holds is its own word alone (`penstock.cluster.departed_pumps`).
 TiDB-Binlog's Pumps leave none: of those, what they said in their last status has to do.
 
 Who takes part is in the checkpoint (`standing`): a Drainer that starts knows whom it has to wait
@@ -48,8 +48,7 @@ from drainer.intake.lag import (
 from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
 from drainer.intake.payload import Payload, release
 from drainer.intake.puller import Puller, Receiver, Who
-from penstock.cluster.last_word import LastWord
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator, Retryable
 

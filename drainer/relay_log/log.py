@@ -45,7 +45,7 @@ from penstock.log.files import Files, OsFiles
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Position, Segments, WriteFailed
 from penstock.schema.model import DdlJob
-from penstock.schema.tableinfo import job_from_json, job_to_json
+from penstock.schema.tidb_json import job_from_json, job_to_json
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import Any
 from drainer.differences.deviations import Deviation
 from drainer.schema.tracker import SchemaTracker, State
 from penstock.errors import Corrupt
-from penstock.schema.tableinfo import (
+from penstock.schema.tidb_json import (
     schema_from_json,
     schema_to_json,
     table_from_json,

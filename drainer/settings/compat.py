@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from drainer.settings.config import DrainerConfig
 from penstock.settings.compat import Answer, Met, Refused, Renamed, Translation, is_true
-from penstock.settings.config import load
+from penstock.settings.load import read_settings
 
 OLD_PREFIX, PREFIX = "BINLOG_SERVER", "DRAINER"
 
@@ -151,7 +151,7 @@ def load_settings(
     Exits for --help and --version. Raises `NeedsOperator` for what cannot be.
     """
     translated = translation()
-    config = load(
+    config = read_settings(
         DrainerConfig,
         translated.arguments(argv),
         prog=prog,

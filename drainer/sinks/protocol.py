@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.failpoints import point
-from penstock.sql.inserts import inserted
+from penstock.refused_inserts import inserted
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange

@@ -28,7 +28,7 @@ from drainer.task.loopback import MarkTable, is_mark_table
 from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
-from penstock.filters.extraction import Constants
+from penstock.filters.routes import Constants
 from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
 from penstock.schema.model import DdlType, TableInfo
 

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
-from penstock.schema.tableinfo import table_from_json, table_to_json
+from penstock.schema.tidb_json import table_from_json, table_to_json
 
 _METADATA_KEY = b"penstock"
 _COUNTS = struct.Struct("<III")

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import grpc.aio
 
+from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.labels import published, text_of
-from penstock.cluster.last_word import LastWord
 from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc

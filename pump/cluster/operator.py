@@ -5,10 +5,10 @@
 
 Paused means "will be back with the binlogs it holds", so the Drainers wait for it; offline means
 "everything here was applied, forget me". A paused Pump of which that is true can be taken offline
-without being started, by its last word (`penstock.cluster.last_word`). A Drainer that is dead but
-not offline will want its binlogs when it starts again: it holds up `Close`, and log and status name
-it. `Close` may be repeated while closing, to name Drainers that shall not be waited for as long as
-they are dead; what such a one loses is an error in the log.
+without being started, by its last word (`penstock.cluster.departed_pumps`). A Drainer that is dead
+but not offline will want its binlogs when it starts again: it holds up `Close`, and log and status
+name it. `Close` may be repeated while closing, to name Drainers that shall not be waited for as
+long as they are dead; what such a one loses is an error in the log.
 """
 
 from __future__ import annotations

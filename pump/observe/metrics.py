@@ -26,7 +26,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.cluster.registry import NodeState
-from penstock.node.metric_families import Labels, histogram
+from penstock.node.histogram import Labels, histogram
 from penstock.ts import physical_ms, seconds_between
 
 if TYPE_CHECKING:

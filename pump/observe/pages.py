@@ -18,8 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from penstock.cluster.registry import NodeKind, is_live
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.node.facts import facts_of
 from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
+from penstock.node.output import facts_of
 from penstock.wire.binlog_text import describe
 from penstock.wire.codec import decode_binlog
 from pump.observe.metrics import PumpMetrics

@@ -6,8 +6,7 @@ import logging
 import threading
 
 from penstock import failpoints
-from penstock.log.segment_chain import MissingSegments
-from penstock.log.segments import Segments
+from penstock.log.segments import MissingSegments, Segments
 from pump.store.index import Index, Purge
 
 log = logging.getLogger(__name__)

@@ -53,10 +53,9 @@ from penstock.log.chunks import chunk_start_ts, decode_chunk_list, special_kind
 from penstock.log.files import Files
 from penstock.log.frame import HEADER_SIZE
 from penstock.log.segment import BEGIN, CutShort, segment_name
-from penstock.log.segment_chain import MissingSegments
-from penstock.log.segments import SEGMENT_BYTES_MAX, Place, Position, Segments
+from penstock.log.segments import SEGMENT_BYTES_MAX, MissingSegments, Place, Position, Segments
 from penstock.pb import binlog_pb2
-from penstock.settings.setting import out_of_range
+from penstock.settings.fields import out_of_range
 from penstock.wire.binlog import BinlogType
 from pump.store.checkpoint import Checkpoint, checkpoint_of
 from pump.store.index import Index, Purge

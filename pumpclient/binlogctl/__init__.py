@@ -27,7 +27,7 @@ from pathlib import Path
 from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
-from penstock.settings.config import ETCD_URLS
+from penstock.settings.load import ETCD_URLS
 from pumpclient.binlogctl import dump, lost, nodes, steering
 from pumpclient.binlogctl.nodes import resolve_node, table_of
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator
 from penstock.node.output import JSON, TEXT, moment_of, show

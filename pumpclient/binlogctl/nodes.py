@@ -17,13 +17,12 @@ from penstock.cluster import etcd
 from penstock.cluster.labels import labels_in
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.facts import facts_of
 from penstock.node.logs import one_line
-from penstock.node.output import moment_of, show
+from penstock.node.output import facts_of, moment_of, show
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
-from penstock.settings.setting import check_address
+from penstock.settings.fields import check_address
 from penstock.ts import compose, physical_ms
 from pumpclient.options import Tls, open_channel
 

@@ -20,7 +20,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from penstock.cluster.last_word import LastWord
+from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show

@@ -15,7 +15,7 @@ from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2
-from penstock.settings.config import duration_s
+from penstock.settings.load import duration_s
 from pumpclient.binlogctl import states
 from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, add_node, call, known_node, tls_of
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.last_word import LastWord
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.registry import (
     Gap,
     NodeKind,

@@ -9,7 +9,7 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from drainer.sinks.opening import open_sink
 from penstock.errors import NeedsOperator
-from penstock.security.sql_tls import CA, SqlTls
+from penstock.security.databases import CA, SqlTls
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.servers.authority import Authority
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.security.sql_tls import SqlTls
+from penstock.security.databases import SqlTls
 from tests.kit.mysql.relay import FIRST, assert_same, relaying, sub_dir
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.binlog_server import binlog_server

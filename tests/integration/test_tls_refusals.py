@@ -15,7 +15,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
 from penstock.errors import NeedsOperator, Retryable
-from penstock.node.grpc_lines import reason_of
+from penstock.node.logs import handshake_failure
 from penstock.oracle.client import OracleClient
 from penstock.security.refusal import certificate_refusal
 from penstock.security.tls import Security, SecurityConfig
@@ -156,4 +156,4 @@ def test_a_command_shows_no_line_of_grpc_s_own(mutual: PumpProcess, authority: A
     ],
 )
 def test_the_reason_of_a_failed_handshake_is_found_in_grpc_s_line(line: str, reason: str) -> None:
-    assert reason_of(line) == reason
+    assert handshake_failure(line) == reason

@@ -13,7 +13,7 @@ import pytest
 from drainer.plan.filters import compiled
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
-from penstock.settings.config import load
+from penstock.settings.load import read_settings
 from pump.config import PumpConfig
 
 NODES = {"pump": PumpConfig, "drainer": DrainerConfig}
@@ -93,7 +93,9 @@ CASES = [
 def refused(node: str, path: Path) -> str:
     """Return what is told about a file of settings."""
     try:
-        config: Any = load(NODES[node], ["--config", str(path)], prog=node, env_prefix="X", env={})
+        config: Any = read_settings(
+            NODES[node], ["--config", str(path)], prog=node, env_prefix="X", env={}
+        )
         if node == "drainer":
             compiled(config)
     except NeedsOperator as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drainer.settings.config import DrainerConfig
-from penstock.settings import config
+from penstock.settings.load import read_settings
 from pump.config import PumpConfig
 from pumpclient.mysql.source.config import SourceConfig
 
@@ -42,7 +42,7 @@ def expected(settings: Any, prefix: str = "") -> set[str]:
 @pytest.mark.parametrize(("name", "kind"), SAMPLES)
 def test_a_sample_loads_and_shows_the_defaults(name: str, kind: type[Any]) -> None:
     path = CONF / f"{name}.toml"
-    loaded = config.load(kind, ["--config", str(path)], prog=name, env_prefix="X", env={})
+    loaded = read_settings(kind, ["--config", str(path)], prog=name, env_prefix="X", env={})
     assert loaded == kind()
 
 

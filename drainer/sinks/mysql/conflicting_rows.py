@@ -15,7 +15,7 @@ from pymysql.constants import ER
 
 from drainer.sinks.protocol import Refused, pairs
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.sql.inserts import inserted, names_in
+from penstock.refused_inserts import inserted, names_in
 
 OUT_OF_RANGE = 1690
 """What a guard answers, see `drainer.task.sql.table_sql`; so may the downstream's arithmetic."""

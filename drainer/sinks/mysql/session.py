@@ -33,9 +33,9 @@ from drainer.sinks.mysql.ddl import ALREADY_CODES
 from drainer.sinks.mysql.url import Target
 from drainer.sinks.protocol import Refused, row_of
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
+from penstock import refused_inserts
 from penstock.errors import Retryable
-from penstock.security.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
-from penstock.sql import enum_errors
+from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
 log = logging.getLogger(__name__)
 
@@ -280,8 +280,8 @@ def query(connection: Connection, statement: str | bytes) -> int:
     try:
         return int(connection.query(statement))
     except pymysql.err.MySQLError as error:
-        is_enum = code_of(error) == enum_errors.CODE
-        changed = enum_errors.written(connection, statement) if is_enum else None
+        is_enum = code_of(error) == refused_inserts.CODE
+        changed = refused_inserts.written(connection, statement) if is_enum else None
         if changed is None:
             raise
         return changed

@@ -2,7 +2,7 @@
 
     mysql://user:password@host:port/?checkpoint-schema=tidb_binlog&ssl-ca=/path/ca.pem
 
-`ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as `penstock.security.sql_tls` has them.
+`ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as `penstock.security.databases` has them.
 Special characters in user and password are percent-encoded; `password-file` names a file instead.
 `params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
 `collations` what to do about one that the server lacks (map, stop), `loopback-channel` the mark
@@ -21,9 +21,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from drainer.sinks.mysql.collations import MAP, POLICIES
 from penstock.errors import NeedsOperator
-from penstock.security.password_file import PasswordFile
-from penstock.security.sql_tls import FULL, SqlTls
-from penstock.settings.setting import out_of_range
+from penstock.security.databases import FULL, PasswordFile, SqlTls
+from penstock.settings.fields import out_of_range
 
 _CONNECT_TIMEOUT_S = 10
 _TLS = ("ssl-ca", "ssl-cert", "ssl-key")

@@ -12,7 +12,7 @@
 An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
 removes another row. A slice of a huge transaction needs just that, wherever another row can be in
 the way: there an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's
-tables do not have them. A table's constants (`penstock.filters.extraction`) are written into every
+tables do not have them. A table's constants (`penstock.filters.routes`) are written into every
 row, and no delete or update touches a row that has others.
 
 **The guard** keeps an upsert on MySQL from changing another row than the one that was meant:

@@ -1,4 +1,4 @@
-"""etcd for every node: a connection, errors we can act on, and watches that outlive outages.
+"""etcd for every node: a connection, errors we can act on, pages of keys, and lasting watches.
 
 The `etcd3` package carries generated code that protobuf ≥ 4 refuses. We put stubs generated from
 the same messages (`proto/etcd/*.proto`) where it looks for its own, before it is imported.
@@ -9,7 +9,8 @@ Its watcher spins while etcd is away and forgets its watches afterwards, so `Wat
               ^                                                │ stream breaks
               └──────────────── wait, with back-off <──────────┘
 
-No change is missed (the list shows its outcome), and every failure says `Retryable`.
+No change is missed (the list shows its outcome), and every failure says `Retryable`. A long list of
+keys is read page by page (`read_pages`): no answer and no list in memory is ever huge.
 """
 
 from __future__ import annotations
@@ -323,3 +324,45 @@ class Watch:
 def _after_prefix(prefix: bytes) -> bytes:
     """Return the first key after all that start with an ASCII prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+PAGE_KEYS = 500
+
+
+def read_pages(
+    etcd: EtcdClient, prefix: str, *, after_revision: int = 0, page_keys: int = PAGE_KEYS
+) -> Iterator[tuple[str, bytes, int]]:
+    """Return (key, value, create revision) of all keys below an ASCII prefix, in key order.
+
+    Only keys created after `after_revision`. A key that comes while this reads may be among them
+    or not. Retryable when etcd does not answer.
+    """
+    start, end = prefix.encode(), _end(prefix)
+    while True:
+        request = rpc_pb2.RangeRequest(
+            key=start,
+            range_end=end,
+            limit=page_keys,
+            min_create_revision=after_revision + 1 if after_revision else 0,
+        )
+        with etcd_errors(etcd):
+            answer = etcd.kvstub.Range(request, etcd.timeout, metadata=etcd.metadata)
+        for kv in answer.kvs:
+            yield kv.key.decode(), kv.value, kv.create_revision
+        if not answer.more or not answer.kvs:
+            return
+        start = answer.kvs[-1].key + b"\0"
+
+
+def is_any_from(etcd: EtcdClient, prefix: str, key: str) -> bool:
+    """Tell whether any key below an ASCII prefix is `key` or comes after it; may be Retryable."""
+    request = rpc_pb2.RangeRequest(
+        key=key.encode(), range_end=_end(prefix), limit=1, keys_only=True
+    )
+    with etcd_errors(etcd):
+        return bool(etcd.kvstub.Range(request, etcd.timeout, metadata=etcd.metadata).kvs)
+
+
+def _end(prefix: str) -> bytes:
+    start = prefix.encode()
+    return start[:-1] + bytes([start[-1] + 1])

@@ -1,6 +1,6 @@
 """Every DDL the cluster has run, in etcd, and the lock under which DDL is added to it.
 
-    /penstock/v1/ddl/<job id, 20 digits>   one job as JSON (`tableinfo`), never changed
+    /penstock/v1/ddl/<job id, 20 digits>   one job as JSON (`tidb_json`), never changed
     /penstock/v1/schema_version            decimal: the version of the newest job
     /penstock/v1/next_id                   decimal: the next id for a schema, table or job
     /penstock/v1/ddl_lock                  who runs DDL now, on a lease
@@ -21,14 +21,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read
-from penstock.cluster.etcd_pages import is_any_from, read_pages
+from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, is_any_from, read, read_pages
 from penstock.cluster.lease import Lease
 from penstock.cluster.registry import Cancellable
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
-from penstock.schema.origin_json import origin_from_json, origin_to_json
-from penstock.schema.tableinfo import job_from_json, job_to_json
+from penstock.schema.tidb_json import job_from_json, job_to_json, origin_from_json, origin_to_json
 from penstock.wire.binlog import Origin
 
 log = logging.getLogger(__name__)

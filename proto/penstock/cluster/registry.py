@@ -1,12 +1,12 @@
-"""Who is in the cluster: the status every Pump and Drainer keeps in etcd, as the original does.
+"""Who is in the cluster: the status every Pump and Drainer keeps in etcd, as in TiDB-Binlog.
 
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
 /penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
-/penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (lost.py)
+/penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (departed_pumps.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
-/penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (last_word.py)
+/penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (the same)
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
+from penstock.cluster.departed_pumps import (
+    LAST_WORDS,
+    LOST,
+    LastWord,
+    LostPump,
+    last_words,
+    lost_pumps,
+)
 from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
-from penstock.cluster.last_word import LAST_WORDS, LastWord, last_words
-from penstock.cluster.lost_pumps import LOST, LostPump, lost_pumps
 from penstock.errors import Malformed
 from penstock.ts import seconds_between
 

@@ -1,7 +1,7 @@
 """Filters and routes: which changes are replicated, and under which names. Pure.
 
     names        table_lists.py  system schemas, block-allow list, the lists of drainer.toml
-    kinds        events.py       insert, update, delete, the kinds of DDL (`ddl_events`), DDL text
+    kinds        events.py       insert, update, delete, the kinds of DDL, DDL text
     values       row_filter.py   expressions over a row (`expressions`)
     other names  routes.py       several tables into one, if need be (`shard_merge` for their DDL)
 

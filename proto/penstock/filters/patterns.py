@@ -5,7 +5,7 @@
                 [a-z]   one byte of a class; [!a-z] one that is not in it
     ~re         a regular expression, found anywhere in the name unless it is anchored
 
-Both ignore letter case unless told otherwise. Where the original took a regular expression for a
+Both ignore letter case unless told otherwise. Where TiDB-Binlog took a regular expression for a
 plain name (`replicate-do-db` and its like), `plain_regex` does: a "." there matches anything.
 """
 
@@ -37,7 +37,7 @@ def either(pattern: str, *, case_sensitive: bool) -> Matches:
 
 
 def plain_regex(pattern: str) -> Matches:
-    """Return the test for `~re` or a whole name as the original's drainer.toml means it."""
+    """Return the test for `~re` or a whole name as TiDB-Binlog's drainer.toml means it."""
     anchored = pattern[1:] if pattern.startswith("~") else f"^(?:{pattern})$"
     compiled = regex(anchored, case_sensitive=False)
     return lambda name: compiled.search(name) is not None

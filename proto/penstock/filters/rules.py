@@ -8,8 +8,7 @@ from functools import cached_property
 
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
-from penstock.filters.ddl_events import operations
-from penstock.filters.events import Decision, EventFilter
+from penstock.filters.events import Decision, EventFilter, operations
 from penstock.filters.routes import Router
 from penstock.filters.row_filter import IsKept, RowFilter
 from penstock.filters.settings import FilterConfig

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Any
 
 from penstock.errors import NeedsOperator
-from penstock.filters.extraction import Constants
+from penstock.filters.routes import Constants
 from penstock.schema.model import PUBLIC, ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 
 Item = tuple[str, str]

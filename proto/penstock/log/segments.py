@@ -4,11 +4,14 @@
     sealed      sealed      live: appended to, synced, and at a limit of bytes succeeded
 
 One thread appends; any number read, at positions that an append returned and a `sync` made
-durable. Reading goes through `pread` in blocks that serve many neighbouring records (see files.py
-for why not through a map).
+durable. The files are numbered without gaps, each as long as its successor says.
+
+A pull wants a Prewrite here and a Commit a little further on, thousands of times: with one `pread`
+for each block of 128 KiB, which serves many neighbouring records, the system calls all but vanish;
+what is large is read by itself. See files.py for why there is no map.
 
 After a failed sync nothing is known about the bytes since the last good one, and asking again
-would only return a false success: they are given up, and the next append begins a new file.
+would only return a false success: they are abandoned, and the next append begins a new file.
 """
 
 from __future__ import annotations
@@ -16,25 +19,30 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from google_crc32c import extend, value
+
 from penstock import failpoints
 from penstock.errors import Corrupt, Retryable
 from penstock.log.files import File, Files, OsFiles
-from penstock.log.frame import HEADER_SIZE, encode_frames
+from penstock.log.frame import CHECKED_SIZE, HEADER, HEADER_SIZE, MAGIC, SEED_BITS, encode_frames
 from penstock.log.segment import (
     BEGIN,
+    CHUNK_BYTES,
     BrokenAt,
     CutShort,
     Segment,
     create_segment,
     find_end,
+    open_segment,
+    read_large,
     segment_name,
 )
-from penstock.log.segment_chain import open_chain
-from penstock.log.segment_reader import Reader, blocks
 
 log = logging.getLogger(__name__)
 
@@ -282,3 +290,178 @@ class Segments:
             self._file.truncate(self._live.end)
         except OSError:
             self._spent = True
+
+
+class MissingSegments(Corrupt):
+    """Segments `first` to `last` are not there, later ones are.
+
+    All that was in them has timestamps in (after_ts, up_to_ts], which the headers beside them tell.
+    """
+
+    def __init__(
+        self, folder: Path, first: int, last: int, *, after_ts: int, up_to_ts: int
+    ) -> None:
+        which = segment_name(first) if first == last else f"{first} to {last}, from this one on,"
+        super().__init__(
+            str(folder / segment_name(first)),
+            0,
+            f"segment {which} is missing, {segment_name(last + 1)} is there: its binlogs have"
+            f" timestamps in ({after_ts}, {up_to_ts}]",
+        )
+        self.first = first
+        self.last = last
+        self.after_ts = after_ts
+        self.up_to_ts = up_to_ts
+
+
+def open_chain(files: Files, folder: Path) -> dict[int, Segment]:
+    """Return all segments in `folder`, those that have a successor with their end.
+
+    Raises `Corrupt`, naming what is missing or too short.
+    """
+    names = files.names(folder)
+    numbers = sorted(int(name[:-4]) for name in names if name.endswith(".seg"))
+    for left_over in (name for name in names if name.endswith(".new")):
+        files.remove(folder / left_over)  # A crash came before it was given its name.
+    # The process before may have died between naming a segment and making the name durable.
+    files.sync_folder(folder)
+    found: dict[int, Segment] = {}
+    for number in numbers:
+        path = folder / segment_name(number)
+        if found and number - 1 not in found:
+            before, after = found[max(found)], open_segment(files, path, number)
+            raise MissingSegments(
+                folder,
+                before.number + 1,
+                number - 1,
+                after_ts=before.earlier_largest_ts,
+                up_to_ts=after.earlier_largest_ts,
+            )
+        found[number] = open_segment(files, path, number)
+        if number - 1 in found:
+            _seal(files, found[number - 1], found[number])
+    return found
+
+
+def _seal(files: Files, segment: Segment, successor: Segment) -> None:
+    file = files.open(segment.path)
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    if size < successor.previous_end:
+        known = f"{successor.path.name} knows {successor.previous_end} bytes"
+        raise CutShort(str(segment.path), size, f"the file ends here, but {known}")
+    segment.end = segment.synced = successor.previous_end
+
+
+_FILES_MAX = 128
+_BLOCK_BITS = 17
+_BLOCK_BYTES = 1 << _BLOCK_BITS
+_BLOCKS_MAX = 256
+"""Blocks that one call keeps: 32 MiB."""
+
+_ALONE_BYTES = 32 << 10
+"""From this length on a block would mostly be read to be thrown away."""
+
+
+class Reader:
+    """Open segments, the least recently used of which are closed; for any number of threads."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._folder = folder
+        self._files = files
+        self._open: OrderedDict[int, File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Return the payloads at `positions`, in that order.
+
+        Raises `Corrupt` for bytes that have changed, `Retryable` when the disk fails.
+        """
+        payloads: list[bytes] = []
+        blocks: dict[int, bytes] = {}
+        unpack, mask = HEADER.unpack_from, _BLOCK_BYTES - 1
+        for segment, offset, length in positions:
+            begin = (offset & mask) + HEADER_SIZE
+            end = begin + length
+            if length >= _ALONE_BYTES or end > _BLOCK_BYTES:
+                block = self._read(segment, offset, HEADER_SIZE + length)
+                begin, end = HEADER_SIZE, HEADER_SIZE + length
+            else:
+                key = segment << 48 | offset >> _BLOCK_BITS
+                if key not in blocks:
+                    if len(blocks) >= _BLOCKS_MAX:
+                        blocks.clear()
+                    blocks[key] = self._read(segment, offset & ~mask, _BLOCK_BYTES)
+                block = blocks[key]
+            payload = block[begin:end]
+            if len(block) < end or unpack(block, begin - HEADER_SIZE)[3] != value(payload):
+                path = self._folder / segment_name(segment)
+                raise Corrupt(str(path), offset, f"the {length} bytes stored here have changed")
+            payloads.append(payload)
+        return payloads
+
+    def file(self, number: int) -> File:
+        """Return segment `number`, open for reading; raise `OSError`."""
+        with self._lock:
+            file = self._open.get(number)
+            if file is None:
+                file = self._open[number] = self._files.open(self._folder / segment_name(number))
+                if len(self._open) > _FILES_MAX:  # Closed when its last reader is done.
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(number)
+            return file
+
+    def forget(self, number: int) -> None:
+        """Let go of one segment."""
+        with self._lock:
+            self._open.pop(number, None)
+
+    def forget_all(self) -> None:
+        """Let go of all segments."""
+        with self._lock:
+            self._open.clear()
+
+    def _read(self, number: int, offset: int, length: int) -> bytes:
+        try:
+            return self.file(number).read(offset, length)
+        except OSError as error:
+            path = self._folder / segment_name(number)
+            raise Retryable(f"{path}, offset {offset}: cannot be read: {error}") from error
+
+
+def blocks(file: File, begin: int, end: int, seed: int) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Yield the offsets and payloads of all frames from `begin` to `end`; raise `BrokenAt`.
+
+    `walk` says more of each frame, at three times the cost: this is what a rebuild reads with.
+    Marks of a clean stop are left out.
+    """
+    unpack, place = HEADER.unpack_from, begin
+    while place < end:
+        chunk = file.read(place, min(CHUNK_BYTES, end - place))
+        at, last = 0, len(chunk) - HEADER_SIZE
+        offsets: list[int] = []
+        payloads: list[bytes] = []
+        while at <= last:
+            magic, length, _, payload_crc, header_crc = unpack(chunk, at)
+            checked = chunk[at : at + CHECKED_SIZE]
+            if magic != MAGIC or extend(seed ^ (place + at) & SEED_BITS, checked) != header_crc:
+                break
+            body = at + HEADER_SIZE
+            payload = chunk[body : body + length]
+            if len(payload) < length:
+                break
+            if value(payload) != payload_crc:
+                raise BrokenAt(place + at, "the payload does not match its checksum")
+            if length:
+                offsets.append(place + at)
+                payloads.append(payload)
+            at = body + length
+        if at == 0:  # A frame larger than a chunk, or none.
+            frame = read_large(file, place, end, seed)
+            offsets, payloads, at = [place], [frame.payload], frame.end - place
+        place += at
+        if payloads:
+            yield offsets, payloads

@@ -25,7 +25,7 @@ from typing import Final, TextIO
 
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.logs import one_line
-from penstock.settings.config import check_variables
+from penstock.settings.load import check_variables
 
 DONE, FAILED, NEEDS_OPERATOR = 0, 1, 2
 INTERRUPTED, CUT_OFF = 130, 141

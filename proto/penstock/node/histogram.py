@@ -1,12 +1,14 @@
-"""How often values fell into which bucket: what a histogram of Prometheus is made of.
+"""Histogram: how often values fell into which bucket, and the metric that Prometheus makes of it.
 
-Cheap enough for every call; no clock and no lock: each has one thread that writes it.
+Counting is cheap enough for every call; no clock and no lock: each has one thread that writes it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from prometheus_client.core import HistogramMetricFamily, Metric
 
 
 class Distribution:
@@ -41,3 +43,15 @@ class Distribution:
             ("+Inf" if bound == float("inf") else f"{bound:.15g}", float(count))
             for bound, count in self.buckets()
         ]
+
+
+Labels = tuple[str, ...]
+"""The values of a metric's labels, in their order."""
+
+
+def histogram(name: str, about: str, values: Mapping[Labels, Distribution], *labels: str) -> Metric:
+    """Return a histogram of every distribution."""
+    family = HistogramMetricFamily(name, about, labels=labels)
+    for told, distribution in values.items():
+        family.add_metric(told, distribution.labelled_buckets(), sum_value=distribution.sum)
+    return family

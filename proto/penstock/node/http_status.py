@@ -24,8 +24,7 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.security.https import common_names, server_context
-from penstock.security.tls import Security
+from penstock.security.tls import Security, common_names, server_context
 
 log = logging.getLogger(__name__)
 

@@ -6,23 +6,46 @@
 A line break or another control character within a message is written as an escape, so that SQL of
 several lines stays one line and no value can pass for a line of its own. The traceback of a defect
 follows its line, indented by four spaces; in JSON it is the field `traceback`. JSON also has the
-`template` of a message with values, to group lines by, the `left_out` of
-`penstock.node.log_limits`, and what a call gives as `extra=`.
+`template` of a message with values, to group lines by, the number `left_out`, and what a call gives
+as `extra=`. A file is opened again when it was moved or removed (as logrotate does), or on demand.
 
-A file is opened again when it was moved or removed (as logrotate does), or on demand.
+*Limits* keep a storm of equal lines from hiding everything else, without hiding that it blows.
+Lines are equal when they come from the same logger, level and message template, whatever values
+they carry. Each kind may be logged a few times at once, then once per interval; the line after a
+gap says how many were left out:
+
+    WARNING pump.service.group_commit: indexing failed (and 2381 more like it)
+
+Debug lines, and what is said about the end of the process, are never left out.
+
+*gRPC's core* logs from C++ to file descriptor 2, each handshake that fails on a line of its own,
+and has no call that would hand a line over. A library and a command switch that off
+(`GRPC_VERBOSITY`, set when `penstock` is imported; a value of the user's own stands). A node needs
+one thing of it: why a caller's handshake failed is known to no one else. So a node reads its own
+descriptor 2, and says that in its log, where it is limited and formatted like all else. Other lines
+of gRPC are for level debug, and what is not gRPC's passes unchanged.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import io
 import json
 import logging
 import logging.handlers
+import os
 import re
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import NeedsOperator
-from penstock.node.log_limits import LimitFilter, message_of
+
+log = logging.getLogger(__name__)
 
 FORMATS: Final = ("text", "json")
 
@@ -156,3 +179,159 @@ def start_logging(level: str = "info", file: str = "", form: str = "text") -> Lo
     logging.basicConfig(level=names[level.upper()], handlers=[handler], force=True)
     logging.captureWarnings(True)
     return Logs(handler, limits)
+
+
+BURST = 5
+"""How many lines of a kind pass at once: a node that goes through its states says so in full."""
+INTERVAL_S = 5.0
+_KINDS_MAX = 1000
+_EXEMPT = frozenset({"penstock.node.service"})
+
+Kind = tuple[str, int, str]
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Return the text of a record; never raises, since a log line must not stop what it is about.
+
+    Arguments that do not fit their template are shown beside it.
+    """
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{record.msg} {record.args!r}"
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_s: float
+    left_out: int = 0
+    last: str = ""
+    """The last line that was left out."""
+
+
+class Limits:
+    """Decides about lines by their kind; knows no clock."""
+
+    def __init__(self, *, burst: int = BURST, interval_s: float = INTERVAL_S) -> None:
+        self._burst = burst
+        self._interval_s = interval_s
+        self._buckets: dict[Kind, _Bucket] = {}
+
+    def take(self, kind: Kind, now_s: float, text: Callable[[], str] = str) -> int | None:
+        """Return how many lines of this kind were left out before this one; None: leave it out.
+
+        `text` is what the line says.
+        """
+        bucket = self._buckets.pop(kind, None) or _Bucket(self._burst, now_s)
+        self._buckets[kind] = bucket  # The kind last seen goes to the end.
+        if len(self._buckets) > _KINDS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        gained = (now_s - bucket.at_s) / self._interval_s
+        bucket.tokens = min(self._burst, bucket.tokens + gained)
+        bucket.at_s = now_s
+        if bucket.tokens < 1:
+            bucket.left_out += 1
+            bucket.last = text()
+            return None
+        bucket.tokens -= 1
+        left_out, bucket.left_out = bucket.left_out, 0
+        return left_out
+
+    def left_out(self) -> dict[Kind, tuple[int, str]]:
+        """Return, and forget, how many lines of each kind were left out, and the last of them."""
+        found = {k: (b.left_out, b.last) for k, b in self._buckets.items() if b.left_out}
+        for kind in found:
+            self._buckets[kind].left_out = 0
+        return found
+
+
+class LimitFilter(logging.Filter):
+    """Put on a handler; its `tell` says at the end what was left out and never told of."""
+
+    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic):
+        super().__init__()
+        self._limits = limits or Limits()
+        self._clock = clock
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record passes; one that follows a gap then says how many were left out."""
+        if record.levelno <= logging.DEBUG or record.name in _EXEMPT:
+            return True
+        kind = (record.name, record.levelno, str(record.msg))
+        left_out = self._limits.take(kind, self._clock(), lambda: message_of(record))
+        if left_out:
+            record.template, record.left_out = str(record.msg), left_out
+            record.msg = f"{message_of(record)} (and {left_out} more like it)"
+            record.args = None
+        return left_out is not None
+
+    def tell(self, log: logging.Logger) -> None:
+        """Log what was left out since, one line for each kind; `log` must be exempt."""
+        assert log.name in _EXEMPT, "else these lines could be left out themselves"
+        for (name, level, _), (count, last) in self._limits.left_out().items():
+            log.log(level, "left out %d lines of %s like: %s", count, name, last)
+
+
+GRPC_VERBOSITY = "GRPC_VERBOSITY"
+NODE_VERBOSITY = "INFO"
+"""What a node's program sets: gRPC reads it when it is imported, and says at no other level why."""
+
+_GRPC_LINE = re.compile(
+    r"[IWEF](\d{4} \d\d:\d\d:\d\d\.\d+|0000 \d\d:\d\d:\d+\.\d+)\s+\d+ [\w.]+:\d+\] "
+)
+_GRPC_PREAMBLE = "WARNING: All log messages before absl::InitializeLog()"
+_FAILED_HANDSHAKE = re.compile(r"[Hh]andshake failed.*?:(?:OPENSSL_internal:)?([A-Z_]{8,}.*)")
+
+
+def handshake_failure(line: str) -> str:
+    """Return why a handshake failed, as a line of gRPC says; empty for any other line."""
+    found = _FAILED_HANDSHAKE.search(line) if _GRPC_LINE.match(line) else None
+    return found[1].removesuffix(": Invalid certificate verification context") if found else ""
+
+
+@contextlib.contextmanager
+def grpc_lines_as_ours() -> Iterator[None]:
+    """Turn gRPC's lines into ours, in a program that set `NODE_VERBOSITY` before its imports.
+
+    To be entered before anything uses gRPC or logs.
+    """
+    if os.environ.get(GRPC_VERBOSITY) != NODE_VERBOSITY:
+        yield
+        return
+    try:
+        kept, before = os.dup(2), sys.stderr
+    except OSError:  # There is no standard error.
+        yield
+        return
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    sys.stderr = io.TextIOWrapper(
+        io.FileIO(kept, "w", closefd=False), encoding="utf-8", errors="replace", write_through=True
+    )
+    with contextlib.suppress(ValueError, OSError):
+        faulthandler.enable(kept)  # A crash ends the thread that reads what C code writes.
+    reader = threading.Thread(
+        target=_read_grpc_lines, args=(reading, kept), name="grpc lines", daemon=True
+    )
+    reader.start()
+    try:
+        yield
+    finally:
+        sys.stderr = before
+        os.dup2(kept, 2)  # Which closes the pipe's end, and so ends the reader.
+        reader.join(timeout=1)
+
+
+def _read_grpc_lines(reading: int, kept: int) -> None:
+    with os.fdopen(reading, "rb") as lines:
+        for data in lines:
+            line = data.decode("utf-8", "replace").rstrip("\n")
+            if reason := handshake_failure(line):
+                log.warning("the TLS handshake of a caller failed: %s", reason)
+            elif _GRPC_LINE.match(line) or line.startswith(_GRPC_PREAMBLE):
+                log.debug("gRPC: %s", line)
+            else:
+                with contextlib.suppress(OSError):
+                    os.write(kept, data)

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.node import command, grpc_lines
-from penstock.node.logs import Logs, start_logging
+from penstock.node import command
+from penstock.node.logs import Logs, grpc_lines_as_ours, start_logging
 from penstock.security import tls
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def run(
     if not __debug__:
         sys.stderr.write("refusing to run with python -O: assertions guard the data\n")
         return command.NEEDS_OPERATOR
-    with grpc_lines.as_ours():
+    with grpc_lines_as_ours():
         logs = start_logging(log_level, log_file, log_format)
         try:
             return _lived(main, logs, extra)

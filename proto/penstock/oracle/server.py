@@ -8,6 +8,8 @@ what lies below the saved window, which it moves ahead in a transaction that fai
 deposed; and a new leader starts at the window it finds. So two leaders can never hand out the same
 timestamp. That the deposed one does not hand out *smaller* ones later is what the lease is for: its
 end is judged by the local clock before each answer, from before the last renewal was sent.
+
+Within one leader `Allocator` makes them: a clock that never goes back, and a counter below it.
 """
 
 from __future__ import annotations
@@ -26,11 +28,10 @@ from penstock.cluster.lease import Lease
 from penstock.cluster.registry import Registry
 from penstock.errors import PenstockError, Retryable
 from penstock.node.requests import parsed
-from penstock.oracle.allocator import WINDOW_MS, Allocator
 from penstock.oracle.client import COUNT_MAX
 from penstock.oracle.stream import LEADER_KEY
 from penstock.pb import pdpb_pb2
-from penstock.ts import LOGICAL_END, physical_ms
+from penstock.ts import LOGICAL_END, compose, physical_ms
 
 log = logging.getLogger(__name__)
 
@@ -292,3 +293,51 @@ def _report_bug(task: asyncio.Task[None]) -> None:
     """A candidate that stops standing by itself must not do so in silence."""
     if not task.cancelled() and task.exception() is not None:
         log.critical("the oracle's election stopped", exc_info=task.exception())
+
+
+WINDOW_MS = 3000
+"""How far ahead of time an oracle saves its limit."""
+
+
+class Allocator:
+    """Hands out timestamps from `floor_ms` on, below a limit that moves up. Pure but for its clock.
+
+    Time follows the wall clock forward. When that jumps back, or the floor lies ahead of it, time
+    goes on at half speed until the wall clock has caught up: ages keep growing, order keeps.
+    """
+
+    def __init__(
+        self,
+        floor_ms: int,
+        *,
+        wall_ms: Callable[[], float] = lambda: time.time() * 1000,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_s = monotonic_s
+        self._clock_ms = float(floor_ms)
+        self._seen_s = monotonic_s()
+        self._next = compose(floor_ms, 0)
+        self.limit_ms = floor_ms
+
+    def now_ms(self) -> int:
+        """Return the milliseconds that a timestamp taken now would carry at least."""
+        now_s = self._monotonic_s()
+        crawled_ms = self._clock_ms + (now_s - self._seen_s) * 500
+        self._clock_ms = max(self._wall_ms(), crawled_ms)
+        self._seen_s = now_s
+        return int(self._clock_ms)
+
+    def take(self, count: int) -> int | None:
+        """Return the last of `count` new consecutive timestamps, None if the limit forbids it."""
+        first = max(self._next, compose(self.now_ms(), 0))
+        if first % LOGICAL_END + count > LOGICAL_END:
+            first = compose(physical_ms(first) + 1, 0)
+        if physical_ms(first) >= self.limit_ms:
+            return None
+        self._next = first + count
+        return first + count - 1
+
+    def wanted_limit_ms(self) -> int:
+        """Return the limit that leaves room for the next `WINDOW_MS`."""
+        return max(self.now_ms(), physical_ms(self._next)) + WINDOW_MS

@@ -1,4 +1,4 @@
-"""Schemas and DDL jobs as frozen values; `tableinfo.py` knows their JSON.
+"""Schemas and DDL jobs as frozen values; `tidb_json.py` knows their JSON.
 
 Names and numbers are TiDB's, so that a history written by a real TiDB reads the same. A table or
 a column keeps its id for life, whatever it is called: row bytes name columns by id.

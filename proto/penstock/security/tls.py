@@ -6,21 +6,24 @@
     etcd-ssl-…, pd-ssl-…  for https:// in etcd-urls and pd-address, where those are signed by others
 
 Every connection is made with what the files hold at that moment, so certificates are replaced
-without a restart. Files that cannot be used, such as a new certificate whose key is still to come,
-are named in the log, and the last good ones serve on. Private keys are never logged.
+without a restart; a node's HTTP pages are served with those of its gRPC port. Files that cannot be
+used, such as a new certificate whose key is still to come, are named in the log, and the last good
+ones serve on. Private keys are never logged.
 
-A handshake that fails is a line in the node's log (`grpc_lines`), and the caller is only cut off:
+A handshake that fails is a line in the node's log (`node.logs`), and the caller is only cut off:
 it finds out why by itself (`refusal`). A wrong common name it gets as UNAUTHENTICATED.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import ssl
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,8 +32,7 @@ import grpc
 import grpc.aio
 
 from penstock.errors import NeedsOperator
-from penstock.security.allowed_names import OnlyNames
-from penstock.settings.setting import out_of_range, setting
+from penstock.settings.fields import out_of_range, setting
 
 log = logging.getLogger(__name__)
 
@@ -324,3 +326,101 @@ class Security:
             asked = f"must show a certificate of {' or '.join(sorted(self.allowed))}"
         log.info("TLS is on; callers %s", asked)
         return port
+
+
+class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses callers whose certificate bears another common name, method by method."""
+
+    def __init__(self, allowed: frozenset[str]) -> None:
+        self._allowed = allowed
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Return the method's handler behind the check; None for an unknown method."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        kind = ("stream" if handler.request_streaming else "unary") + "_"
+        kind += "stream" if handler.response_streaming else "unary"
+        checked = self._checked(getattr(handler, kind))
+        make: Callable[..., Any] = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(checked, handler.request_deserializer, handler.response_serializer)
+
+    def _checked(self, method: Any) -> Any:
+        if inspect.isasyncgenfunction(method):
+
+            async def streaming(request: Any, context: Any) -> Any:
+                await self._check(context)
+                async with aclosing(method(request, context)) as responses:
+                    async for response in responses:
+                        yield response
+
+            return streaming
+
+        async def calling(request: Any, context: Any) -> Any:
+            await self._check(context)
+            response = method(request, context)
+            # Generated services answer UNIMPLEMENTED without being coroutines.
+            return await response if inspect.isawaitable(response) else response
+
+        return calling
+
+    async def _check(self, context: Any) -> None:
+        found = context.auth_context().get("x509_common_name", ())
+        names = [name.decode("utf-8", "replace") for name in found]
+        if self._allowed.isdisjoint(names):
+            told = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
+            allowed = ", ".join(sorted(self._allowed))
+            log.warning("refused %s: %s; allowed are: %s", context.peer(), told, allowed)
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, f"{told}, which cert-allowed-cn does not list"
+            )
+
+
+def server_context(tls: Tls, *, with_client_certificate: bool) -> ssl.SSLContext:
+    """Return a context that looks at the files before each handshake; they are usable now."""
+    now = _Contexts(tls, with_client_certificate)
+    entrance = now.current()
+
+    def choose(connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = now.current()
+
+    entrance.sni_callback = choose
+    return entrance
+
+
+class _Contexts:
+    def __init__(self, tls: Tls, with_client_certificate: bool) -> None:
+        self._tls = tls
+        self._with_client_certificate = with_client_certificate
+        self._version: object = None
+        self._context: ssl.SSLContext | None = None
+
+    def current(self) -> ssl.SSLContext:
+        version = self._tls.version()
+        if version is self._version and self._context is not None:
+            return self._context
+        try:
+            self._context = self._made()
+        except (OSError, ssl.SSLError) as error:  # Changed again since they were checked.
+            if self._context is None:
+                raise
+            log.warning("the pages go on with the certificates of before: %s", error)
+        else:
+            self._version = version
+        return self._context
+
+    def _made(self) -> ssl.SSLContext:
+        ca, cert, key = self._tls.files
+        assert cert is not None, "a node with TLS has a certificate"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        if self._with_client_certificate:
+            context.load_verify_locations(ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def common_names(certificate: Any) -> set[str]:
+    """Return the common names in what `getpeercert` gave."""
+    subject = (certificate or {}).get("subject", ())
+    return {value for part in subject for name, value in part if name == "commonName"}

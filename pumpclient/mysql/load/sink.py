@@ -2,7 +2,7 @@
 
 The tables there are the Drainer's work: the load's DDL goes through the Pumps, and rows follow once
 the downstream's checkpoint has passed it. So there is one who creates tables, and nothing that is
-"there already". An ENUM's error value goes there as it is (`penstock.sql.enum_errors`).
+"there already". An ENUM's error value goes there as it is (`penstock.refused_inserts`).
 
     lock 0 … 31   "penstock load <digest of the source> <n>", one for each session
 
@@ -26,9 +26,9 @@ from typing import Any
 
 import pymysql
 
+from penstock import refused_inserts
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
-from penstock.sql import enum_errors
 from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.text_rows import SqlRows
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
@@ -151,8 +151,8 @@ class SinkSession:
             try:
                 connection.query(statement)
             except pymysql.err.MySQLError as error:
-                is_enum = error.args[:1] == (enum_errors.CODE,)
-                if not (is_enum and enum_errors.written_alone(connection, statement)):
+                is_enum = error.args[:1] == (refused_inserts.CODE,)
+                if not (is_enum and refused_inserts.written_alone(connection, statement)):
                     raise
 
     def interrupt(self) -> None:

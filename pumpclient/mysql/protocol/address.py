@@ -11,8 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.security.password_file import PasswordFile
-from penstock.security.sql_tls import SqlTls
+from penstock.security.databases import PasswordFile, SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.security.sql_tls import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
+from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
 
 PURGED_HINT = (
     "the server deleted what is still needed: begin again with an initial load, and let the server"

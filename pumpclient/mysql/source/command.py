@@ -33,8 +33,8 @@ from penstock.node import service
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
-from penstock.settings import config
-from penstock.settings.setting import check_address
+from penstock.settings.fields import check_address
+from penstock.settings.load import read_settings
 from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
@@ -88,7 +88,7 @@ def _facts(answer: str) -> Any:
 
 def load(argv: Sequence[str]) -> SourceConfig:
     """Return the settings; raise `NeedsOperator` for what cannot be."""
-    return config.load(SourceConfig, argv, prog=PROG, env_prefix=ENV_PREFIX)
+    return read_settings(SourceConfig, argv, prog=PROG, env_prefix=ENV_PREFIX)
 
 
 def run(settings: SourceConfig) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
-from penstock.settings import config
+from penstock.settings.load import read_settings
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 
@@ -68,7 +68,7 @@ def names_of(source_config: str, routes: Sequence[str]) -> Names:
         )
     if not Path(source_config).is_file():
         raise NeedsOperator(f"there is no file {source_config}", hint="name the source's settings")
-    told = config.load(
+    told = read_settings(
         SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"
     )
     return Names(

@@ -17,8 +17,7 @@ from drainer.intake.merger import Merger
 from drainer.intake.puller import SILENCE_S_MAX, Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
-from penstock.cluster.last_word import LastWord
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.registry import NodeKind, NodeStatus, Registry
 from penstock.oracle.client import Oracle
 from penstock.security.tls import Tls

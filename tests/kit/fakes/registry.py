@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.cluster.last_word import LastWord
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LastWord, LostPump
 from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
 
 

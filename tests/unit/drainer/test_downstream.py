@@ -11,7 +11,7 @@ from drainer.settings.syncer import SyncerConfig, ToCheckpoint, ToConfig, ToSecu
 from drainer.sinks.mysql.session import ddl_sql_mode, rows_sql_mode
 from drainer.sinks.mysql.url import parse_url
 from penstock.errors import NeedsOperator
-from penstock.security.sql_tls import SqlTls
+from penstock.security.databases import SqlTls
 
 
 def url_of(sink: str = "sqlite:///downstream.db", **settings: object) -> str:

@@ -27,7 +27,7 @@ from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import JOBS, SCHEMA_VERSION_KEY, History
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.schema.model import DdlJob
-from penstock.schema.tableinfo import job_to_json
+from penstock.schema.tidb_json import job_to_json
 from tests.unit.drainer.test_schema import history
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run

@@ -14,7 +14,7 @@ from drainer.intake.lag import (
     view_of,
     view_of_lost,
 )
-from penstock.cluster.lost_pumps import LostPump
+from penstock.cluster.departed_pumps import LostPump
 from penstock.cluster.registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
 from penstock.ts import compose

@@ -10,7 +10,7 @@ from drainer.plan.filters import compiled
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
-from penstock.settings import config
+from penstock.settings.load import read_settings
 
 ORIGINAL = """
 sink = "mysql://root@127.0.0.1:3306/?checkpoint-schema=marks"
@@ -38,7 +38,7 @@ def load(tmp_path: Path, text: str) -> Rules:
     path = tmp_path / "drainer.toml"
     path.write_text(text)
     argv = ["--config", str(path)]
-    return compiled(config.load(DrainerConfig, argv, prog="drainer", env_prefix="D", env={}))
+    return compiled(read_settings(DrainerConfig, argv, prog="drainer", env_prefix="D", env={}))
 
 
 def test_the_original_keys_filter_and_route(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.settings import config
+from penstock.settings.load import read_settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class Node:
 
 
 def load(argv: list[str] | None = None, env: dict[str, str] | None = None) -> Node:
-    return config.load(Node, argv or [], prog="node", env_prefix="NODE", env=env or {})
+    return read_settings(Node, argv or [], prog="node", env_prefix="NODE", env=env or {})
 
 
 def written(tmp_path: Path, text: str) -> list[str]:
@@ -134,7 +134,7 @@ class Ruled:
 
 
 def ruled(tmp_path: Path, text: str) -> Ruled:
-    return config.load(Ruled, written(tmp_path, text), prog="node", env_prefix="NODE", env={})
+    return read_settings(Ruled, written(tmp_path, text), prog="node", env_prefix="NODE", env={})
 
 
 def test_tables_in_arrays_and_by_name_become_rules(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, TableInfo
-from penstock.schema.tableinfo import job_from_json, job_to_json
+from penstock.schema.tidb_json import job_from_json, job_to_json
 from tests.unit.penstock.ddl_session import DdlSession, check_invariants
 
 MOMENT_TS = 1_651_032_307_250 << 18 | 7  # 2022-04-27 04:05:07.250 UTC

@@ -8,7 +8,7 @@ from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.statements import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema.model import MysqlType
-from penstock.schema.tableinfo import table_from_json, table_to_json
+from penstock.schema.tidb_json import table_from_json, table_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
 TAIL = "DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"

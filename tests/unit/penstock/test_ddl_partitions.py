@@ -11,7 +11,7 @@ from drainer.sinks.mysql.ddl import ensure_repeatable
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
-from penstock.schema.tableinfo import job_from_json, job_to_json
+from penstock.schema.tidb_json import job_from_json, job_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
 TABLE = "CREATE TABLE t (a INT PRIMARY KEY) PARTITION BY HASH (a) PARTITIONS 3"

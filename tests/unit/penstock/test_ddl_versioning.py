@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.schema.tableinfo import table_from_json, table_to_json
+from penstock.schema.tidb_json import table_from_json, table_to_json
 from tests.unit.penstock.ddl_session import DdlSession
 
 NAMED = (

@@ -7,7 +7,7 @@ import pytest
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, Rules, TablePattern
-from penstock.filters.ddl_events import operations
+from penstock.filters.events import operations
 from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
 from penstock.schema.model import TableInfo
 from tests.unit.penstock.ddl_session import DdlSession

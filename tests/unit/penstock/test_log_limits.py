@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.node.log_limits import LimitFilter, Limits
+from penstock.node.logs import LimitFilter, Limits
 
 
 class Clock:

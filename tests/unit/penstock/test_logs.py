@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
-from penstock.node.log_limits import LimitFilter
-from penstock.node.logs import JsonLines, TextLines, start_logging
+from penstock.node.logs import JsonLines, LimitFilter, TextLines, start_logging
 
 log = logging.getLogger("some.part")
 

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.node.facts import facts_of, key_of, typed, value_of
+from penstock.node.output import facts_of, key_of, typed, value_of
 from penstock.pb import penstock_pb2
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from drainer.sinks.mysql.url import parse_url
 from penstock.errors import NeedsOperator
-from penstock.security.password_file import PasswordFile
+from penstock.security.databases import PasswordFile
 from pumpclient.mysql.source.config import ServerConfig
 
 

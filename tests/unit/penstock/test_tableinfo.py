@@ -22,7 +22,7 @@ from penstock.schema.model import (
     SchemaInfo,
     TableInfo,
 )
-from penstock.schema.tableinfo import job_from_json, job_to_json, table_from_json, table_to_json
+from penstock.schema.tidb_json import job_from_json, job_to_json, table_from_json, table_to_json
 
 ids = st.integers(0, 2**63 - 1)
 names = st.text(min_size=1, max_size=10)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.settings import config
+from penstock.settings.load import read_settings
 from pump.__main__ import main
 from pump.config import PumpConfig
 
 
 def load(*argv: str) -> PumpConfig:
-    return config.load(PumpConfig, argv, prog="pump", env_prefix="PUMP", env={})
+    return read_settings(PumpConfig, argv, prog="pump", env_prefix="PUMP", env={})
 
 
 def test_the_defaults_bind_to_this_machine_only() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.last_word import LastWord
+from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
 from pump.cluster.identity import Identity

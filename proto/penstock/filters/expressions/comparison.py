@@ -7,16 +7,19 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.filters.expressions.sql_values import (
+from penstock.filters.expressions.values import (
+    Row,
+    Term,
     Value,
     as_number,
     as_text,
     collated,
+    fixed,
     moment,
+    refuse,
     span,
     whole_number,
 )
-from penstock.filters.expressions.term import Row, Term, fixed, refuse
 
 _DEFAULT_COLLATION = "utf8mb4_bin"
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

@@ -17,11 +17,18 @@ from typing import Any, TypeAlias
 
 from penstock.errors import NeedsOperator
 from penstock.filters.expressions.comparison import comparison, membership, pattern_test
-from penstock.filters.expressions.functions import FUNCTIONS, prepared
-from penstock.filters.expressions.numbers import ARITHMETIC, cast
-from penstock.filters.expressions.sql_values import Value, as_number, is_true, kind_of
+from penstock.filters.expressions.functions import ARITHMETIC, FUNCTIONS, cast, prepared
 from penstock.filters.expressions.syntax_tree import Call, Column, Literal, Node, parse_expression
-from penstock.filters.expressions.term import Row, Term, constant, refuse
+from penstock.filters.expressions.values import (
+    Row,
+    Term,
+    Value,
+    as_number,
+    constant,
+    is_true,
+    kind_of,
+    refuse,
+)
 from penstock.schema.model import MysqlType, TableInfo
 
 Predicate: TypeAlias = Callable[[Row], bool]

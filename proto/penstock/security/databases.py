@@ -1,14 +1,17 @@
-"""TLS towards a MySQL or MariaDB: which files, and what of the server's certificate is checked.
+"""Connections to a MySQL or MariaDB: TLS, and a password that is read from a file.
 
 ssl-ca                 the server's certificate must be signed by it; without: encrypted only
 ssl-cert, ssl-key      shown to a server that asks for a certificate
 ssl-verify = "full"    the certificate must also hold the host name that was connected to
 ssl-verify = "ca"      its CA is enough: what MySQL makes for itself at its first start holds no
                        host name, and lacks extensions that newer Pythons ask of a CA
+
+A password file's first line is read again for each connection, so that it can be replaced.
 """
 
 from __future__ import annotations
 
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,3 +63,46 @@ class SqlTls:
                 hint="check the paths of ssl-ca, ssl-cert and ssl-key",
             ) from error
         return context
+
+
+log = logging.getLogger(__name__)
+
+
+class PasswordFile:
+    """A file with a password; what it holds is in no log."""
+
+    def __init__(self, path: str) -> None:
+        """Read it; raise `NeedsOperator` when it cannot be read, or has no first line."""
+        self._path = Path(path)
+        self._good = self._read()
+
+    def password(self) -> str:
+        """Return what the file holds now; what it held last while it cannot be used."""
+        try:
+            found = self._read()
+        except NeedsOperator as error:
+            log.error("the password of before is used: %s", error)
+            return self._good
+        if found != self._good:
+            log.info("connections use the password read again from %s", self._path)
+            self._good = found
+        return found
+
+    def _read(self) -> str:
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise NeedsOperator(
+                f"cannot read the password-file {self._path}: {reason}",
+                hint="check path and rights",
+            ) from error
+        if not lines or not lines[0]:
+            raise NeedsOperator(
+                f"the password-file {self._path} is empty", hint="write the password into it"
+            )
+        return lines[0]
+
+    def __repr__(self) -> str:
+        """Return the path."""
+        return f"PasswordFile({self._path})"

@@ -1,6 +1,10 @@
-"""ENUM's error value: index 0, an empty text, which a server keeps for a wrong one if it is lax.
+"""Statements that a server refused, read again: the rows of an INSERT, and ENUM's error value.
 
-A strict session refuses to write it (1265), and ours are strict, or a value that does not fit the
+INSERT and REPLACE are read as our programs write them: text is in single quotes, which are doubled
+within it, and nothing else is special.
+
+ENUM's error value is index 0, an empty text, which a server keeps for a wrong one if it is lax. A
+strict session refuses to write it (1265), and ours are strict, or a value that does not fit the
 downstream's column would be cut without a word. So a statement that is refused and that writes
 index 0 to an ENUM is run again in a lax session, and counts only when the warnings that come with
 it are about nothing else: no more of them than such values, all about ENUM columns.
@@ -9,11 +13,46 @@ it are about nothing else: no more of them than such values, all about ENUM colu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.sql.inserts import inserted
+
+_HEAD = re.compile(r"(?:INSERT|REPLACE) INTO (\S.*?) \((.*?)\) VALUES ")
+_NAME = re.compile(r"`(?:[^`]|``)+`")
+_TOKEN = re.compile(r"'(?:[^']|'')*'|[(),]|[^'(),]+")
+
+
+def inserted(statement: str) -> tuple[str, list[str], Iterator[list[str]]] | None:
+    """Return table, columns and rows of an INSERT or REPLACE, all as they are written there."""
+    head = _HEAD.match(statement)
+    if head is None:
+        return None
+    return head[1], names_in(head[2]), _rows(statement, head.end())
+
+
+def names_in(text: str) -> list[str]:
+    """Return the quoted names in a piece of a statement."""
+    return _NAME.findall(text)
+
+
+def _rows(text: str, start: int) -> Iterator[list[str]]:
+    """Yield the values of each row in parentheses."""
+    depth, row, value = 0, [], ""
+    for token in _TOKEN.finditer(text, start):
+        part = token[0]
+        if depth == 1 and part in (",", ")"):
+            row.append(value)
+            value = ""
+        elif depth and not (depth == 1 and part == "("):
+            value += part
+        depth += (part == "(") - (part == ")")
+        if depth == 0 and part == ")":
+            yield row
+            row = []
+        elif depth == 0 and part != ",":
+            return
+
 
 CODE = 1265
 """What a server says of one: data truncated."""

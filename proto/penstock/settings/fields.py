@@ -1,4 +1,4 @@
-"""A node's settings as its log tells them: what is not the default, and no secret in it."""
+"""Fields of settings: their help, their checks, and how the log shows them, without secrets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,41 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.errors import NeedsOperator
+
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _PATH = re.compile(r"[-_](file|path|dir)$", re.IGNORECASE)
 _MASK = "***"
+
+
+def setting(default: Any, text: str, **extra: str) -> Any:
+    """Return a dataclass field with the text that `--help` shows; `flag="-L"` adds a short flag."""
+    return dataclasses.field(default=default, metadata={"help": text, **extra})
+
+
+def check_address(name: str, address: str) -> None:
+    """Raise `NeedsOperator` unless `address` is host:port; empty is for whoever has a default.
+
+    A PD's may begin with https://, or http://.
+    """
+    if name == "pd_address":
+        address = address.removeprefix("https://").removeprefix("http://")
+    host, _, port = address.rpartition(":")
+    if not address and name != "addr":
+        return
+    if not host or "/" in address or not port.isdecimal() or int(port) > 65535:
+        raise out_of_range(name, address, "write host:port, such as 127.0.0.1:8250")
+
+
+def check_advertised(address: str) -> None:
+    """Raise `NeedsOperator` for an address that means every interface: nobody can connect to it."""
+    if address.startswith("0.0.0.0:"):
+        raise out_of_range("advertise_addr", address, "others cannot connect to 0.0.0.0")
+
+
+def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:
+    """Return the error for a setting whose value cannot be."""
+    return NeedsOperator(f"{name.replace('_', '-')} is {value!r}", hint=hint)
 
 
 def differing(settings: Any, default: Any, prefix: str = "") -> Iterator[str]:
@@ -21,10 +53,10 @@ def differing(settings: Any, default: Any, prefix: str = "") -> Iterator[str]:
         if dataclasses.is_dataclass(value):
             yield from differing(value, usual, f"{key}.")
         elif value != usual:
-            yield f"{key} = {_told(key, value)}"
+            yield f"{key} = {_shown(key, value)}"
 
 
-def _told(key: str, value: Any) -> str:
+def _shown(key: str, value: Any) -> str:
     if _is_secret(key):
         return _MASK
     if isinstance(value, tuple):

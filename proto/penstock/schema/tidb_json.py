@@ -1,4 +1,4 @@
-"""`TableInfo` and DDL jobs as JSON, in TiDB's shape, so that a history of TiDB's reads the same.
+"""Tables and DDL jobs as JSON in TiDB's shape, so that a history of TiDB's reads the same.
 
     job     id, type, schema_id, table_id, schema_name, table_name, state, query, schema_state,
             binlog {SchemaVersion, DBInfo, TableInfo, FinishedTS, MultipleTableInfos}
@@ -7,29 +7,22 @@
     index   id, idx_name, idx_cols [{name, offset, length}], is_unique, is_primary, state
 
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
-decimal number to us and base64 of its bytes in the JSON. `origin` is ours, and `table_schemas`,
-beside the job's fields: schema names of the `MultipleTableInfos`, which TiDB keeps elsewhere. So
-are a table's `constants`, which only a task is told of.
+decimal number to us and base64 of its bytes in the JSON. `origin` is ours ({source, epoch, file,
+position, gtid}), and `table_schemas`, beside the job's fields: schema names of the
+`MultipleTableInfos`, which TiDB keeps elsewhere. So are a table's `constants`, which only a task
+gets. A field that is absent has a default; one of another type makes the whole `Malformed`.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from penstock.errors import Malformed
-from penstock.schema.json_fields import (
-    Json,
-    flag,
-    name_from_json,
-    name_to_json,
-    number,
-    strings,
-    text,
-)
 from penstock.schema.model import (
     PUBLIC,
     ColumnFlag,
@@ -42,7 +35,68 @@ from penstock.schema.model import (
     SchemaInfo,
     TableInfo,
 )
-from penstock.schema.origin_json import origin_from_json, origin_to_json
+from penstock.wire.binlog import Origin
+
+Json = dict[str, Any]
+
+
+def name_to_json(name: str) -> Json:
+    """Return a name as it is written, and in lower case."""
+    return {"O": name, "L": name.lower()}
+
+
+def name_from_json(written: Mapping[str, Any]) -> str:
+    """Return a name as it was given."""
+    return text(written, "O")
+
+
+def text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a string, empty when it is absent."""
+    value = fields.get(name) or ""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r} and not a string")
+    return value
+
+
+def number(fields: Mapping[str, Any], name: str, absent: int = 0) -> int:
+    """Return a whole number."""
+    value = fields.get(name, absent)
+    if not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r} and not a whole number")
+    return value
+
+
+def flag(fields: Mapping[str, Any], name: str) -> bool:
+    """Return a truth, false when it is absent."""
+    return bool(fields.get(name, False))
+
+
+def strings(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Return a list of strings, empty when it is absent."""
+    return tuple(values or ())
+
+
+def origin_to_json(origin: Origin) -> dict[str, Any]:
+    """Return where something was made."""
+    return asdict(origin)
+
+
+def origin_from_json(fields: Mapping[str, Any]) -> Origin:
+    """Read what `origin_to_json` wrote; Malformed when it is none."""
+    try:
+        return Origin(
+            source=str(fields["source"]),
+            epoch=int(fields["epoch"]),
+            file=int(fields["file"]),
+            position=int(fields["position"]),
+            gtid=str(fields.get("gtid", "")),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise Malformed(
+            f"an origin in etcd cannot be read: {error!r}",
+            hint="it has a source, and an epoch, a file and a position that are numbers",
+        ) from error
+
 
 _NOTHING_LEFT = {
     DdlType.DROP_SCHEMA, DdlType.DROP_TABLE, DdlType.DROP_COLUMN, DdlType.DROP_INDEX,

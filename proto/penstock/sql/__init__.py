@@ -1,1 +1,0 @@
-"""Statements of our own on MySQL and MariaDB, and what a server says of them."""
