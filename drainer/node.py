@@ -165,7 +165,7 @@ class _Node:
         retiring: asyncio.Task[None] | None = None
         try:
             await self._front.serve(self)
-            await self._membership.refuse_namesake()
+            await self._membership.refuse_duplicate()
             await self._membership.refuse_gap()
             log.info("drainer %s serves at %s", self._membership.node_id, self._membership.host)
             pipeline = asyncio.create_task(self._pipeline.run(), name="pipeline")

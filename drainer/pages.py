@@ -198,7 +198,7 @@ class Pages:
             "TsMap": "",
             "LeftOut": [
                 {**each._asdict(), "count": count}
-                for each, count in sorted(self.progress().tally.totals.items())
+                for each, count in sorted(self.progress().left_out.totals.items())
             ],
             "self": {**facts_of(own), "pumps": [_view(view) for view in self.pumps.views()]},
         }
@@ -250,7 +250,7 @@ class _Metrics(Collector):
         yield state
         yield from pump_metrics(self._pages.pumps)
         yield from original_metrics(self._pages.pumps, progress)
-        yield from left_out_metrics(progress.tally.totals)
+        yield from left_out_metrics(progress.left_out.totals)
         lag_s = self._pages.lag_s()
         about = "How far the downstream is behind the present."
         yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)

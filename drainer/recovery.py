@@ -19,7 +19,7 @@ from drainer.pipeline.pipeline import Pipeline
 from drainer.pipeline.progress import Progress
 from drainer.plan.planner import DdlStep
 from drainer.relay_log.log import RelayLog
-from drainer.relay_log.records import RECORD_BYTES_MAX, Gathering, Run
+from drainer.relay_log.records import RECORD_BYTES_MAX, ChunkSpool, Run
 from drainer.relay_log.stage import NoRelay
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
@@ -41,14 +41,14 @@ class EndsAtDdl(PenstockError):
 class Replay:
     """The stored stream in the place of the Pumps' merged one."""
 
-    def __init__(self, stored: RelayLog, checkpoint: Checkpoint, gathering: Gathering) -> None:
+    def __init__(self, stored: RelayLog, checkpoint: Checkpoint, spool: ChunkSpool) -> None:
         """Prepare to give out what was merged after the checkpoint."""
         self.arrived = asyncio.Event()
         self.is_out = False
         """True once everything was given out."""
         self.last_ts = checkpoint.commit_ts
         """The commit_ts of the last binlog that was given out."""
-        self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, gathering)
+        self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, spool)
         self._jobs = {job.id: job for job in stored.jobs()}
         self._pumps = checkpoint.pumps
 
@@ -114,8 +114,8 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
     tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, overrides)
     spool_dir = components.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
-    gathering = Gathering(spool_dir, RECORD_BYTES_MAX)
-    source = Replay(stored, checkpoint, gathering)
+    spool = ChunkSpool(spool_dir, RECORD_BYTES_MAX)
+    source = Replay(stored, checkpoint, spool)
     log.warning(
         "the upstream cannot be reached and the downstream, at %d, may be between two states: "
         "applying (%d, %d] from the relay log in %s",

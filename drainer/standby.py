@@ -25,7 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from drainer.build import Components, StoppedEarly, unless_stopped
 from drainer.cluster.presence import Presence
 from drainer.cluster.server import Front
-from drainer.cluster.takeover import ActiveWatch, Answer, Look, Verdict
+from drainer.cluster.takeover import ActiveWatch, Look, RunAnswer, Verdict
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
@@ -297,12 +297,12 @@ async def _active(
         *(ask(n.host, stored.writer, components.security.tls) for n in others)
     )
     for node, answer in zip(others, asked, strict=True):
-        if answer is Answer.IT_IS:
+        if answer is RunAnswer.IT_IS:
             return DrainerRun(node_id=node.node_id, host=node.host)
     return None
 
 
-async def ask(address: str, writer: str, tls: Tls | None) -> Answer:
+async def ask(address: str, writer: str, tls: Tls | None) -> RunAnswer:
     """Ask whoever listens at an address whether it is the run of this name."""
     async with open_aio_channel(address, tls) as channel:
         stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
@@ -310,8 +310,8 @@ async def ask(address: str, writer: str, tls: Tls | None) -> Answer:
             reply = await stub.Status(penstock_pb2.StatusRequest(), timeout=_ANSWER_S)
         except grpc.RpcError as error:
             refused = "Connection refused" in (error.details() or "")
-            return Answer.REFUSED if refused else Answer.NONE
-        return Answer.IT_IS if reply.details.get("writer") == writer else Answer.REFUSED
+            return RunAnswer.REFUSED if refused else RunAnswer.NONE
+        return RunAnswer.IT_IS if reply.details.get("writer") == writer else RunAnswer.REFUSED
 
 
 async def _pause(stop: asyncio.Event, *others: asyncio.Event) -> None:

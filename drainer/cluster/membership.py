@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _TIME_EVERY_S = 5.0
 _TIME_RETRY_S = 0.5
-_NAMESAKE_WITHIN_S = 2.0
+_DUPLICATE_WITHIN_S = 2.0
 _RETIRE_EVERY_S = 2.0
 
 
@@ -130,7 +130,7 @@ class Membership:
         else:
             log.info("drainer %s has begun nothing and is listed no longer", self.node_id)
 
-    async def refuse_namesake(self) -> None:
+    async def refuse_duplicate(self) -> None:
         """Raise `NeedsOperator` when a living Drainer at another address bears our node id."""
         try:
             other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
@@ -141,7 +141,7 @@ class Membership:
         async with open_aio_channel(other.host, self._tls) as channel:
             stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
             try:
-                found = await stub.Status(penstock_pb2.StatusRequest(), timeout=_NAMESAKE_WITHIN_S)
+                found = await stub.Status(penstock_pb2.StatusRequest(), timeout=_DUPLICATE_WITHIN_S)
             except grpc.RpcError:
                 return
         if found.node_id == self.node_id:

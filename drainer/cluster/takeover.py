@@ -25,7 +25,7 @@ _COPY_S = 6.0
 """An idle Drainer saves its checkpoint every three seconds, and publishes it within one more."""
 
 
-class Answer(Enum):
+class RunAnswer(Enum):
     """What became of asking the active Drainer's address for its run."""
 
     IT_IS = "it is"
@@ -49,7 +49,7 @@ class Look:
 
     at_s: float
     is_listed: bool
-    answer: Answer
+    answer: RunAnswer
     published_ts: int
     """The checkpoint that the active Drainer's entry says; it is stored before it is published."""
     stored_ts: int
@@ -73,7 +73,7 @@ class ActiveWatch:
             self._first_ts = look.stored_ts
         if look.stored_ts > self._first_ts:
             self.is_ours = True
-        self._has_answered |= look.answer is Answer.IT_IS
+        self._has_answered |= look.answer is RunAnswer.IT_IS
         if self._is_gone(look):
             return Verdict.TAKE_OVER
         if self._is_copy(look):
@@ -81,20 +81,24 @@ class ActiveWatch:
         return Verdict.WAIT
 
     def _is_gone(self, look: Look) -> bool:
-        if look.answer is Answer.IT_IS:
+        if look.answer is RunAnswer.IT_IS:
             self._gone = 0
             return False
-        if look.answer is Answer.REFUSED:
+        if look.answer is RunAnswer.REFUSED:
             # An address that never answered may be one that we cannot reach.
             seems_gone = self._has_answered or not look.is_listed
         else:
             seems_gone = not look.is_listed
         self._gone = self._gone + 1 if seems_gone else 0
-        sure = look.answer is Answer.REFUSED and not look.is_listed
+        sure = look.answer is RunAnswer.REFUSED and not look.is_listed
         return self._gone >= (1 if sure else _LOOKS)
 
     def _is_copy(self, look: Look) -> bool:
-        if self.is_ours or look.answer is not Answer.IT_IS or look.published_ts <= look.stored_ts:
+        if (
+            self.is_ours
+            or look.answer is not RunAnswer.IT_IS
+            or look.published_ts <= look.stored_ts
+        ):
             self._behind.clear()
             return False
         self._behind.append(look.at_s)

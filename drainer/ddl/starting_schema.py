@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from drainer.differences.overrides import Override
-from drainer.schema.packed import Origin, pack, unpack
+from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.etcd import EtcdClient, read_prefix
@@ -66,7 +66,7 @@ class SnapshotFile:
         self._last_job: DdlJob | None = None
         self._waiting: tuple[SchemaTracker, DdlJob] | None = None
 
-    def load(self, checkpoint: Checkpoint) -> tuple[SchemaTracker, Origin] | None:
+    def load(self, checkpoint: Checkpoint) -> tuple[SchemaTracker, SnapshotOrigin] | None:
         """Return the snapshot, None when there is none that can be used for this checkpoint.
 
         One of another cluster, or made under overrides that are gone, raises NeedsOperator.
@@ -86,7 +86,7 @@ class SnapshotFile:
             return None
         return tracker, origin
 
-    def _check(self, origin: Origin, *, ahead: bool) -> None:
+    def _check(self, origin: SnapshotOrigin, *, ahead: bool) -> None:
         if origin.cluster_id != self._cluster_id:
             raise NeedsOperator(
                 f"{self.path} is of cluster {origin.cluster_id}, not of {self._cluster_id}",
@@ -125,7 +125,7 @@ class SnapshotFile:
         """Write the schema as of `commit_ts`, after `last_job`; a failure is logged only."""
         self._jobs_since = 0
         try:
-            origin = Origin(
+            origin = SnapshotOrigin(
                 cluster_id=self._cluster_id,
                 commit_ts=commit_ts,
                 schema_version=tracker.version,
@@ -218,7 +218,7 @@ def schema_from(
     return StartingSchema(tracker=tracker, overrides=made, jobs=jobs, file=file)
 
 
-def _check_same_history(history: History, file: SnapshotFile, origin: Origin) -> None:
+def _check_same_history(history: History, file: SnapshotFile, origin: SnapshotOrigin) -> None:
     job = history.get(origin.last_job_id)
     if job is None or job.schema_version != origin.schema_version:
         raise NeedsOperator(

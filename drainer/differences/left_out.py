@@ -68,7 +68,7 @@ Counts = Counter[LeftOut]
 Totals = Mapping[LeftOut, int]
 
 
-class Tally:
+class LeftOutTotals:
     """The totals up to the checkpoint."""
 
     def __init__(self, totals: Totals) -> None:

@@ -40,7 +40,7 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class PumpStream:
     """What is known of one Pump's stream; `problem` is empty while it is connected."""
 
     status: NodeStatus
@@ -140,7 +140,7 @@ class LowWaterWatch:
         return True
 
 
-def view_of(stream: Stream, *, most_ts: int, now_ts: int, holds: bool) -> PumpView:
+def view_of(stream: PumpStream, *, most_ts: int, now_ts: int, holds: bool) -> PumpView:
     """Return what an operator sees of a Pump that takes part."""
     condition, why = judge(stream, most_ts=most_ts, now_ts=now_ts)
     return PumpView(
@@ -168,7 +168,7 @@ def view_of_lost(lost: LostPump, received_ts: int) -> PumpView:
     )
 
 
-def judge(stream: Stream, *, most_ts: int, now_ts: int) -> tuple[Condition, str]:
+def judge(stream: PumpStream, *, most_ts: int, now_ts: int) -> tuple[Condition, str]:
     """Return a stream's condition and why; `most_ts` is what the Pump furthest ahead has sent."""
     if stream.problem:
         if stream.status.state in (NodeState.PAUSED, NodeState.OFFLINE):

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import grpc
 
 from drainer.intake.payload import Payload, Remote
-from drainer.intake.spool import Run, Spool, piece_of
+from drainer.intake.spool import Run, Spool, chunk_of
 from drainer.pull_refusals import HINTS
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
@@ -170,7 +170,7 @@ class Puller:
                     if max(map(len, run[1]), default=0) <= spool.bytes_max:
                         yield run
                         continue
-                    async with aclosing(spool.lightened(self.pump, run)) as parts:
+                    async with aclosing(spool.keep_large(self.pump, run)) as parts:
                         async for part in parts:
                             yield part
 
@@ -196,11 +196,11 @@ async def _pull_batches(channel: Any, pump: str, who: Who, after_ts: int) -> Asy
     call = pull(request)
     read = partial(_read, call, who.silence_s_max)
     while (batch := await read()) is not None:
-        piece = piece_of(batch)
-        if piece is None:
+        chunk = chunk_of(batch)
+        if chunk is None:
             yield list(batch.commit_ts), _payloads(pump, batch)
             continue
-        run = await who.spool.gathered(pump, piece, read)
+        run = await who.spool.receive(pump, chunk, read)
         if run is None:
             return
         yield run

@@ -39,8 +39,8 @@ from drainer.intake.lag import (
     HELD_S,
     Held,
     LowWaterWatch,
+    PumpStream,
     PumpView,
-    Stream,
     lag_s,
     view_of,
     view_of_lost,
@@ -241,7 +241,7 @@ class Pumps:
         holders = self._merger.holders
         most_ts = max(self.positions().values(), default=0)
         for name, (puller, _) in self._pullers.items():
-            stream = Stream(
+            stream = PumpStream(
                 status=self._statuses[name],
                 problem=puller.problem,
                 received_ts=self._merger.received_ts(name),

@@ -37,7 +37,7 @@ DDL_BYTES_MAX = 16 << 20
 """A DDL is handled in memory, whatever way it came."""
 
 _HINT = "Pump and Drainer must run compatible versions"
-_piece_written = point("drainer.piece_spooled")
+_chunk_written = point("drainer.piece_spooled")
 _spooled = point("drainer.binlog_spooled")
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -60,7 +60,7 @@ class Spool:
             for left in folder.iterdir():
                 left.unlink()
 
-    async def gathered(self, pump: str, first: Any, read: Read) -> Run | None:
+    async def receive(self, pump: str, first: Any, read: Read) -> Run | None:
         """Put pieces together, from a first one on; None when the stream ends before the last.
 
         `read` returns the next `PullBatch`, None at the end of the stream. Raises `Malformed` for
@@ -75,7 +75,7 @@ class Spool:
                 batch = await read()
                 if batch is None:
                     return None
-                piece = piece_of(batch)
+                piece = chunk_of(batch)
                 if piece is None:
                     raise Malformed(
                         f"Pump {pump} sent {file.size} of {first.bytes} bytes of the binlog at "
@@ -83,7 +83,7 @@ class Spool:
                         hint=_HINT,
                     )
 
-    async def lightened(self, pump: str, run: Run) -> AsyncGenerator[Run]:
+    async def keep_large(self, pump: str, run: Run) -> AsyncGenerator[Run]:
         """Yield a run in parts, with what is too large for memory on the disk.
 
         This is for Pumps that send everything whole.
@@ -116,7 +116,7 @@ class Spool:
         self._free[pump].set()
 
 
-def piece_of(batch: Any) -> Any:
+def chunk_of(batch: Any) -> Any:
     """Return the piece in a `PullBatch`, None without one; `Malformed` when there is more in it."""
     if not batch.HasField("piece"):
         return None
@@ -196,7 +196,7 @@ class _Writing:
                 rest = rest[os.write(self._descriptor, rest) :]
         self._digest.update(data)
         self.size += len(data)
-        _piece_written()
+        _chunk_written()
 
     async def finish(self) -> Payload:
         """Return the handle; or, for a DDL, its bytes."""

@@ -33,7 +33,8 @@ from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
 from drainer.spark.batches import HeldBatch
 from drainer.strategies import Prepared
-from drainer.task.gathering import (
+from drainer.task.loopback import MarkTable
+from drainer.task.row_changes import (
     Collector,
     Lookup,
     Screened,
@@ -42,7 +43,6 @@ from drainer.task.gathering import (
     name_of,
     read_changes,
 )
-from drainer.task.loopback import MarkTable
 from penstock.errors import Malformed, Retryable
 from penstock.failpoints import point
 from penstock.pb import binlog_pb2 as pb
@@ -85,7 +85,7 @@ class Large:
             return
         handover = _Handover(transaction.batches, self._generate)
         try:
-            await self._thread.call(lambda: self._sink.apply_parts(handover.parts, checkpoint))
+            await self._thread.call(lambda: self._sink.apply_slices(handover.parts, checkpoint))
         finally:
             handover.close()
 

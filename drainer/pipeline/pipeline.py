@@ -223,13 +223,13 @@ class Pipeline:
             has_all_overrides=begin.has_all_overrides,
         )
         work = _Work(step, checkpoint, ddl, relayed=self._source.relay.flush())
-        if isinstance(step, RowsStep) and (step.rows or step.slices):
+        if isinstance(step, RowsStep) and (step.rows or step.remote):
             self._batch_id += 1
             self.progress.begun(step.tables)
             batch: RowBatch = HeldBatch(self._batch_id, step.tables)
-            if step.slices is not None:
+            if step.remote is not None:
                 assert self._source.fetching is not None, "nobody asked for metadata only"
-                work.fetched = batch = self._source.fetching.begin(self._batch_id, step.slices)
+                work.fetched = batch = self._source.fetching.begin(self._batch_id, step.remote)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
@@ -277,7 +277,7 @@ class Pipeline:
         after_ts = self.progress.checkpoint.commit_ts
         nothing_left = work.fetched is not None and not self._note_fetched(work, work.fetched)
         checkpoint = work.checkpoint = replace(
-            work.checkpoint, left_out=self.progress.tally.after(_left_out(work))
+            work.checkpoint, left_out=self.progress.left_out.after(_left_out(work))
         )
         if work.ddl is not None and work.ddl.run is not None:
             await self._run_ddl(work.ddl, checkpoint)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from drainer.differences.left_out import Tally
+from drainer.differences.left_out import LeftOutTotals
 from drainer.plan.planner import LargeStep, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.work_unit import TableRows
@@ -48,12 +48,12 @@ class Progress:
     """What keeps the downstream from taking changes, empty when nothing does."""
     stand_ins: Callable[[], Mapping[str, str]] = dict
     """Collations that the downstream lacks, and those that its tables have instead."""
-    tally: Tally = field(init=False)
+    left_out: LeftOutTotals = field(init=False)
     """What does not go downstream."""
 
     def __post_init__(self) -> None:
         """Go on with the counts of the checkpoint."""
-        self.tally = Tally(self.checkpoint.left_out)
+        self.left_out = LeftOutTotals(self.checkpoint.left_out)
 
     def begun(self, tables: Sequence[TableRows]) -> None:
         """Count the changes of a batch."""
@@ -64,7 +64,7 @@ class Progress:
     def committed(self, step: Step, checkpoint: Checkpoint, commit_s: float) -> None:
         """Count a step that is in the downstream now."""
         self.checkpoint = checkpoint
-        self.tally.reached(checkpoint.left_out)
+        self.left_out.reached(checkpoint.left_out)
         self.steps += 1
         self.on_commit(step, commit_s)
         if not isinstance(step, RowsStep) or step.rows:
@@ -95,7 +95,7 @@ class Progress:
             "repeated_transactions": str(self.repeated),
             "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
-            **self.tally.describe(),
+            **self.left_out.describe(),
         }
 
     def _collations(self) -> dict[str, str]:

@@ -34,8 +34,8 @@ from drainer.differences.left_out import Counts
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload, Remote, Spooled
 from drainer.intake.slicing import Limits
-from drainer.task.fetch_unit import Slices
-from drainer.task.gathering import (
+from drainer.task.fetch_unit import RemoteTransactions
+from drainer.task.row_changes import (
     Collector,
     Lookup,
     Targets,
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 class RowsStep:
     """All row changes after the step before, up to `commit_ts`; without rows only time moves.
 
-    A step with `slices` has its rows on the Pumps still: how many is known once they are fetched.
+    A step with `remote` has its rows on the Pumps still: how many is known once they are fetched.
     """
 
     commit_ts: int
@@ -63,7 +63,7 @@ class RowsStep:
     bytes: int = 0
     tables: list[TableRows] = field(default_factory=list)
     origins: Mapping[str, Place] = field(default_factory=dict)
-    slices: Slices | None = None
+    remote: RemoteTransactions | None = None
     left_out: Counts = field(default_factory=Counts)
 
 
@@ -131,7 +131,7 @@ class Planner:
 
     def _start_batch(self) -> None:
         self._collector = Collector()
-        self._slices = Slices()
+        self._remote = RemoteTransactions()
         self._left_out = Counts()
         self._through_ts = 0
         self._transactions = 0
@@ -139,7 +139,7 @@ class Planner:
     @property
     def rows(self) -> int:
         """How many rows the open batch holds, or transactions whose rows are to be fetched."""
-        return self._collector.rows or len(self._slices.commit_ts)
+        return self._collector.rows or len(self._remote.commit_ts)
 
     @property
     def repeated(self) -> int:
@@ -175,10 +175,10 @@ class Planner:
             commit_ts=self._through_ts,
             transactions=self._transactions,
             rows=collected.rows,
-            bytes=collected.bytes or self._slices.bytes,
+            bytes=collected.bytes or self._remote.bytes,
             tables=collected.tables(),
             origins=self._origins.now(),
-            slices=self._slices if self._slices.commit_ts else None,
+            remote=self._remote if self._remote.commit_ts else None,
             left_out=self._left_out + collected.left_out,
         )
         self._start_batch()
@@ -211,7 +211,7 @@ class Planner:
             self._left_out += ignored_counts(binlog.prewrite_value, self._targets.of)
             self._pass_over(ts)
             return None
-        if self._slices.commit_ts:
+        if self._remote.commit_ts:
             return self._cut()
         size = len(payload)
         limited = ts > self._whole_ts
@@ -239,16 +239,16 @@ class Planner:
         if self._origins.is_repeated(ts, origin):
             self._pass_over(ts)
             return None
-        slices, size, limited = self._slices, payload.size, ts > self._whole_ts
-        over = bool(slices.commit_ts) and slices.bytes + size > self._bytes_max
+        remote, size, limited = self._remote, payload.size, ts > self._whole_ts
+        over = bool(remote.commit_ts) and remote.bytes + size > self._bytes_max
         if self._collector.rows or (limited and over):
             return self._cut()
         self._waiting.popleft()
         self._origins.note(origin)
-        slices.add(ts, payload.pump, size, is_ignored=self._is_ignored(ts))
+        remote.add(ts, payload.pump, size, is_ignored=self._is_ignored(ts))
         self._transactions += 1
         self._through_ts = ts
-        full = len(slices.commit_ts) >= self._rows_max or slices.bytes >= self._bytes_max
+        full = len(remote.commit_ts) >= self._rows_max or remote.bytes >= self._bytes_max
         return self._cut() if full and limited else None
 
     def _advance_large(self, ts: int, payload: Spooled) -> Step | None:

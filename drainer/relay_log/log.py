@@ -29,15 +29,15 @@ from drainer.differences.overrides import Override
 from drainer.intake.payload import Payload
 from drainer.relay_log.records import (
     RECORD_BYTES_MAX,
-    Gathering,
+    Chunk,
+    ChunkSpool,
     NotARecord,
-    Piece,
     Run,
     Start,
+    chunks_of,
     decode,
     is_fake,
     is_large,
-    pieces_of,
     size_of,
 )
 from penstock.errors import Corrupt, NeedsOperator
@@ -90,7 +90,7 @@ class RelayLog:
             if isinstance(record, Start):
                 self._found_start(place, record)
             else:
-                stamps = [record.commit_ts] if isinstance(record, Piece) else record.commit_ts
+                stamps = [record.commit_ts] if isinstance(record, Chunk) else record.commit_ts
                 if self.cluster_id is None or stamps[0] <= self.last_ts:
                     raise self._damage(place, f"commit_ts {stamps[0]} follows {self.last_ts}")
                 if isinstance(record, Run) or record.is_last:
@@ -106,7 +106,7 @@ class RelayLog:
             self.cluster_id, self.last_ts = start.cluster_id, start.after_ts
         self.last_ts = max(self.last_ts, start.after_ts)
 
-    def _records(self, begin: Place) -> Iterator[tuple[Place, Start | Run | Piece]]:
+    def _records(self, begin: Place) -> Iterator[tuple[Place, Start | Run | Chunk]]:
         for position, payload in self._binlogs.scan(begin):
             place = Place(position.segment, position.offset)
             try:
@@ -119,13 +119,13 @@ class RelayLog:
     def _damage(self, place: Place, what: str) -> Corrupt:
         return Corrupt(str(self.folder / segment_name(place.segment)), place.offset, what)
 
-    def runs(self, after_ts: int, gathering: Gathering | None = None) -> Iterator[Run]:
+    def runs(self, after_ts: int, spool: ChunkSpool | None = None) -> Iterator[Run]:
         """Yield what was merged after `after_ts`, in order; a large binlog is a run of its own."""
-        gathering = gathering or Gathering()
+        spool = spool or ChunkSpool()
         for place, record in self._records(self._begin):
-            if isinstance(record, Piece):
+            if isinstance(record, Chunk):
                 try:
-                    whole = gathering.add(record)
+                    whole = spool.add(record)
                 except NotARecord as error:
                     raise self._damage(place, str(error)) from error
                 if whole is None:
@@ -259,8 +259,8 @@ class RelayLog:
 
     def _append_large(self, commit_ts: int, payload: Payload) -> None:
         offset, size_bytes = 0, size_of(payload)
-        for data in pieces_of(payload):
-            self._write(Piece(commit_ts, size_bytes, offset, data).encode())
+        for data in chunks_of(payload):
+            self._write(Chunk(commit_ts, size_bytes, offset, data).encode())
             offset += len(data)
         assert offset == size_bytes, f"{offset} of {size_bytes} bytes of commit {commit_ts} came"
         self._reached(commit_ts)

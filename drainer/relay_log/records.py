@@ -12,10 +12,10 @@
     …       4n    length       of each
     …       …     payloads     one after the other, as the Pumps sent them
 
-    P, a piece of one binlog that is too large for one record
+    P, a chunk of one binlog that is too large for one record
     1       8     commit_ts
     9       8     size_bytes   of the whole binlog
-    17      8     offset       of this piece; pieces follow one another without a gap
+    17      8     offset       of this chunk; chunks follow one another without a gap
     25      …     data
 
 `after-ts` says where the stream was when the record was written: all that was merged after it, up
@@ -41,16 +41,16 @@ from penstock.pb import binlog_pb2 as pb
 from penstock.wire.binlog import BinlogType
 
 RECORD_BYTES_MAX = 1 << 20
-"""A run is cut at this many bytes; a larger binlog is written in pieces of this size."""
+"""A run is cut at this many bytes; a larger binlog is written in chunks of this size."""
 
 FORMAT = 1
-START, RUN, PIECE = b"S", b"B", b"P"
+START, RUN, CHUNK = b"S", b"B", b"P"
 
 _COUNT = struct.Struct("<I")
-_PIECE = struct.Struct("<QQQ")
+_CHUNK = struct.Struct("<QQQ")
 _RUN_BEGIN = 1 + _COUNT.size
-_PIECE_BEGIN = 1 + _PIECE.size
-assert (_RUN_BEGIN, _PIECE_BEGIN) == (5, 25)  # The tables above are the contract.
+_CHUNK_BEGIN = 1 + _CHUNK.size
+assert (_RUN_BEGIN, _CHUNK_BEGIN) == (5, 25)  # The tables above are the contract.
 
 
 _FAKE_BYTES_MAX = 40  # Type and two timestamps; whatever is larger carries something.
@@ -98,7 +98,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """A part of one large binlog."""
 
     commit_ts: int
@@ -108,24 +108,24 @@ class Piece:
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
-        return PIECE + _PIECE.pack(self.commit_ts, self.size_bytes, self.offset) + self.data
+        return CHUNK + _CHUNK.pack(self.commit_ts, self.size_bytes, self.offset) + self.data
 
     @property
     def is_last(self) -> bool:
-        """True when the binlog ends with this piece."""
+        """True when the binlog ends with this chunk."""
         return self.offset + len(self.data) == self.size_bytes
 
 
-def decode(payload: bytes) -> Start | Run | Piece | None:
+def decode(payload: bytes) -> Start | Run | Chunk | None:
     """Return the record in a frame's payload, None for a mark; raise `NotARecord`."""
     kind = payload[:1]
     if kind == RUN:
         return _run(payload)
     if kind == START:
         return _start(payload)
-    if kind == PIECE and len(payload) > _PIECE_BEGIN:
-        commit_ts, size_bytes, offset = _PIECE.unpack_from(payload, 1)
-        return Piece(commit_ts, size_bytes, offset, payload[_PIECE_BEGIN:])
+    if kind == CHUNK and len(payload) > _CHUNK_BEGIN:
+        commit_ts, size_bytes, offset = _CHUNK.unpack_from(payload, 1)
+        return Chunk(commit_ts, size_bytes, offset, payload[_CHUNK_BEGIN:])
     if not payload:
         return None
     raise NotARecord(f"a record of kind {kind!r} and {len(payload)} bytes")
@@ -165,7 +165,7 @@ def is_fake(payload: Payload) -> bool:
 
 
 def is_large(payload: Payload) -> bool:
-    """Tell whether a binlog is written in pieces."""
+    """Tell whether a binlog is written in chunks."""
     assert not isinstance(payload, Remote), "with a relay log, payloads come here"
     return isinstance(payload, Spooled) or len(payload) > RECORD_BYTES_MAX
 
@@ -175,8 +175,8 @@ def size_of(payload: Payload) -> int:
     return payload.size if isinstance(payload, Spooled) else len(payload)
 
 
-def pieces_of(payload: Payload) -> Iterator[bytes]:
-    """Cut a binlog; one that lies on the disk is read piece by piece."""
+def chunks_of(payload: Payload) -> Iterator[bytes]:
+    """Cut a binlog; one that lies on the disk is read chunk by chunk."""
     if isinstance(payload, Spooled):
         with opened(payload.path) as read:
             for begin in range(0, payload.size, RECORD_BYTES_MAX):
@@ -186,8 +186,8 @@ def pieces_of(payload: Payload) -> Iterator[bytes]:
             yield payload[begin : begin + RECORD_BYTES_MAX]
 
 
-class Gathering:
-    """Takes pieces in the order of the log; what is above `bytes_max` goes to a file."""
+class ChunkSpool:
+    """Takes chunks in the order of the log; what is above `bytes_max` goes to a file."""
 
     def __init__(self, folder: Path | None = None, bytes_max: int = 1 << 62) -> None:
         """Keep everything in memory, or what is large in `folder`, which exists."""
@@ -197,24 +197,24 @@ class Gathering:
         self._size = 0
         self._digest = hashlib.blake2b(digest_size=16)
 
-    def add(self, piece: Piece) -> Payload | None:
-        """Take the next piece; return the binlog when it was the last one.
+    def add(self, chunk: Chunk) -> Payload | None:
+        """Take the next chunk; return the binlog when it was the last one.
 
-        Raises `NotARecord` when it does not follow the piece before.
+        Raises `NotARecord` when it does not follow the chunk before.
         """
-        if piece.offset == 0:  # A crash may have torn off a binlog's end: here it is again.
+        if chunk.offset == 0:  # A crash may have torn off a binlog's end: here it is again.
             self._data, self._size, self._digest = [], 0, hashlib.blake2b(digest_size=16)
-        if piece.offset != self._size:
-            raise NotARecord(f"a piece at {piece.offset} of a binlog after {self._size} bytes")
-        self._size += len(piece.data)
-        if self._folder is None or piece.size_bytes <= self._bytes_max:
-            self._data.append(piece.data)
-            return b"".join(self._data) if piece.is_last else None
-        self._digest.update(piece.data)
-        path = self._folder / f"relayed-{piece.commit_ts}"
-        with path.open("ab" if piece.offset else "wb") as file:
-            file.write(piece.data)
-        return self._spooled(path) if piece.is_last else None
+        if chunk.offset != self._size:
+            raise NotARecord(f"a chunk at {chunk.offset} of a binlog after {self._size} bytes")
+        self._size += len(chunk.data)
+        if self._folder is None or chunk.size_bytes <= self._bytes_max:
+            self._data.append(chunk.data)
+            return b"".join(self._data) if chunk.is_last else None
+        self._digest.update(chunk.data)
+        path = self._folder / f"relayed-{chunk.commit_ts}"
+        with path.open("ab" if chunk.offset else "wb") as file:
+            file.write(chunk.data)
+        return self._spooled(path) if chunk.is_last else None
 
     def _spooled(self, path: Path) -> Payload:
         with opened(path) as read:

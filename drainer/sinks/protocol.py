@@ -88,7 +88,7 @@ class Sink(Protocol):
         """Run all statements and store `checkpoint` in ONE transaction, exactly once."""
         ...
 
-    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+    def apply_slices(self, parts: Parts, checkpoint: Checkpoint) -> None:
         """As `apply`, for more statements than memory holds: `parts` yields list after list.
 
         It is called once for every try, and must yield the same each time. What it raises ends

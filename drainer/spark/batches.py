@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drainer.plan.planner import RowsStep
-from drainer.schema.packed import Origin, pack
+from drainer.schema.snapshot import SnapshotOrigin, pack
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.coordinator import Catalog, Coordinator
 from drainer.task.compaction import plan_units
-from drainer.task.fetch_unit import Away, Facts, FetchUnit, Made, Slices, decode_made
+from drainer.task.fetch_unit import Away, Facts, FetchUnit, Made, RemoteTransactions, decode_made
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 
@@ -104,7 +104,7 @@ class FetchBatch:
     """A batch whose rows are on the Pumps, where a task fetches them."""
 
     batch_id: int
-    slices: Slices
+    remote: RemoteTransactions
     catalog: asyncio.Task[Catalog]
     fetching: Fetching
     outcome: Outcome = field(default_factory=Outcome)
@@ -129,7 +129,7 @@ class FetchBatch:
             return made
 
     def _unit(self, catalog: int, dialect: str) -> FetchUnit:
-        names = sorted(set(self.slices.pumps))
+        names = sorted(set(self.remote.pumps))
         places = {name: place for place, name in enumerate(names)}
         addresses = self.fetching.addresses()
         return FetchUnit(
@@ -140,16 +140,16 @@ class FetchBatch:
             cluster_id=self.fetching.cluster_id,
             drainer_id=self.fetching.drainer_id,
             addresses=[addresses[name] for name in names],
-            commit_ts=self.slices.commit_ts,
-            owners=[places[name] for name in self.slices.pumps],
-            ignored=self.slices.ignored,
+            commit_ts=self.remote.commit_ts,
+            owners=[places[name] for name in self.remote.pumps],
+            ignored=self.remote.ignored,
         )
 
     def counted(self, step: RowsStep) -> RowsStep:
         """Return the step with its number of rows, and with what of them was left out."""
         facts = self.outcome.facts
         left_out = step.left_out + facts.left_out
-        return replace(step, rows=facts.rows, slices=None, left_out=left_out)
+        return replace(step, rows=facts.rows, remote=None, left_out=left_out)
 
 
 class Fetching:
@@ -169,18 +169,18 @@ class Fetching:
         self._schemas = schemas
         self._catalog: tuple[int, asyncio.Task[Catalog]] | None = None
 
-    def begin(self, batch_id: int, slices: Slices) -> FetchBatch:
+    def begin(self, batch_id: int, remote: RemoteTransactions) -> FetchBatch:
         """Return a batch that is read with the schema as it is now."""
         version = self._schemas.version
         if self._catalog is None or self._catalog[0] != version:
             packing = asyncio.to_thread(packed_catalog, self._schemas.copy())
             self._catalog = version, asyncio.create_task(packing)
-        return FetchBatch(batch_id, slices, self._catalog[1], self)
+        return FetchBatch(batch_id, remote, self._catalog[1], self)
 
 
 def packed_catalog(schemas: SchemaTracker) -> Catalog:
     """Return a schema as tasks get it, with a number that tells it from any other."""
-    origin = Origin(
+    origin = SnapshotOrigin(
         cluster_id=0,
         commit_ts=0,
         schema_version=schemas.version,

@@ -47,7 +47,7 @@ from drainer.sinks.thread import SinkThread
 from drainer.spark.batches import HeldBatch, RowBatch
 from drainer.spark.coordinator import Coordinator
 from drainer.strategies import Prepared
-from drainer.task.sql.row_statements import NO_KEY, WILD, Keys, RowStatements, tag_of
+from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, Keys, RowStatements, tag_of
 from drainer.task.work_unit import ROWS_SCHEMA, Batch, Link, Op, TableRows, WorkUnit
 from penstock.schema.model import IndexColumn, TableInfo
 
@@ -206,14 +206,14 @@ class _Changes:
             await self._strategy.apply(safe, checkpoint)
 
 
-_ONCE = WILD
+_NON_REPEATABLE = UNBOUNDED
 """Ties all that must happen once; no value's key is this number once wild ones are tamed."""
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """One row change: its statements, its causality keys, the number of its transaction."""
 
     statements: Transaction
@@ -273,16 +273,16 @@ def links_of(schema: str, table: TableInfo, keys: Iterable[ForeignKey]) -> tuple
     return tuple(dict.fromkeys(links))
 
 
-def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -> list[Change]:
+def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -> list[RowChange]:
     """Return all changes of a batch; `numbers` are the transactions of each answer's changes.
 
     Within a transaction tables follow one another as in `answers`.
     """
-    wild = _wild_tags(answers)
-    changes: list[Change] = []
+    wild = _unbounded_tags(answers)
+    changes: list[RowChange] = []
     for answer, transactions in zip(answers, numbers, strict=True):
-        before = _tamed(answer.before, answer.tags, wild).tolist()
-        after = _tamed(answer.after, answer.tags, wild).tolist()
+        before = _conservative(answer.before, answer.tags, wild).tolist()
+        after = _conservative(answer.after, answer.tags, wild).tolist()
         pairs = zip(answer.unique, answer.tags, strict=True)
         unique = [each and tag not in wild for each, tag in pairs]
         for i, first in enumerate(answer.first):
@@ -291,21 +291,21 @@ def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -
             if second is not None:
                 statements.append(RowStatement(second, row))
             number = int(transactions[i])
-            changes.append(Change(statements, before[i], after[i], unique, number, answer.once))
+            changes.append(RowChange(statements, before[i], after[i], unique, number, answer.once))
     changes.sort(key=lambda change: change.transaction)  # Stable: the rest of the order stays.
     return changes
 
 
-def _wild_tags(answers: Sequence[RowStatements]) -> set[int]:
+def _unbounded_tags(answers: Sequence[RowStatements]) -> set[int]:
     wild = set()
     for answer in answers:
         for i, tag in enumerate(answer.tags):
-            if (answer.before[:, i] == WILD).any() or (answer.after[:, i] == WILD).any():
+            if (answer.before[:, i] == UNBOUNDED).any() or (answer.after[:, i] == UNBOUNDED).any():
                 wild.add(tag)
     return wild
 
 
-def _tamed(keys: Keys, tags: Sequence[int], wild: set[int]) -> Keys:
+def _conservative(keys: Keys, tags: Sequence[int], wild: set[int]) -> Keys:
     """Give all values of an index with wild ones the same key."""
     affected = [i for i, tag in enumerate(tags) if tag in wild]
     if affected:
@@ -315,7 +315,7 @@ def _tamed(keys: Keys, tags: Sequence[int], wild: set[int]) -> Keys:
     return keys
 
 
-def is_crossing(changes: Iterable[Change]) -> bool:
+def is_crossing(changes: Iterable[RowChange]) -> bool:
     """Tell whether a unique value is taken while another row of the batch still holds it.
 
     A database that checks at a transaction's end, as TiDB does, lets that happen. Only the safe
@@ -335,7 +335,7 @@ def is_crossing(changes: Iterable[Change]) -> bool:
     return False
 
 
-def spread(changes: Sequence[Change], *, queues: int, statements_max: int, safe: bool) -> Split:
+def spread(changes: Sequence[RowChange], *, queues: int, statements_max: int, safe: bool) -> Split:
     """Return the changes' groups over `queues`, in transactions of `statements_max` or little more.
 
     What fits into one transaction goes with the checkpoint.
@@ -343,22 +343,22 @@ def spread(changes: Sequence[Change], *, queues: int, statements_max: int, safe:
     if sum(len(change.statements) for change in changes) <= statements_max:
         return Split([], _flat(changes), safe)
     groups = _Groups()
-    once = groups.add((_ONCE,))
+    once = groups.add((_NON_REPEATABLE,))
     for change in changes:
         keys = (*change.before, *change.after)
-        groups.add((_ONCE, *keys) if change.once else keys)
-    members: dict[int, list[Change]] = {}
+        groups.add((_NON_REPEATABLE, *keys) if change.once else keys)
+    members: dict[int, list[RowChange]] = {}
     for i, change in enumerate(changes, start=once + 1):
         members.setdefault(groups.root(i), []).append(change)
     last = members.pop(groups.root(once), [])
-    filled: list[list[Change]] = [[] for _ in range(queues)]
+    filled: list[list[RowChange]] = [[] for _ in range(queues)]
     for group in members.values():
         min(filled, key=len).extend(group)
     transactions = [_cut(queue, statements_max) for queue in filled if queue]
     return Split(transactions, _flat(last), safe)
 
 
-def whole(changes: Sequence[Change], *, safe: bool) -> Split:
+def whole(changes: Sequence[RowChange], *, safe: bool) -> Split:
     """Return the changes in one queue, each upstream transaction as one of the downstream's.
 
     With a table without row key the whole batch is one transaction, so that none is torn.
@@ -370,7 +370,7 @@ def whole(changes: Sequence[Change], *, safe: bool) -> Split:
     return Split([transactions[:-1]] if len(transactions) > 1 else [], transactions[-1], safe)
 
 
-def _cut(changes: Iterable[Change], statements_max: int) -> list[Transaction]:
+def _cut(changes: Iterable[RowChange], statements_max: int) -> list[Transaction]:
     """Return the changes in transactions; the statements of one change stay together."""
     transactions: list[Transaction] = [[]]
     for change in changes:
@@ -380,5 +380,5 @@ def _cut(changes: Iterable[Change], statements_max: int) -> list[Transaction]:
     return transactions
 
 
-def _flat(changes: Iterable[Change]) -> Transaction:
+def _flat(changes: Iterable[RowChange]) -> Transaction:
     return [statement for change in changes for statement in change.statements]

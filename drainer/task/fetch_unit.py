@@ -43,7 +43,7 @@ Made = list[tuple[bool, Statements]]
 
 
 @dataclass(slots=True)
-class Slices:
+class RemoteTransactions:
     """Transactions in commit order, the Pump that has each, and their size together.
 
     Those that are `ignored` are only counted.

@@ -25,7 +25,7 @@ import grpc
 
 from drainer.differences.left_out import Counts
 from drainer.pull_refusals import HINTS
-from drainer.schema.packed import unpack
+from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
 from drainer.task.fetch_unit import (
     CATALOGS_KEPT,
@@ -38,7 +38,7 @@ from drainer.task.fetch_unit import (
     encode_away,
     encode_made,
 )
-from drainer.task.gathering import Collector, Targets, ignored_counts, parse_merged, read_changes
+from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.keys import apply_key, can_meet_others

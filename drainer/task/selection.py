@@ -23,8 +23,8 @@ from dataclasses import replace
 from drainer.differences.left_out import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, LeftOut
 from drainer.differences.overrides import subject_of
 from drainer.schema.tracker import Gone, SchemaTracker, Unknown
-from drainer.task.gathering import Loss, Screened, Target
 from drainer.task.loopback import MarkTable, is_mark_table
+from drainer.task.row_changes import Loss, Screened, Target
 from penstock.ddl import SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules

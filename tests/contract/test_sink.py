@@ -431,18 +431,18 @@ def test_list_after_list_of_statements_is_one_transaction(shop: tuple[Downstream
         raise Malformed("no more", hint="none")
 
     with pytest.raises(Malformed, match="no more"):
-        sink.apply_parts(broken, downstream.point())
+        sink.apply_slices(broken, downstream.point())
     assert downstream.open().load_checkpoint() == before
     sink.load_checkpoint()
     point = downstream.point()
-    sink.apply_parts(parts, point)
+    sink.apply_slices(parts, point)
     assert seen == [(0,)] * 5
     assert downstream.query(counted) == [(10,)]
     assert downstream.open().load_checkpoint() == point
     sink.load_checkpoint()
-    sink.apply_parts(iter_of, downstream.point())
+    sink.apply_slices(iter_of, downstream.point())
     with pytest.raises(NeedsOperator):
-        sink.apply_parts(lambda: iter_of([b"nonsense"]), downstream.point())
+        sink.apply_slices(lambda: iter_of([b"nonsense"]), downstream.point())
 
 
 def iter_of(*lists: list[bytes]) -> Generator[list[bytes]]:

@@ -63,7 +63,7 @@ def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbSer
         assert marks(mariadb) == 1
         sink.save_checkpoint(Checkpoint(11, 1))
         assert marks(mariadb) == 2
-        sink.apply_parts(lambda: (each for each in ([insert()], [insert()])), Checkpoint(12, 1))
+        sink.apply_slices(lambda: (each for each in ([insert()], [insert()])), Checkpoint(12, 1))
         assert marks(mariadb) == 3
         lanes = [[[row()], [row(), row()]] for _ in range(4)]
         sink.apply_split(Split(lanes, [row()], safe=False), Checkpoint(13, 1), START)

@@ -48,7 +48,7 @@ _BY_PARTITION = (
 )
 
 
-class Progress(Enum):
+class DdlProgress(Enum):
     """How far a DDL is in the downstream."""
 
     DONE = "done"
@@ -57,16 +57,16 @@ class Progress(Enum):
     MIXED = "neither as before nor as after"
 
 
-def progress(connection: Any, change: SchemaChange) -> Progress:
+def progress(connection: Any, change: SchemaChange) -> DdlProgress:
     """Look at the downstream and say whether `change` happened there."""
     before, after = things(change)
     telling = before ^ after
     if not telling:
-        return Progress.UNKNOWN
+        return DdlProgress.UNKNOWN
     there = {thing for thing in telling if _exists(connection, thing)}
     if there == telling & after:
-        return Progress.DONE
-    return Progress.NOT_DONE if there == telling & before else Progress.MIXED
+        return DdlProgress.DONE
+    return DdlProgress.NOT_DONE if there == telling & before else DdlProgress.MIXED
 
 
 def ensure_repeatable(change: SchemaChange) -> None:

@@ -30,7 +30,7 @@ from drainer.sinks.checkpoint import (
     overridden,
 )
 from drainer.sinks.mysql.collations import Collations
-from drainer.sinks.mysql.ddl import ALREADY_CODES, Progress, ensure_repeatable, progress
+from drainer.sinks.mysql.ddl import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.session import (
     Connection,
@@ -160,9 +160,9 @@ class MysqlSink:
         def parts() -> Generator[Sequence[str | bytes]]:
             yield statements
 
-        self.apply_parts(parts, checkpoint)
+        self.apply_slices(parts, checkpoint)
 
-    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+    def apply_slices(self, parts: Parts, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
 
         is_between = self._is_between
@@ -277,14 +277,14 @@ class MysqlSink:
             if not (doubtful or retried):
                 self._execute_ddl(connection, change)
                 return
-            if progress(connection, change) is Progress.DONE:
+            if progress(connection, change) is DdlProgress.DONE:
                 log.info("DDL job %d was done before: %s", change.job.id, change.job.query)
                 return
             ensure_repeatable(change)
             try:
                 self._execute_ddl(connection, change)
             except pymysql.err.MySQLError as error:
-                done = progress(connection, change) in (Progress.DONE, Progress.UNKNOWN)
+                done = progress(connection, change) in (DdlProgress.DONE, DdlProgress.UNKNOWN)
                 if not (done and code_of(error) in ALREADY_CODES):
                     raise
                 log.info("DDL job %d was done before: %s", change.job.id, error)

@@ -133,7 +133,7 @@ class SqliteSink:
 
         self._commit(work, checkpoint)
 
-    def apply_parts(self, parts: Parts, checkpoint: Checkpoint) -> None:
+    def apply_slices(self, parts: Parts, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
 
         def work(connection: sqlite3.Connection) -> None:

@@ -179,7 +179,7 @@ def _written(
     return sql.update_one(old, new), None
 
 
-NO_KEY, WILD = 0, 1
+NO_KEY, UNBOUNDED = 0, 1
 
 _WEIGHED = re.compile(
     r"(utf8|utf8mb3|utf8mb4)_((general|unicode|unicode_520)(_nopad)?_ci|0900_a[is]_c[is])"
@@ -218,7 +218,7 @@ class KeySet:
     def key(self, row: Sequence[Any]) -> int:
         """Return the causality key of one image of a row."""
         if not self.told:
-            return WILD
+            return UNBOUNDED
         folded = []
         wild = False
         for position, fold in self.parts:
@@ -229,7 +229,7 @@ class KeySet:
             wild |= made is None
             folded.append(made or b"")
         if wild:
-            return WILD
+            return UNBOUNDED
         return _number(self.tag.to_bytes(8, "big"), *folded)
 
 
@@ -239,7 +239,7 @@ def _number(*parts: bytes) -> int:
         digest.update(len(part).to_bytes(4, "big"))
         digest.update(part)
     number = int.from_bytes(digest.digest(), "big")
-    return number if number > WILD else number + 2
+    return number if number > UNBOUNDED else number + 2
 
 
 @lru_cache(maxsize=1024)

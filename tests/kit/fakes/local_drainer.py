@@ -113,7 +113,7 @@ async def _runs_of(bank: Bank, after_ts: int, way: Way, spool: Spool) -> list[Me
     for ts, data in bank.binlogs:
         if ts <= after_ts:
             continue
-        async for run_stamps, run_payloads in spool.lightened(f"pump-{ts}", ([ts], [data])):
+        async for run_stamps, run_payloads in spool.keep_large(f"pump-{ts}", ([ts], [data])):
             stamps += run_stamps
             payloads += run_payloads
         if len(stamps) >= way.run_binlogs:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drainer.intake.slicing import Limits, slices
 from drainer.task.compaction import plan_units
-from drainer.task.gathering import Collector, read_changes
+from drainer.task.row_changes import Collector, read_changes
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE
 from drainer.task.work_unit import Batch, WorkUnit, in_order

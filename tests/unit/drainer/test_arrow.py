@@ -19,7 +19,7 @@ STORY = """
     import numpy as np
     import pyarrow as pa
 
-    from drainer.task import gathering as batches
+    from drainer.task import row_changes as batches
     from drainer.spark import job as spark
 
     failed, met = [], []
@@ -52,7 +52,7 @@ def test_rows_that_wait_are_converted_while_spark_is_being_imported() -> None:
 
 def test_who_needs_pandas_can_have_it_all_the_same() -> None:
     in_a_fresh_process("""
-        from drainer.task import gathering as batches
+        from drainer.task import row_changes as batches
         import pandas
         import pyarrow as pa
         table = pa.table({"a": [1, 2]})

@@ -28,7 +28,7 @@ from drainer.task.fetch_unit import (
     Facts,
     FetchSettings,
     FetchUnit,
-    Slices,
+    RemoteTransactions,
     decode_made,
     encode_away,
     encode_made,
@@ -189,7 +189,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
             generation = Generation(coordinator, parts=1, dialect="sqlite")
             way = Fetching(7, "d", lambda: places, schemas)
             batches = [
-                way.begin(i, Slices(part, [f"p{k % 2}" for k in range(len(part))]))
+                way.begin(i, RemoteTransactions(part, [f"p{k % 2}" for k in range(len(part))]))
                 for i, part in enumerate(parts)
             ]
             making = [asyncio.create_task(b.by_unit(generation)) for b in batches]
@@ -309,10 +309,10 @@ def test_the_planner_cuts_by_size_and_count_and_never_looks_inside() -> None:
     steps = []
     while isinstance(step := planner.next_step() or planner.cut(), RowsStep):
         steps.append(step)
-    assert [step.slices and step.slices.commit_ts for step in steps] == [
+    assert [step.remote and step.remote.commit_ts for step in steps] == [
         [2, 3], [4], [5], [6, 7, 8], [9],
     ]  # fmt: skip
-    assert steps[0].slices == Slices([2, 3], ["p0", "p1"], 90)
+    assert steps[0].remote == RemoteTransactions([2, 3], ["p0", "p1"], 90)
     assert [step.transactions for step in steps] == [2, 1, 1, 3, 1]
 
 
@@ -324,7 +324,7 @@ def test_a_batch_never_mixes_rows_that_are_here_with_rows_that_are_on_a_pump() -
     seen = 0
     while (step := planner.next_step() or planner.cut()) is not None:
         assert isinstance(step, RowsStep)
-        assert (step.slices is None) != (not step.tables)
+        assert (step.remote is None) != (not step.tables)
         seen += step.transactions
     assert seen == len(STAMPS)
 

@@ -229,7 +229,7 @@ def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> N
         def __init__(self) -> None:
             self.tries: list[int] = []
 
-        def apply_parts(self, parts: Any, checkpoint: Checkpoint) -> None:
+        def apply_slices(self, parts: Any, checkpoint: Checkpoint) -> None:
             for stop in (1, 7, 10**9):
                 self.tries.append(0)
                 with closing(parts()) as lists:
@@ -299,7 +299,7 @@ def test_at_most_two_slices_exist_at_a_time(tmp_path: Path) -> None:
         ahead: list[int] = []
 
         class Slow:
-            def apply_parts(self, parts: Any, checkpoint: Checkpoint) -> None:
+            def apply_slices(self, parts: Any, checkpoint: Checkpoint) -> None:
                 with closing(parts()) as lists:
                     for number, _ in enumerate(lists, 1):
                         ahead.append(rig.made - number)

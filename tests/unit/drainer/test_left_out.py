@@ -20,7 +20,7 @@ from drainer.differences.left_out import (
     VALUES,
     Counts,
     LeftOut,
-    Tally,
+    LeftOutTotals,
     from_lists,
     to_lists,
 )
@@ -70,7 +70,7 @@ def test_damaged_counts_and_overrides_are_refused(damage: str) -> None:
 def test_counts_become_totals_once_their_step_is_downstream_and_are_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tally = Tally({ITEM: 5})
+    tally = LeftOutTotals({ITEM: 5})
     with caplog.at_level(logging.WARNING):
         after = tally.after(Counts({ITEM: 2}))
         assert tally.after(Counts({ITEM: 2})) == after == {ITEM: 7}
@@ -82,7 +82,7 @@ def test_counts_become_totals_once_their_step_is_downstream_and_are_said_once(
 
 
 def test_many_tables_are_counted_together_and_none_is_lost() -> None:
-    tally = Tally({})
+    tally = LeftOutTotals({})
     for number in range(NAMED_MAX + 50):
         tally.reached(tally.after(Counts({replace_table(number): 1, ITEM: 1})))
     assert tally.total(ROWS) == 2 * (NAMED_MAX + 50)

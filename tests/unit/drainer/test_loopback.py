@@ -21,8 +21,8 @@ from drainer.settings.syncer import SyncerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.thread import SinkThread
-from drainer.task.gathering import read_changes
 from drainer.task.loopback import OWN_SCHEMAS, MarkTable
+from drainer.task.row_changes import read_changes
 from drainer.task.selection import Selection
 from drainer.task.work_unit import Batch
 from penstock.datum.rows.row_codec import RowCodec

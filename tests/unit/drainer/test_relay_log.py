@@ -20,9 +20,9 @@ from drainer.intake.slicing import outline
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import (
     RECORD_BYTES_MAX,
-    Gathering,
+    Chunk,
+    ChunkSpool,
     NotARecord,
-    Piece,
     Run,
     Start,
     decode,
@@ -97,10 +97,10 @@ def append(log: RelayLog, *groups: Sequence[tuple[int, bytes]]) -> None:
         Start(2**64 - 1, 2**63, False),
         Start(1, 0, True),
         Run([1, 2**64 - 1], [b"", b"xyz"]),
-        Piece(5, 10, 3, b"1234567"),
+        Chunk(5, 10, 3, b"1234567"),
     ],
 )
-def test_a_record_survives_its_bytes(record: Start | Run | Piece) -> None:
+def test_a_record_survives_its_bytes(record: Start | Run | Chunk) -> None:
     assert decode(record.encode()) == record
 
 
@@ -167,7 +167,7 @@ def test_a_binlog_that_lies_on_the_disk_goes_through_the_log_piece_by_piece(tmp_
     assert stored(log) == [*entries(10), (20, payload), *entries(30)]
     back = tmp_path / "back"
     back.mkdir()
-    runs = list(opened(files).runs(0, Gathering(back, RECORD_BYTES_MAX)))
+    runs = list(opened(files).runs(0, ChunkSpool(back, RECORD_BYTES_MAX)))
     assert [list(run.commit_ts) for run in runs] == [[10], [20], [30]]
     (found,) = runs[1].payloads
     assert isinstance(found, Spooled)

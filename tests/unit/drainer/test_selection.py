@@ -10,7 +10,7 @@ from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
 from drainer.plan.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
-from drainer.task.gathering import Collector, read_changes
+from drainer.task.row_changes import Collector, read_changes
 from drainer.task.selection import Selection
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange, plan_ddl

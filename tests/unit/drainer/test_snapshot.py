@@ -20,7 +20,7 @@ from drainer.ddl.starting_schema import (
     schema_from,
 )
 from drainer.differences.overrides import SKIP, Override
-from drainer.schema.packed import Origin, pack, unpack
+from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.etcd import EtcdClient
@@ -32,7 +32,7 @@ from tests.unit.drainer.test_schema import history
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.penstock.test_ddl_property import run
 
-ORIGIN = Origin(
+ORIGIN = SnapshotOrigin(
     cluster_id=7,
     commit_ts=50,
     schema_version=5,

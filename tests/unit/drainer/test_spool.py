@@ -14,7 +14,7 @@ import pytest
 
 from drainer.intake.merger import Merger
 from drainer.intake.payload import Spooled, opened
-from drainer.intake.spool import DDL_BYTES_MAX, Spool, piece_of
+from drainer.intake.spool import DDL_BYTES_MAX, Spool, chunk_of
 from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
@@ -48,13 +48,13 @@ def pieces(commit_ts: int, data: bytes, piece_bytes: int = PIECE_BYTES) -> list[
     ]
 
 
-async def gathered(spool: Spool, batches: Sequence[Any], pump: str = "p") -> Any:
+async def receive(spool: Spool, batches: Sequence[Any], pump: str = "p") -> Any:
     rest = iter(batches[1:])
 
     async def read() -> Any:
         return next(rest, None)
 
-    return await spool.gathered(pump, piece_of(batches[0]), read)
+    return await spool.receive(pump, chunk_of(batches[0]), read)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -79,7 +79,7 @@ def test_pieces_become_one_file_that_is_gone_when_it_is_released(folder: Path) -
     async def test() -> None:
         spool = Spool(folder, bytes_max=1000)
         data = merged(50)
-        commit_ts, (payload,) = await gathered(spool, pieces(50, data))
+        commit_ts, (payload,) = await receive(spool, pieces(50, data))
         assert commit_ts == [50]
         assert isinstance(payload, Spooled)
         assert content(payload) == data
@@ -96,9 +96,9 @@ def test_a_stream_that_ends_early_leaves_nothing_and_begins_again(folder: Path) 
         spool = Spool(folder, bytes_max=1000)
         batches = pieces(50, merged(50))
         for cut in range(1, len(batches)):
-            assert await gathered(spool, batches[:cut]) is None
+            assert await receive(spool, batches[:cut]) is None
             assert names(folder) == []
-        assert await gathered(spool, batches) is not None
+        assert await receive(spool, batches) is not None
 
     run(test)
 
@@ -125,7 +125,7 @@ def test_pieces_that_do_not_fit_together_are_an_error(folder: Path, change: Any)
         batches = pieces(50, merged(50))
         change(batches)
         with pytest.raises(Malformed):
-            await gathered(spool, batches)
+            await receive(spool, batches)
         assert names(folder) == []
 
     run(test)
@@ -136,7 +136,7 @@ def test_what_is_no_committed_binlog_is_an_error(folder: Path) -> None:
         spool = Spool(folder, bytes_max=1000)
         for ts, data in ((50, merged(51)), (51, merged(51) + b"\x07"), (51, bytes(3000))):
             with pytest.raises(Malformed):
-                await gathered(spool, pieces(ts, data))
+                await receive(spool, pieces(ts, data))
             assert names(folder) == []
 
     run(test)
@@ -152,16 +152,16 @@ def test_a_full_disk_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
             with pytest.raises(NeedsOperator, match=r"No space left.*make room in the data-dir"):
-                await gathered(spool, pieces(50, merged(50)))
+                await receive(spool, pieces(50, merged(50)))
         assert names(folder) == []
-        assert await gathered(spool, pieces(50, merged(50))) is not None
+        assert await receive(spool, pieces(50, merged(50))) is not None
 
     run(test)
 
 
 def test_a_new_life_removes_what_the_last_one_left(folder: Path) -> None:
     async def test() -> None:
-        await gathered(Spool(folder, bytes_max=1000), pieces(50, merged(50)))
+        await receive(Spool(folder, bytes_max=1000), pieces(50, merged(50)))
         assert len(names(folder)) == 1
         Spool(folder, bytes_max=1000)
         assert names(folder) == []
@@ -172,9 +172,9 @@ def test_a_new_life_removes_what_the_last_one_left(folder: Path) -> None:
 def test_a_pump_has_one_file_at_a_time_and_holds_up_no_other(folder: Path) -> None:
     async def test() -> None:
         spool = Spool(folder, bytes_max=1000)
-        _, (first,) = await gathered(spool, pieces(50, merged(50)))
-        second = asyncio.create_task(gathered(spool, pieces(60, merged(60))))
-        assert await gathered(spool, pieces(55, merged(55)), "q") is not None
+        _, (first,) = await receive(spool, pieces(50, merged(50)))
+        second = asyncio.create_task(receive(spool, pieces(60, merged(60))))
+        assert await receive(spool, pieces(55, merged(55)), "q") is not None
         await turn()
         assert not second.done()
         assert len(names(folder)) == 2
@@ -190,7 +190,7 @@ def test_a_cancelled_puller_leaves_no_file(folder: Path) -> None:
         spool = Spool(folder, bytes_max=1000)
         first = pieces(50, merged(50))[0].piece
 
-        task = asyncio.create_task(spool.gathered("p", first, never))
+        task = asyncio.create_task(spool.receive("p", first, never))
         await until(lambda: names(folder) != [])
         assert len(names(folder)) == 1
         task.cancel()
@@ -204,11 +204,11 @@ def test_a_ddl_is_bytes_whatever_way_it_came(folder: Path) -> None:
     async def test() -> None:
         spool = Spool(folder, bytes_max=1000)
         data = merged(50, ddl_job_id=4)
-        assert await gathered(spool, pieces(50, data)) == ([50], [data])
+        assert await receive(spool, pieces(50, data)) == ([50], [data])
         assert names(folder) == []
         data = merged(50, DDL_BYTES_MAX, ddl_job_id=4)
         with pytest.raises(NeedsOperator, match="are the most"):
-            await gathered(spool, pieces(50, data, 1 << 20))
+            await receive(spool, pieces(50, data, 1 << 20))
 
     run(test)
 
@@ -218,7 +218,7 @@ def test_what_comes_whole_but_is_too_large_goes_to_the_disk(folder: Path) -> Non
         spool = Spool(folder, bytes_max=1000)
         data = {ts: merged(ts, 5000 if ts % 3 == 0 else 10) for ts in range(10, 18)}
         seen: list[tuple[int, bytes]] = []
-        async for commit_ts, payloads in spool.lightened("p", (list(data), list(data.values()))):
+        async for commit_ts, payloads in spool.keep_large("p", (list(data), list(data.values()))):
             for ts, payload in zip(commit_ts, payloads, strict=True):
                 assert isinstance(payload, Spooled) == (ts % 3 == 0)
                 if isinstance(payload, Spooled):
@@ -239,7 +239,7 @@ def test_the_same_large_binlog_from_two_pumps_is_merged_once(folder: Path) -> No
         merger = Merger(0)
         for pump in "pq":
             merger.add(pump)
-            merger.push(pump, *await gathered(spool, pieces(50, merged(50)), pump))
+            merger.push(pump, *await receive(spool, pieces(50, merged(50)), pump))
         found = merger.take()
         assert found is not None
         assert (list(found.commit_ts), merger.duplicates) == ([50], 1)
@@ -248,7 +248,7 @@ def test_the_same_large_binlog_from_two_pumps_is_merged_once(folder: Path) -> No
         assert names(folder) == [kept.path.name]
         kept.release()
         for pump, other in (("p", merged(60)), ("q", merged(60, start_ts=7))):
-            merger.push(pump, *await gathered(spool, pieces(60, other), pump))
+            merger.push(pump, *await receive(spool, pieces(60, other), pump))
         with pytest.raises(NeedsOperator, match="different transactions"):
             merger.take()
 

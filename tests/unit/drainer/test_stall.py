@@ -8,7 +8,7 @@ from drainer.intake.lag import (
     Condition,
     Held,
     LowWaterWatch,
-    Stream,
+    PumpStream,
     judge,
     lag_s,
     view_of,
@@ -33,9 +33,9 @@ def stream(
     mute_s: float = 0,
     received_s: float = 0.1,
     state: NodeState = NodeState.ONLINE,
-) -> Stream:
+) -> PumpStream:
     status = NodeStatus(node_id="p", host="h:1", state=state, update_ts=ago(heartbeat_s))
-    return Stream(status=status, problem=problem, received_ts=ago(received_s), mute_s=mute_s)
+    return PumpStream(status=status, problem=problem, received_ts=ago(received_s), mute_s=mute_s)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def stream(
     ],
 )
 def test_a_stream_is_judged_by_what_is_known_of_it(
-    seen: Stream, condition: Condition, why: str
+    seen: PumpStream, condition: Condition, why: str
 ) -> None:
     assert judge(seen, most_ts=ago(0.1), now_ts=NOW_TS) == (condition, why)
 

@@ -21,7 +21,7 @@ from drainer.strategies.statements import in_commit_order, is_crossing, links_of
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.literals import SQLITE
-from drainer.task.sql.row_statements import NO_KEY, WILD, RowStatements, fold_of, key_sets
+from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, RowStatements, fold_of, key_sets
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
@@ -348,7 +348,7 @@ def test_a_prefix_key_sees_no_more_than_the_prefix() -> None:
 def test_a_value_whose_equals_are_not_known_is_wild(collation: str, value: str) -> None:
     table = table_of(f"CREATE TABLE t (a VARCHAR(9) COLLATE {collation} PRIMARY KEY)")
     (keys,) = key_sets("s", table)
-    assert keys.key((value,)) == WILD
+    assert keys.key((value,)) == UNBOUNDED
 
 
 def test_a_wild_value_is_in_one_group_with_every_value_of_its_index() -> None:

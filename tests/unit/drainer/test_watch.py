@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.cluster.takeover import ActiveWatch, Answer, Look, Verdict
+from drainer.cluster.takeover import ActiveWatch, Look, RunAnswer, Verdict
 
-IT_IS, REFUSED, NONE = Answer.IT_IS, Answer.REFUSED, Answer.NONE
+IT_IS, REFUSED, NONE = RunAnswer.IT_IS, RunAnswer.REFUSED, RunAnswer.NONE
 WAIT, TAKE_OVER, GO_ON = Verdict.WAIT, Verdict.TAKE_OVER, Verdict.GO_ON
 
 
 def look(
-    answer: Answer, *, listed: bool = True, published: int = 5, stored: int = 5, at_s: float = 0
+    answer: RunAnswer, *, listed: bool = True, published: int = 5, stored: int = 5, at_s: float = 0
 ) -> Look:
     return Look(
         at_s=at_s, is_listed=listed, answer=answer, published_ts=published, stored_ts=stored

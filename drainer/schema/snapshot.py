@@ -34,7 +34,7 @@ assert _HEADER_BYTES == 40, "the table above says so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class SnapshotOrigin:
     """Where a snapshot is from: up to which DDL it goes, and in which history."""
 
     cluster_id: int
@@ -47,7 +47,7 @@ class Origin:
     """The overrides of DDL that it was made under, as JSON, by commit_ts."""
 
 
-def pack(tracker: SchemaTracker, origin: Origin) -> bytes:
+def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
     """Return the tracker's state as bytes."""
     state = tracker.state()
     body = {
@@ -71,7 +71,7 @@ def pack(tracker: SchemaTracker, origin: Origin) -> bytes:
     return MAGIC + hashlib.sha256(packed).digest() + packed
 
 
-def unpack(data: bytes, path: str) -> tuple[SchemaTracker, Origin]:
+def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
     """Return what `pack` packed; raise `Corrupt` naming `path` for anything else."""
     packed = data[_HEADER_BYTES:]
     if not data.startswith(MAGIC):
@@ -79,7 +79,7 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, Origin]:
     if data[len(MAGIC) : _HEADER_BYTES] != hashlib.sha256(packed).digest():
         raise Corrupt(path, len(MAGIC), "the schema snapshot does not match its checksum")
     body: dict[str, Any] = json.loads(zlib.decompress(packed))
-    origin = Origin(
+    origin = SnapshotOrigin(
         cluster_id=body["cluster_id"],
         commit_ts=body["commit_ts"],
         schema_version=body["schema_version"],

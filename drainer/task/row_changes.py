@@ -97,7 +97,7 @@ class Screened(tuple[str, TableInfo]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChanges:
     """One transaction's changes in one table, in their order, and what of them is left out."""
 
     table_id: int
@@ -152,7 +152,7 @@ class Collector:
         self._transactions = 0
         self._columns: dict[int, _Column] = {}
 
-    def fits(self, changes: list[Change]) -> bool:
+    def fits(self, changes: list[TableChanges]) -> bool:
         """Tell whether each change's table is the version that is collected already, if any is."""
         for change in changes:
             column = self._columns.get(change.table_id)
@@ -162,7 +162,7 @@ class Collector:
                 return False
         return True
 
-    def add(self, changes: list[Change], size: int) -> None:
+    def add(self, changes: list[TableChanges], size: int) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
             if change.left_out:
@@ -216,7 +216,7 @@ def _parsed(prewrite_value: bytes) -> Any:
         raise Malformed(f"undecodable row changes: {error}", hint=_HINT) from error
 
 
-def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[Change]:
+def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
     """Return a transaction's changes; some may only count what is left out.
 
     One that carries this Drainer's mark has no changes but that count (`drainer.task.loopback`).
@@ -227,7 +227,7 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[Change]:
     version = value.schema_version
     targets = [lookup(mutation.table_id, version) for mutation in value.mutations]
     if MarkTable in map(type, targets) and _is_returning(value.mutations, targets):
-        return [Change(0, targets[0], b"", [], Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))]
+        return [TableChanges(0, targets[0], b"", [], Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))]
     changes = []
     for mutation, target in zip(value.mutations, targets, strict=True):
         if isinstance(target, MarkTable):
@@ -236,7 +236,7 @@ def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[Change]:
             changes.append(_screened(mutation, target))
         else:
             # Tables that are one downstream have one id in their targets.
-            changes.append(Change(target[1].id, target, *_in_sequence(mutation)))
+            changes.append(TableChanges(target[1].id, target, *_in_sequence(mutation)))
     return changes
 
 
@@ -272,12 +272,12 @@ def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
     )
 
 
-def _screened(mutation: Any, screen: Screened) -> Change:
+def _screened(mutation: Any, screen: Screened) -> TableChanges:
     """Return what of a mutation passes; the rows of one that does not are not even looked at."""
     loss, target = screen.loss, screen.target
     policy = loss.policy
     if policy is None or policy.takes_nothing:
-        return Change(target[1].id, target, b"", [], loss.counts(len(mutation.sequence), b""))
+        return TableChanges(target[1].id, target, b"", [], loss.counts(len(mutation.sequence), b""))
     kinds, rows = _in_sequence(mutation)
     policy.check(kinds)
     dropped, is_kept = policy.dropped, policy.is_kept
@@ -289,7 +289,7 @@ def _screened(mutation: Any, screen: Screened) -> Change:
     left_out = len(rows) - len(kept)
     if left_out:
         kinds, rows = bytes(kinds[i] for i in kept), [rows[i] for i in kept]
-    return Change(target[1].id, target, kinds, rows, loss.counts(left_out, kinds))
+    return TableChanges(target[1].id, target, kinds, rows, loss.counts(left_out, kinds))
 
 
 def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
