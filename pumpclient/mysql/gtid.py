@@ -10,7 +10,7 @@ sorted, with a gap between any two.
 A MariaDB position names the last transaction of each replication domain; all smaller sequence
 numbers of the domain are before it. A set holds, for each domain, the largest sequence number of
 each server that wrote in it. The domain's position is the largest of these: sequence numbers grow
-within a domain whoever writes.
+within a domain, from whichever server.
 
 MySQL's sets in binary, in `COM_BINLOG_DUMP_GTID` and in the PREVIOUS_GTIDS event. Classic, for sets
 without tags (all integers little-endian):
@@ -260,7 +260,7 @@ def decode_sids(data: bytes) -> MysqlGtidSet:
             f"undecodable GTID set of {len(data)} bytes: {error}", hint=_BINARY_HINT
         ) from error
     if end != len(data):
-        raise Malformed(f"{len(data) - end} bytes too many behind a GTID set", hint=_BINARY_HINT)
+        raise Malformed(f"{len(data) - end} bytes too many after a GTID set", hint=_BINARY_HINT)
     return found
 
 
@@ -337,7 +337,7 @@ class MariadbGtidSet:
         return cls(map(MariadbGtid.parse, text.split(",")) if text else ())
 
     def add(self, gtid: MariadbGtid) -> None:
-        """Advance to `gtid`; what is already behind the position changes nothing."""
+        """Advance to `gtid`; what is already within the position changes nothing."""
         servers = self._domains.setdefault(gtid.domain, {})
         if gtid.sequence >= servers.get(gtid.server, 0):
             servers[gtid.server] = gtid.sequence
@@ -353,7 +353,7 @@ class MariadbGtidSet:
                 yield MariadbGtid(domain, server, sequence)
 
     def position(self) -> list[MariadbGtid]:
-        """Return the last id of each domain: what a replica tells a server to start behind."""
+        """Return the last id of each domain: what a replica asks a server to start after."""
         return [
             MariadbGtid(domain, server, sequence)
             for domain, servers in sorted(self._domains.items())
@@ -361,7 +361,7 @@ class MariadbGtidSet:
         ]
 
     def __contains__(self, gtid: MariadbGtid) -> bool:
-        """Tell whether `gtid` is at or behind the position of its domain."""
+        """Tell whether `gtid` is at or before the position of its domain."""
         return gtid.sequence <= self._last(gtid.domain)
 
     def contains(self, other: MariadbGtidSet) -> bool:
@@ -369,7 +369,7 @@ class MariadbGtidSet:
         return all(gtid in self for gtid in other.position())
 
     def union(self, other: MariadbGtidSet) -> MariadbGtidSet:
-        """Return what is behind the position of either."""
+        """Return what is within the position of either."""
         return MariadbGtidSet([*self, *other])
 
     def subtract(self, other: MariadbGtidSet) -> MariadbGtidSet:
@@ -377,7 +377,7 @@ class MariadbGtidSet:
         return MariadbGtidSet(gtid for gtid in self if gtid not in other)
 
     def intersect(self, other: MariadbGtidSet) -> MariadbGtidSet:
-        """Return the ids of either that are at or behind the positions of the other."""
+        """Return the ids of either that are at or before the positions of the other."""
         mine = [gtid for gtid in self if gtid in other]
         return MariadbGtidSet([*mine, *(gtid for gtid in other if gtid in self)])
 

@@ -48,7 +48,7 @@ class Journal:
     """The file; for the thread that sends and the one that finishes."""
 
     def __init__(self, path: Path) -> None:
-        """Read what an earlier life left; raise `Corrupt` for lines that nobody wrote."""
+        """Read what an earlier run left; raise `Corrupt` for lines that no one wrote."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._open = _open_groups(path)
@@ -100,7 +100,7 @@ class Journal:
             if is_durable:
                 os.fdatasync(self._file)
         except OSError as error:
-            # Half a line would be taken for damage once others stand behind it.
+            # Half a line would be taken for damage once others stand after it.
             os.ftruncate(self._file, self._size)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise Retryable(f"{self._path}: {error.strerror}") from error

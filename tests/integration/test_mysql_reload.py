@@ -1,4 +1,4 @@
-"""A table is loaded anew while its source goes on with all others, each change exactly once."""
+"""A table is loaded again while its source goes on with all others, each change exactly once."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
         run_until_done(fresh, MINIMAL, "UPDATE shop.bad SET v = 'by one session' WHERE id % 3 = 0")
         status = source.fails()
         assert status["overrides"][0].startswith("mysql-source reload shop.bad:")
-        assert "loaded anew" in ask(source, "reload", "shop.bad")
+        assert "loaded again" in ask(source, "reload", "shop.bad")
         fresh.run("ALTER TABLE shop.bad ADD COLUMN n INT DEFAULT 4")
         eventually(lambda: is_whole(source), LONG_S)
         run_until_done(fresh, "UPDATE shop.bad SET n = 5 WHERE id % 7 = 0")
@@ -219,7 +219,7 @@ def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_
     fresh.run(MINIMAL, f"UPDATE {names[0]} SET v = 'unseen' WHERE id % 3 = 0")
     source.fails()
     told = ask(source, "reload", names[0])
-    assert told.startswith("shop_1.orders_1, shop_1.orders_2 loaded anew, reload 1:")
+    assert told.startswith("shop_1.orders_1, shop_1.orders_2 loaded again, reload 1:")
     fresh.run(f"DELETE FROM {names[1]} WHERE id % 5 = 0", "INSERT INTO shop.t VALUES (2, 'too')")
 
     def loads() -> bool:

@@ -131,7 +131,7 @@ def body_of(event: bytes, checksum: Checksum) -> bytes:
 
 
 def decode_event(event: bytes, checksum: Checksum, header: Header | None = None) -> Event:
-    """Return what a whole event says; `checksum` is what its file's FORMAT_DESCRIPTION told.
+    """Return what a whole event says; `checksum` is what its file's FORMAT_DESCRIPTION says.
 
     Raises `Malformed` for a body that is not what its type promises, and for an unknown type
     that is not marked as ignorable.

@@ -100,7 +100,7 @@ class TransactionPayload:
             del waiting[:at]
         if waiting or total != self.plain_bytes:
             problem = f"{total} bytes in a transaction payload of {self.plain_bytes}"
-            raise Malformed(f"{problem}, {len(waiting)} behind its last event", hint=_HINT)
+            raise Malformed(f"{problem}, {len(waiting)} after its last event", hint=_HINT)
 
     def _pieces(self) -> Iterator[bytes]:
         if self.compression is Compression.NONE:

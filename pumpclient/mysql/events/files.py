@@ -119,7 +119,7 @@ class GtidList:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """The file goes on in another; an artificial one says which file a stream is in."""
+    """The file continues in another; an artificial one says which file a stream is in."""
 
     position: int
     file: str

@@ -2,7 +2,7 @@
 
 HEARTBEAT       the name of the file; its position is the header's
 HEARTBEAT_V2    fields: number, length, value; 1 the file's name, 2 the position; 0 ends them
-INCIDENT        2 number, 1 bytes of the message, message: data may be missing behind it
+INCIDENT        2 number, 1 bytes of the message, message: data may be missing after it
 ROWS_QUERY      1 ignored, then the statement that the next rows come from
 ANNOTATE_ROWS   the same of MariaDB, statement only
 INTVAR          1 kind, 8 value                     } session values for the statement
@@ -64,7 +64,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
-    """The statement that the rows behind it come from; for people only."""
+    """The statement that the rows after it come from; for people only."""
 
     statement: bytes
 

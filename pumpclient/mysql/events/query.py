@@ -9,7 +9,7 @@ n    status variables: the session that the statement ran under
 n+1  schema, then 0
 n    the statement, in the character set of the session
 
-Each status variable is a code of one byte and a value whose length only the code tells, so that an
+Each status variable is a code of one byte and a value whose length only the code gives, so that an
 unknown code makes everything after it unreadable.
 """
 
@@ -28,7 +28,7 @@ _MANY_SCHEMAS = 254
 
 @dataclass(frozen=True, slots=True)
 class StatusVariables:
-    """The session of a QUERY; None for what its server did not tell."""
+    """The session of a QUERY; None for what its server did not send."""
 
     flags2: int | None = None
     sql_mode: int | None = None
@@ -170,7 +170,7 @@ class Query:
         status = body.take(status_size)
         schema = body.take(schema_length)
         if body.uint(1) != 0:
-            raise body.malformed("no zero behind the schema's name")
+            raise body.malformed("no zero after the schema's name")
         return cls(schema, body.rest(), status, thread_id, ran_s, error_code)
 
     def encode(self) -> bytes:

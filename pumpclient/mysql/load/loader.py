@@ -166,7 +166,7 @@ class RowWriter:
 
 
 def _nothing() -> None:
-    """Do nothing: `drain` tells."""
+    """Do nothing: `drain` reports."""
 
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ class _Run:
     def check_stopped(self) -> None:
         """Raise `Retryable` once the load is to end."""
         if self.is_stopped():
-            raise Retryable("stopped before the load was done; it goes on when run again")
+            raise Retryable("stopped before the load was done; it continues when run again")
 
 
 class Load:
@@ -234,7 +234,7 @@ class Load:
         self._journal_path = state_path.with_suffix(".journal")
 
     def run(self, source: str, epoch: int) -> LoadState:
-        """Load what is not yet loaded; afterwards the binlog goes on from `start`, with `floors`.
+        """Load what is not yet loaded; afterwards the binlog continues from `start`, with `floors`.
 
         May be called again after any end, a killed process included. Raises `NeedsOperator` for
         what cannot be loaded, `Retryable` after `attempts_max` failures in a row.

@@ -57,7 +57,7 @@ class SnapshotSession:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 
     def interrupt(self) -> None:
-        """Make whoever reads from it come back with an error; from any thread."""
+        """Make the thread that reads from it come back with an error; from any thread."""
         sock: Any = self.connection._sock  # type: ignore[attr-defined]
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ class SnapshotSession:
                 data = data[at:]
 
     def _long(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return a payload that comes in several packets, and the bytes behind it."""
+        """Return a payload that comes in several packets, and the bytes after it."""
         source: Any = self.connection
         payload = bytearray()
         size = PACKET_BYTES_MAX
@@ -158,7 +158,7 @@ def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
     """Open `count` sessions of one moment for the `with`.
 
     Raises `NeedsOperator` when the user may not lock, `Retryable` when a long statement of
-    somebody else keeps the lock from being taken.
+    another session keeps the lock from being taken.
     """
     with ExitStack() as opened:
         sessions = []
@@ -175,7 +175,7 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
         with locker.cursor() as cursor:
             count = cursor.execute("XA RECOVER")
     except pymysql.err.MySQLError as error:
-        log.warning("nobody can tell whether XA transactions are prepared: %s", error)
+        log.warning("it is unknown whether XA transactions are prepared: %s", error)
         return
     if count:
         raise Retryable(f"{address}: {count} XA transactions are prepared: end them first")

@@ -6,7 +6,7 @@ the downstream's checkpoint has passed it. So there is one who creates tables, a
 
     lock 0 … 31   "penstock load <digest of the source> <n>", one for each session
 
-A session holds its lock for as long as it lives, and an attempt begins by taking all of them. So
+A session holds its lock for as long as it is open, and an attempt begins by taking all of them. So
 no statement of an attempt before, whose process may be dead and whose last INSERT not, can come
 after the DROP of its table. Each INSERT is a transaction of its own.
 """
@@ -74,7 +74,7 @@ class SinkSession:
     def __init__(
         self, options: SinkOptions, locks: Sequence[str], may_commit: Callable[[], bool]
     ) -> None:
-        """Connect, and take locks; raise `Retryable` while somebody else has one."""
+        """Connect, and take locks; raise `Retryable` while another session has one."""
         self._options = options
         self._address = replace(options.address, statement_timeout_s=_STATEMENT_S)
         self._locks = locks
@@ -106,7 +106,7 @@ class SinkSession:
     def insert(self, way: SqlRows, rows: list[bytes]) -> None:
         """Insert rows; they are durable when this returns, as durable as the server makes them.
 
-        A lost connection leaves open whether they are there. With a key, and nobody else who writes
+        A lost connection leaves open whether they are there. With a key, and no one else who writes
         to the table, they are sent again, and a duplicate key says that they are. Raises
         `Retryable` for what lasts too long or cannot be sent again, `NeedsOperator` for a refusal.
         """
@@ -156,7 +156,7 @@ class SinkSession:
                     raise
 
     def interrupt(self) -> None:
-        """Make whoever waits for the server come back with an error."""
+        """Make the thread that waits for the server come back with an error."""
         self._is_interrupted = True
         connection: Any = self._connection
         if connection._sock is not None:

@@ -105,7 +105,7 @@ class LoadState:
 
 
 class StateFile:
-    """The file; raises `Corrupt` for one that nobody wrote so, `NeedsOperator` when it cannot."""
+    """The file; raises `Corrupt` for one that no one wrote so, `NeedsOperator` when it cannot."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

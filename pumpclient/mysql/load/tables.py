@@ -27,7 +27,7 @@ ORDERED_TYPES = INTEGER_TYPES | {"decimal"} | TEXT_TYPES | _TIME_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The keys behind `after` up to and with `until`."""
+    """The keys after `after` up to and with `until`."""
 
     after: Key | None = None
     until: Key | None = None

@@ -13,7 +13,7 @@ For an INSERT (`sql_rows`):
     integers          as they are, and so are DECIMAL, BIT, ENUM and SET, which are numbers here
     float, double     quoted: a bare -0 is an integer, which has no sign
     text, times, JSON quoted, with quotes doubled: for sessions with NO_BACKSLASH_ESCAPES
-    bytes             the same behind _binary, or they would be checked as text
+    bytes             the same after _binary, or they would be checked as text
 
 Generated columns are neither read nor written.
 """

@@ -55,7 +55,7 @@ def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
     with address.session() as connection:
         names = [file.name for file in binlog_files(connection)]
     low, high = 0, len(names)
-    while low < high:  # The first file that began after `time_s` is at or behind `low`.
+    while low < high:  # The first file that began after `time_s` is at or after `low`.
         middle = (low + high) // 2
         _, event = description_of(address, options, names[middle])
         if read_header(event).timestamp_s <= time_s:

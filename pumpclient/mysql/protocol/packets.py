@@ -11,7 +11,7 @@ error    ff | code 2 | # | state 5 | message
 end      fe, in fewer than 9 bytes
 ACK      ef | position 8 | file
 
-A packet is 3 bytes of length, 1 of sequence, payload; 0xffffff bytes go on in the next packet.
+A packet is 3 bytes of length, 1 of sequence, payload; 0xffffff bytes continue in the next packet.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PacketReader:
             if is_plain and size < FULL_PACKET and not self._pieces and size and not data[at + 4]:
                 events.append(data[at + 5 : stop])
             elif not self._take(data[at + 4 : stop], events):
-                self._left = data[at:]  # Once what came before it is taken, it is told.
+                self._left = data[at:]  # Once what came before it is taken, it is reported.
                 self._sequence = sequence
                 return events
             at, sequence = stop, (sequence + 1) & 0xFF
@@ -114,7 +114,7 @@ class PacketReader:
         raise Retryable(f"packet {found} of a dump where {expected} was due: packets are lost")
 
     def _take(self, payload: bytes, events: list[bytes]) -> bool:
-        """Take one packet that is not a plain event; tell False when it must wait its turn."""
+        """Take one packet that is not a plain event; return False when it must wait."""
         if len(payload) == FULL_PACKET:
             self._pieces.append(payload)
             return True

@@ -1,4 +1,4 @@
-"""What a server's error means: wait and try again, or somebody must act, and how.
+"""What a server's error means: wait and try again, or an operator must act, and how.
 
 Error 1236 ends a dump for many reasons, which only its text tells apart. The texts are those of
 MySQL 5.7 to 9 and MariaDB 10 to 12; one that matches nothing stays an error for a person.
@@ -90,7 +90,7 @@ REFUSALS = (
     _row(1236, "could not open log file|I/O error|errno|failed to read",
          "the server cannot read its own binlog file: look at its error log and disk"),
     _row(1236, "memory allocation|out of memory"),
-    # RESET MASTER under a dump: whoever asks anew finds out what there is now.
+    # RESET MASTER under a dump: the one who asks again finds out what there is now.
     _row(1236, "could not find next log"),
     _row(1236, "start replication from earlier|encrypt|decrypt",
          "the server cannot decrypt its binlog: look at its error log and key management"),

@@ -85,7 +85,7 @@ def binlog_gtids(connection: Connection, flavor: Flavor) -> GtidSet:
 
 
 def purged_gtids(connection: Connection, flavor: Flavor) -> GtidSet | None:
-    """Return what is no longer in the server's files; None from a MariaDB, which cannot tell."""
+    """Return what is no longer in the server's files; None from a MariaDB, which does not know."""
     if flavor is Flavor.MARIADB:
         return None
     (row,) = rows(connection, "SELECT @@global.gtid_purged AS gtids")

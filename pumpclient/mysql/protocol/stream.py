@@ -285,7 +285,7 @@ class BinlogStream:
             self._private("_write_bytes")(acknowledge(file, position))
 
     def close(self) -> None:
-        """End the stream; the server's thread is killed, or it lives on until it next sends."""
+        """End the stream; the server's thread is killed, or it runs on until it next sends."""
         if self._closing:
             return
         self._closing = True
@@ -298,7 +298,7 @@ class BinlogStream:
         self._private("_force_close")()
 
     def _kill(self, other: Any) -> None:
-        # Behind a virtual address this may be another server, where the number is somebody else's.
+        # Behind a virtual address this may be another server, where the number is another's.
         if identify(other) != self.identity:
             logger.info("%s leads to another server now: no dump thread killed", self._address)
             return

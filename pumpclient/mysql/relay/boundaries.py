@@ -61,7 +61,7 @@ class TransactionTracker:
         }
 
     def begin_file(self, checksum: Checksum) -> None:
-        """Go on with a file, or again behind a complete transaction."""
+        """Continue with a file, or again after a complete transaction."""
         self.checksum = checksum
         self.inside = Inside.NONE
         self._pending = None

@@ -28,7 +28,7 @@ from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 INDEX_NAME = "server-uuid.index"
 META_NAME = "relay.meta"
 FIRST_POSITION = 4
-"""Where the first event of a file begins, behind the file's magic."""
+"""Where the first event of a file begins, after the file's magic."""
 
 _FILE = re.compile(r"([^./|][^./|]*)\.(\d+)", re.ASCII)
 _SUB_DIR = re.compile(r"([^/]+)\.(\d{6,})", re.ASCII)
@@ -159,7 +159,7 @@ class Meta:
 
     @property
     def is_meaningless(self) -> bool:
-        """Tell whether it names no place to go on from."""
+        """Tell whether it names no place to continue from."""
         return not self.file or self.position < FIRST_POSITION
 
 
@@ -202,7 +202,7 @@ class RelayFolder:
         replace_file(self.path(self.current) / META_NAME, str(meta).encode())
 
     def add(self, uuid: str, *, first_suffix: int = 1) -> SubDir:
-        """Begin the next sub-directory, for a server with `uuid`; GTIDs go on from the last one."""
+        """Begin the next sub-directory, for a server with `uuid`, with the GTIDs of the last one."""
         current = self.current
         made = current.next(uuid) if current else SubDir(uuid, first_suffix)
         empty = Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))

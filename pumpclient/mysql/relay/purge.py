@@ -1,11 +1,11 @@
-"""Deletes relay log files that nobody needs any more.
+"""Deletes relay log files that no one needs any more.
 
     inactive   all before the file that is read            by hand
     filename   all before a file, in one sub-directory     by hand
     time       all that were last written long ago         now and then, by hand
     space      all before the file that is read            now and then, when the disk is short
 
-Never the file that is read or one behind it. A sub-directory of which nothing is left goes as a
+Never the file that is read or one after it. A sub-directory of which nothing is left goes as a
 whole; its line in the index stays until the next start (`RelayFolder.trim`), as only the relay
 unit writes the index while it runs.
 """
@@ -33,11 +33,11 @@ from pumpclient.mysql.relay.recover import files_in
 log = logging.getLogger(__name__)
 
 Needed = Callable[[], Location | None]
-"""The earliest place that is still to be read; None when nobody knows."""
+"""The earliest place that is still to be read; None when no one knows."""
 
 
 class Purger:
-    """Purges one relay log; one purge at a time, whoever asks."""
+    """Purges one relay log; one purge at a time."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Purger:
         needed = self._needed()
         if needed is None:
             raise NeedsOperator(
-                "nobody has told which files are still to be read", hint="start the source first"
+                "no one has said which files are still to be read", hint="start the source first"
             )
         return needed
 

@@ -74,7 +74,7 @@ _GONE_HINT = "purged too early? begin again with an initial load, or from the se
 
 
 class Chunk(NamedTuple):
-    """Whole events that stand behind each other in one file, the first one at `begin`.
+    """Whole events that follow each other in one file, the first one at `begin`.
 
     Without events: all that is there has been read.
     """
@@ -102,7 +102,7 @@ class RelayReader:
         self._clock = clock
         self.location = start
         self._is_first = start.position > FIRST_POSITION
-        # What the writer had told when nothing was found beyond it: only other news end a wait.
+        # What the writer had reported when nothing was found beyond it: only other news end a wait.
         self._seen: Location | None = None
 
     def chunks(self) -> Iterator[Chunk]:
@@ -151,7 +151,7 @@ class RelayReader:
                     yield Chunk(self.location, [])
 
     def _read(self, path: Path, file: int) -> tuple[Chunk | None, int]:
-        """Return the whole events behind `location`, and how many bytes of half an event follow."""
+        """Return the whole events after `location`, and how many bytes of half an event follow."""
         begin = self.location
         limit = self._limit(file)
         wanted = _BLOCK_BYTES
@@ -189,7 +189,7 @@ class RelayReader:
     def _fetched(self, path: Path, file: int) -> Iterator[Chunk]:
         """Yield chunks without events as long as the file grows and `location` is not within it.
 
-        A file that is fetched anew, or for the first time, is shorter for a while. Raises
+        A file that is fetched again, or for the first time, is shorter for a while. Raises
         `NeedsOperator` for one that does not grow.
         """
         last, deadline_s = -1, 0.0

@@ -62,7 +62,7 @@ class Transformer:
     """Feeds a writer and a tracker; what is complete ends at `safe` of the writer's file."""
 
     def __init__(self, writer: RelayWriter, tracker: TransactionTracker) -> None:
-        """Go on where both are."""
+        """Continue where both are."""
         self.writer = writer
         self.tracker = tracker
         self.safe = FIRST_POSITION
@@ -174,7 +174,7 @@ class RelayReceiver:
         options: RelayOptions,
         growth: Growth | None = None,
     ) -> None:
-        """Relay into `root`, telling `growth` what readers can see."""
+        """Relay into `root`, reporting to `growth` what readers can see."""
         self.growth = growth or Growth()
         self._root = root
         self._address = address

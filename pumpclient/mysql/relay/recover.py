@@ -39,7 +39,7 @@ class Recovered:
 
 
 def files_in(folder: Path) -> list[FileName]:
-    """Return the binlog files of a sub-directory, in order; raise `Malformed` for a stranger."""
+    """Return the binlog files of a sub-directory, in order; raise `Malformed` for another file."""
     return sorted(
         FileName.parse(child.name) for child in folder.iterdir() if not is_meta(child.name)
     )
@@ -49,7 +49,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
     """Cut the newest file to its last complete transaction, and return where that is.
 
     Raises `NeedsOperator` when there is less than `meta` says, and `Corrupt` when what `meta`
-    counts on is damaged: only behind it may anything be torn.
+    counts on is damaged: only after it may anything be torn.
     """
     files = files_in(folder)
     wanted = FileName.parse(meta.file) if meta.file else None
@@ -68,7 +68,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
 
 
 def cut(folder: Path, known: Recovered) -> Recovered:
-    """Cut the file of `known`, whose writer tells where its last complete transaction ends."""
+    """Cut the file of `known`, whose writer says where its last complete transaction ends."""
     path = folder / str(known.file)
     # A file without its FORMAT_DESCRIPTION begins again.
     end = known.position if known.position > FIRST_POSITION else 0

@@ -1,13 +1,13 @@
-"""Where a relay log goes on: in the same file, in a new sub-directory, or at its very beginning.
+"""Where a relay log continues: in the same file, in a new sub-directory, or at its very beginning.
 
     what is found                                      what follows
-    no sub-directory, or one without a file            start as the options say, or behind its GTIDs
+    no sub-directory, or one without a file            start as the options say, or after its GTIDs
     the same server, and its file is ours              the end of the last complete transaction
     the same server, its file is another of that name  RESET MASTER: new sub-directory, first file
-    another server                                     new sub-directory, the file behind our GTIDs
+    another server                                     new sub-directory, the file after our GTIDs
 
 A new sub-directory begins at the beginning of a file, so that its files are whole: transactions
-that an earlier sub-directory has may come again in it, and whoever reads knows them by their GTIDs.
+that an earlier sub-directory has may come again in it, and their reader knows them by their GTIDs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class ResumeFinder:
     def find(
         self, identity: ServerIdentity, start: Start, known: Recovered | None = None
     ) -> Recovered:
-        """Return where to go on with the server that `identity` names.
+        """Return where to continue with the server that `identity` names.
 
-        The newest sub-directory is recovered first, by `known` when the writer can tell where its
+        The newest sub-directory is recovered first, by `known` when the writer can say where its
         last complete transaction ends. The file that is returned may not exist yet.
         Raises `Retryable` when another server answers meanwhile, and `NeedsOperator`.
         """
@@ -70,7 +70,7 @@ class ResumeFinder:
         found = cut(path, known) if known is not None else recover(path, meta)
         if found.cut_bytes:
             logger.warning(
-                "%s: %d bytes cut off behind %s", current, found.cut_bytes, found.position
+                "%s: %d bytes cut off after %s", current, found.cut_bytes, found.position
             )
         if current.uuid != identity.uuid:
             return self._switch(current, found, identity, start)

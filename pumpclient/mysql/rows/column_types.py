@@ -24,13 +24,13 @@ _FULL = "set the server's binlog_row_metadata to FULL, or complete the map from 
 def reading_of(column: Column) -> Reading:
     """Return how values of `column` are read.
 
-    Raises `NeedsOperator` when the server did not tell enough (a sign, a charset), and `Malformed`
+    Raises `NeedsOperator` when the server did not send enough (a sign, a charset), and `Malformed`
     for types that no server since MySQL 5.0 writes.
     """
     real = column.real_type
     if real in _INTEGERS:
         if column.is_unsigned is None:
-            raise NeedsOperator(f"the binlog does not tell the sign of {real.name}", hint=_FULL)
+            raise NeedsOperator(f"the binlog does not have the sign of {real.name}", hint=_FULL)
         return numbers.integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
     make = _MAKERS.get(real)
     if make is None:
@@ -43,7 +43,7 @@ def reading_of(column: Column) -> Reading:
 
 def _charset(column: Column) -> Charset:
     if column.collation is None:
-        raise NeedsOperator(f"the binlog does not tell the charset of {column.name}", hint=_FULL)
+        raise NeedsOperator(f"the binlog does not have the charset of {column.name}", hint=_FULL)
     return charset_of(column.collation)
 
 

@@ -168,7 +168,7 @@ class Decoder:
         self._read = read_rows(self._readings, wanted, table_map.name)
         self._images: ImageReader | None = None
         self._full = (1 << width) - 1
-        # The usual event has these bytes behind id and flags, and needs no other look: then where
+        # The usual event has these bytes after id and flags, and needs no other look: then where
         # its images begin, and how its rows are paired.
         self._head_at = id_size + 2
         self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}
@@ -247,6 +247,6 @@ def decoder_for(
 
     Images may lack columns that are `optional`: these are None. Making a decoder takes about a
     millisecond for ten columns: keep it (`TableMaps` does). Raises `NeedsOperator` when the map
-    does not tell signs and charsets: complete it (`completed`).
+    does not have signs and charsets: complete it (`completed`).
     """
     return Decoder(table_map, columns_wanted, id_size, optional)

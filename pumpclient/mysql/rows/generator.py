@@ -2,8 +2,9 @@
 
 The function goes over all images of a rows event and returns their rows as tuples. For each image
 there are two ways through it. When nothing is NULL, values of fixed size next to each other, and
-the length of the prefixed value behind them, come out of one call of struct. When something is
-NULL, every column is read on its own. Columns nobody wants are stepped over and make no values.
+the length of the prefixed value after them, come out of one call of struct. When something is
+NULL, every column is read on its own. Columns that no one
+wants are stepped over and make no values.
 
 Generated source beats closures called column by column: a call costs as much as reading a number.
 Offsets only grow, and slices never reach past the end, so one comparison for each image shows
@@ -45,7 +46,7 @@ class _Source:
     def run(self, indent: int, columns: Sequence[int]) -> None:
         """Read values of fixed size and, if the last is prefixed, that one, all not NULL.
 
-        Leaves `p` behind them and the values in variables, `v` and the column's index.
+        Leaves `p` after them and the values in variables, `v` and the column's index.
         """
         codes: list[str] = []
         targets: list[str] = []
@@ -89,7 +90,7 @@ class _Source:
             self.add(indent, f"p += {layout.size}")
 
     def runs(self) -> list[list[int]]:
-        """Return the columns cut behind each prefixed one."""
+        """Return the columns cut after each prefixed one."""
         out: list[list[int]] = [[]]
         for index, reading in enumerate(self._readings):
             out[-1].append(index)

@@ -126,7 +126,7 @@ _TEXTUAL = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; None stands for what the server did not tell (`binlog_row_metadata`).
+    """One column; None stands for what the server did not send (`binlog_row_metadata`).
 
     `length` is of STRING the bytes at most, of ENUM and SET the bytes of a value; `metadata` is
     as on the wire, a number. `declared` is a MariaDB type that comes as STRING: uuid, inet4, inet6.
@@ -146,12 +146,12 @@ class Column:
 
     @property
     def real_type(self) -> WireType:
-        """The type with ENUM and SET told from STRING; an unknown one is malformed."""
+        """The type with ENUM and SET told apart from STRING; an unknown one is malformed."""
         return self._string()[0] if self.type is WireType.STRING else self.type
 
     @property
     def length(self) -> int:
-        """The bytes that STRING's metadata tells."""
+        """The bytes that STRING's metadata has."""
         return self._string()[1]
 
     def _string(self) -> tuple[WireType, int]:
@@ -229,7 +229,7 @@ class OptionalField(IntEnum):
 def read_optional(
     body: BodyReader, columns: list[Column], flavor: Flavor
 ) -> tuple[list[Column], PrimaryKey | None]:
-    """Return the columns with all that the rest of `body` tells of them, and the primary key."""
+    """Return the columns with all that the rest of `body` says of them, and the primary key."""
     fields: dict[int, BodyReader] = {}
     while body.left:
         number = body.uint(1)
@@ -393,8 +393,8 @@ class TableMap:
         """Return the map with what the table's definition says, by column index.
 
         A server that logs little (`binlog_row_metadata` MINIMAL or NO_LOG) leaves out signs,
-        charsets, names and labels; none ever tells uuid, inet4 and inet6 from bytes. The keys are
-        fields of `Column`; what is given overrules what the server told.
+        charsets, names and labels; none ever distinguishes uuid, inet4 and inet6 from bytes. The
+        keys are fields of `Column`; what is given goes before what the server sent.
         """
         columns = [
             replace(column, **declared[n]) if n in declared else column

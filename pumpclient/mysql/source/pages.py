@@ -75,7 +75,7 @@ class Pages:
     """What the pages of one source say."""
 
     def __init__(self, unit: SourceService, source_id: str) -> None:
-        """Tell of `unit`."""
+        """Show `unit`."""
         self._unit = unit
         self._source_id = source_id
 
@@ -107,7 +107,7 @@ class Pages:
         return Answer(json.dumps(page, indent=2, default=list) + "\n", JSON)
 
     async def metrics(self, names: Mapping[str, str]) -> Answer:
-        """Answer with the figures."""
+        """Answer with the metrics."""
         return Answer(metrics_text(self._unit, self._source_id), _PROMETHEUS)
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
@@ -119,7 +119,7 @@ class Pages:
         return Answer(f"{action}: done\n")
 
     async def rule(self, names: Mapping[str, str]) -> Answer:
-        """Take an operator's decision about a statement."""
+        """Take an operator's override of a statement."""
         verb, place = names["verb"], names["place"].removeprefix("-")
         sql = names["sql"] if names["sql"] != "-" else ""
         if verb not in VERBS:
@@ -136,7 +136,7 @@ class Pages:
         return Answer(await asyncio.to_thread(self._unit.skip_table, table_name(names["table"])))
 
     async def reload(self, names: Mapping[str, str]) -> Answer:
-        """Have a table loaded anew."""
+        """Have a table loaded again."""
         gap = names["gap"] == "accept"
         name = table_name(names["table"])
         return Answer(await asyncio.to_thread(self._unit.reload_table, name, accepts_gap=gap))
@@ -172,12 +172,12 @@ def _file(text: str) -> tuple[FileName, int | None]:
 
 
 def metrics_text(unit: SourceService, source_id: str) -> str:
-    """Return all figures in Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     told = described(unit)
     counters = unit.counters
     checkpoint, read = counters.checkpoint, counters.read_location
     end = unit.relay.status().end if unit.relay else None
-    figures = [
+    metrics = [
         ("behind_seconds", "gauge", told["seconds_behind"], "behind the server"),
         ("is_syncing", "gauge", int(told["state"] == "syncing"), "1 while it is"),
         ("transactions_total", "counter", told["transactions"], "committed"),
@@ -203,7 +203,7 @@ def metrics_text(unit: SourceService, source_id: str) -> str:
     ]
     label = json.dumps(source_id)
     lines = []
-    for name, kind, value, about in figures:
+    for name, kind, value, about in metrics:
         lines.append(f"# HELP {_PREFIX}{name} {about}")
         lines.append(f"# TYPE {_PREFIX}{name} {kind}")
         lines.append(f"{_PREFIX}{name}{{source={label}}} {value}")

@@ -31,7 +31,7 @@ class RelayLog:
         needed: Needed,
         ended: Callable[[], None],
     ) -> None:
-        """Nothing runs yet; `ended` is told, from another thread, when the writer has failed."""
+        """Nothing runs yet; `ended` is called, from another thread, when the writer has failed."""
         self._config = config
         self._address = address
         self._stream = stream

@@ -1,9 +1,9 @@
-"""A source: relay log and syncer under one roof, through failures, pauses and decisions.
+"""A source: relay log and syncer under one roof, through failures, pauses and overrides.
 
-starting ── checks, ownership, what an earlier life left open, the first checkpoint
-syncing  ── a life of the syncer; what may pass is tried again, ever later
-failed   ── somebody must act: a ruling about the statement, or resume; the relay log may have ended
-paused   ── as asked; the relay log goes on
+starting ── checks, ownership, what an earlier run left open, the first checkpoint
+syncing  ── a run of the syncer; what may pass is tried again, ever later
+failed   ── an operator must act: override the statement, or resume; the relay log may have ended
+paused   ── as asked; the relay log continues
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class SourceService:
         self._interrupt()
 
     def pause(self) -> None:
-        """Stop syncing at a transaction's end; the relay log goes on."""
+        """Stop syncing at a transaction's end; the relay log continues."""
         self._paused = True
         self._interrupt()
 
     def resume(self) -> None:
-        """Go on after a pause or a failure."""
+        """Continue after a pause or a failure."""
         self._paused = False
         counters = self.counters
         counters.problem = counters.hint = ""
@@ -141,7 +141,7 @@ class SourceService:
         return self.change(table_skipped(name, self._rules.is_replicated))
 
     def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
-        """Have a table loaded anew while the others go on; return what was noted.
+        """Have a table loaded again while the others continue; return what was noted.
 
         With it come all that are routed to where it is, see `reload_group`.
         """
@@ -336,7 +336,7 @@ class SourceService:
                 save_with_retries(store, self._stopped, moved)
                 found = moved
         self._take(found)
-        log.info("source %s goes on behind %s", self._config.source_id, found.done)
+        log.info("source %s continues after %s", self._config.source_id, found.done)
         return found
 
     def _loaded(self, store: SourceStore, client: PumpClient) -> tuple[str, str]:
@@ -379,7 +379,7 @@ class SourceService:
         counters.rulings, counters.left_out = checkpoint.rulings, checkpoint.left_out
 
     def _needed(self) -> Location | None:
-        """Return the earliest place that is still to be read, for whoever purges."""
+        """Return the earliest place that is still to be read, for the purger."""
         checkpoint = self.counters.stored
         if checkpoint is None:
             return None
@@ -443,7 +443,7 @@ class SourceService:
         )
 
     def _wait_until_wanted(self, store: SourceStore) -> Checkpoint | None:
-        """Wait out a pause or a failure; return the checkpoint to go on from."""
+        """Wait out a pause or a failure; return the checkpoint to continue from."""
 
         def is_wanted() -> bool:
             is_idle = self._paused or (self.counters.state == "failed" and self.counters.problem)

@@ -2,7 +2,7 @@
 
 current                  the server's end now; its tables are defined here as they are
 mysql-bin.000003:4       that place
-0-1-100 | uuid:1-100     behind these GTIDs
+0-1-100 | uuid:1-100     after these GTIDs
 2026-11-21T09:30:00      the first transaction at or after that moment (UTC unless it says more)
 """
 
@@ -140,11 +140,11 @@ def _next_suffix(root: Path) -> int:
 def without_relay(
     checkpoint: Checkpoint, root: Path, address: ServerAddress, options: StreamOptions
 ) -> Checkpoint:
-    """Return where to go on when the relay log is gone; the same place while it is there.
+    """Return where to continue when the relay log is gone; the same place while it is there.
 
     With the same server its files have the same places; with another one GTIDs lead to them, and
     another epoch begins. Raises `NeedsOperator` when they cannot, and when the same server had a
-    RESET MASTER meanwhile: what it wrote before that, and nobody read, is gone.
+    RESET MASTER meanwhile: what it wrote before that, and no one read, is gone.
     """
     if root.exists() and any(root.iterdir()):
         return checkpoint

@@ -62,7 +62,7 @@ def refuse_losses(event: Event, place: Location) -> None:
     if isinstance(event, Incident):
         raise NeedsOperator(
             f"the server says at {place} that its binlog lacks changes: {event}",
-            hint="compare the tables, load them anew, and begin behind this place",
+            hint="compare the tables, load them again, and begin after this place",
         )
     if isinstance(event, StatementPart):
         raise NeedsOperator(
@@ -205,7 +205,7 @@ class Assembler:
         return min(begins, default=None)
 
     def forget_tables(self) -> None:
-        """Ask for all transcoders anew."""
+        """Ask for all transcoders again."""
         self._tables.forget()
 
     def take(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
@@ -216,7 +216,7 @@ class Assembler:
         return self._taken(begin, end, (event,))
 
     def take_run(self, begin: Location, events: Sequence[bytes]) -> Iterator[Output]:
-        """Yield what events lead to that stand behind each other in a file, the first at `begin`.
+        """Yield what events lead to that follow each other in a file, the first at `begin`.
 
         Raises as `take` does. `forget_tables` may be called between two that are yielded.
         """
@@ -225,10 +225,10 @@ class Assembler:
     def _taken(
         self, begin: Location, end: Location | None, events: Sequence[bytes]
     ) -> Iterator[Output]:
-        """Take events that end at `end`, or each behind the one before.
+        """Take events that end at `end`, or each after the one before.
 
         What most events are is looked at here, without decoding them whole or making places that
-        nobody asks for: a transaction of four rows has fourteen events.
+        no one asks for: a transaction of four rows has fourteen events.
         """
         at = begin.position
         for event in events:
@@ -285,7 +285,7 @@ class Assembler:
             yield RowsLeftOut(None, None)
 
     def _read_with(self, checksum: Checksum) -> None:
-        """Note whether events have a checksum behind them from here on."""
+        """Note whether events have a checksum after them from here on."""
         self._checksum = checksum
         self._tables.read_with(checksum)
         self._xid_size = HEADER_SIZE + _XID_SIZE + (CHECKSUM_SIZE if checksum else 0)
@@ -331,7 +331,7 @@ class Assembler:
             raise
         except KeyError:
             raise Malformed(
-                f"rows at {begin.at(at)} of a table that no TABLE_MAP told",
+                f"rows at {begin.at(at)} of a table that no TABLE_MAP named",
                 hint="begin at the start of a transaction",
             ) from None
         if made is None:
@@ -353,7 +353,7 @@ class Assembler:
         self._open = None
         self._tables.statement_is_over()
         if self._done is None or end > self._done:
-            self._done = None  # Nothing behind this was done.
+            self._done = None  # Nothing after this was done.
             yield Finished(ended.begin, end, ended.gtid, timestamp_s)
 
     def _query(

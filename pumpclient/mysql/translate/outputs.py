@@ -16,7 +16,7 @@ Name = tuple[str, str]
 class Refused(NeedsOperator):
     """Something at `place` cannot be followed; `tables` of the server are those that it is about.
 
-    An override that names the place, or one of the tables, lets the source go on.
+    An override that names the place, or one of the tables, lets the source continue.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def _with_size(column: Column) -> Column:
 _KEPT_MAX = 4096
 
 Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
-"""A table's transcoder as of now, None for one whose rows nobody wants; asked once for each map."""
+"""A table's transcoder as of now, None for one whose rows no one wants; asked once for each map."""
 
 IsLeftOut = Callable[[str, str], bool]
 """Whether rows of a table, by schema and name, are counted instead of being followed."""
@@ -124,11 +124,11 @@ class MappedTables:
         self.statement_is_over()
 
     def read_with(self, checksum: Checksum) -> None:
-        """Note whether events have a checksum behind them from here on."""
+        """Note whether events have a checksum after them from here on."""
         self._cut = -CHECKSUM_SIZE if checksum else None
 
     def forget(self) -> None:
-        """Ask for all transcoders anew."""
+        """Ask for all transcoders again."""
         self._kept.clear()
         self.statement_is_over()
 

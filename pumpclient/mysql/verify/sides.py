@@ -300,7 +300,7 @@ class SqliteSide:
     ) -> None:
         """Is not possible: how values are kept there is the Drainer's to decide."""
         raise NeedsOperator(
-            "an SQLite downstream is not repaired", hint="build it anew from a load"
+            "an SQLite downstream is not repaired", hint="build it again from a load"
         )
 
     def close(self) -> None:

@@ -229,7 +229,7 @@ class Verifier:
         return rows_of(columns, table.key, side.rows(table, columns, range_))
 
     def _wait(self) -> None:
-        """Wait until the downstream has what the upstream had; in vain where nobody can tell."""
+        """Wait until the downstream has what the upstream had, as far as anything shows that."""
         file, position = self._up.place()
         deadline_s = time.monotonic() + self._options.wait_s
         while True:
@@ -288,10 +288,10 @@ def _fitting(table: SourceTable, up: MysqlSide, down: Downstream, there: Name) -
 
 
 def _behind(origins: Mapping[str, object], source: str) -> str:
-    """Begin a line about a wait that was in vain."""
+    """Begin a line about a wait after which nothing showed it."""
     if not origins:
         return "the downstream's checkpoint names no source: what differs may be under way, from"
     if not source:
         several = ", ".join(origins)
         return f"which of {several} brings this? Without --source what differs may be under way, at"
-    return "the downstream did not tell in time that it is there: what differs may be under way, at"
+    return "the downstream did not show in time that it is there: what differs may be under way, at"

@@ -11,7 +11,7 @@
 
 Behind the "2" types stand (fsp + 1) / 2 bytes of fraction in hundredths, ten-thousandths or
 millionths, as if the whole were one longer number: a negative TIME is the negative of all of it.
-Zero dates and partial ones stay texts (`0000-00-00`, `2020-00-00`); TIMESTAMP is told in UTC.
+Zero dates and partial ones stay texts (`0000-00-00`, `2020-00-00`); TIMESTAMP is in UTC.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def _of_table(connection: Connection, name: Name) -> list[Cascade]:
         sql = show_create(connection, name)
     except pymysql.err.ProgrammingError as error:
         if error.args[0] == _NO_TABLE:
-            return []  # It has gone since it was listed: the binlog tells of it.
+            return []  # It has gone since it was listed: the binlog has it.
         raise
     try:
         return cascades_of_table(name, sql)

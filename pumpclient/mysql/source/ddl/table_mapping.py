@@ -81,14 +81,14 @@ class Tables:
         self._said_versioned: set[tuple[str, str]] = set()
 
     def reserve_numbers(self) -> None:
-        """Let the cluster's sequences go on behind the numbers that were given away."""
+        """Let the cluster's sequences continue after the numbers that were given away."""
         for (schema, name), sql in self.sequences.take():
             found = self._schemas.catalog().table(schema, name)
             if found is not None and found.is_sequence:
                 self._client.execute_ddl(sql)
 
     def choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
-        """Return what reads the rows of a table as of now, None when nobody wants them."""
+        """Return what reads the rows of a table as of now, None when no one wants them."""
         schema, name = table_map.schema, table_map.table
         if self.only is not None and (schema, name) not in self.only:
             return None

@@ -1,1 +1,1 @@
-"""How far a source is, what it leaves out, what an operator decided."""
+"""How far a source is, what it leaves out, what an operator overrides."""

@@ -183,7 +183,7 @@ class SourceStore:
         return self._lease is not None and self._lease.is_held()
 
     def is_lost(self) -> bool:
-        """Tell whether the source is another's, or nobody's, for good."""
+        """Tell whether the source is another's, or no one's, for good."""
         return self._lease is None or self._lease.is_lost()
 
     def load(self) -> Checkpoint | None:
@@ -217,7 +217,7 @@ class SourceStore:
 
 
 def own_once_free(store: SourceStore, stopped: threading.Event) -> None:
-    """Take the source over, waiting for whoever has it; raise `Retryable` when stopped before."""
+    """Take the source over, waiting for its owner; raise `Retryable` when stopped before."""
     holder = f"{socket.gethostname()}-{os.getpid()}"
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a source tells of itself: counted by the syncer, read by its pages, without locks."""
+"""Counters of a source: counted by the syncer, read by its pages, without locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pumpclient.mysql.source.state.left_out import LeftOutTable
 
 @dataclass(slots=True)
 class SourceCounters:
-    """Figures since the start of the process; places are the latest."""
+    """Counts since the start of the process; places are the latest."""
 
     state: str = "starting"
     """starting, syncing, paused, failed, stopped."""
@@ -35,7 +35,7 @@ class SourceCounters:
     checkpoint: Checkpoint | None = None
     """All up to it is committed; the one that is stored may be older."""
     stored: Checkpoint | None = None
-    """Where another process would go on: what is behind it in the relay log must stay."""
+    """Where another process would continue: what is after it in the relay log must stay."""
     transactions: int = 0
     groups: int = 0
     ddl: int = 0

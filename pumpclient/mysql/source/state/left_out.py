@@ -41,7 +41,7 @@ NO_TABLE: Name = ("", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutTable:
-    """One table of the server; figures since `since`, a place in the relay log."""
+    """One table of the server; counts since `since`, a place in the relay log."""
 
     schema: str
     table: str
@@ -78,7 +78,7 @@ class LeftOut:
     """All of them, as of one place of the stream."""
 
     def __init__(self, tables: Iterable[LeftOutTable]) -> None:
-        """Go on with what a checkpoint has."""
+        """Continue with what a checkpoint has."""
         self._tables = {each.name: each for each in tables}
         self._open_rows: Counter[Name] = Counter()
         self._open_events: Counter[Name] = Counter()
@@ -176,9 +176,9 @@ def judged(
     exists: Callable[[Name], bool],
     target: Callable[[Name], Name] = lambda name: name,
 ) -> Verdict:
-    """Return what is left of a translation; `exists` tells whether the cluster has a table.
+    """Return what is left of a translation; `exists` says whether the cluster has a table.
 
-    `target` tells where a table of the server goes. Raises `NeedsOperator` for a statement that
+    `target` says where a table of the server goes. Raises `NeedsOperator` for a statement that
     copies the definition of a table that is left out.
     """
     marks, here = LeftOut(left_out.tables), _Here(exists)

@@ -2,7 +2,7 @@
 
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
-    reload DB.TABLE                  the same, until it is loaded anew with all that goes there
+    reload DB.TABLE                  the same, until it is loaded again with all that goes there
     revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was left out by it
 
 All of them are in the checkpoint, so they belong to the source and outlive its process. They are
@@ -65,7 +65,7 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
 
 
 def tables_reloaded(names: Sequence[Name]) -> Edit:
-    """Return the edit that has tables loaded anew; until they are, nothing of them is followed.
+    """Return the edit that has tables loaded again; until they are, nothing of them is followed.
 
     Several are all those that are routed into one.
     """
@@ -80,8 +80,8 @@ def tables_reloaded(names: Sequence[Name]) -> Edit:
             made = replace(before, is_whole=True, since=since, reload=number)
             changed = _with(changed, made)
         return changed, (
-            f"{label} loaded anew, reload {number}: downstream the table is dropped, created and"
-            " filled while all others go on; see status\n"
+            f"{label} loaded again, reload {number}: downstream the table is dropped, created and"
+            " filled while all others continue; see status\n"
         )
 
     return edit
@@ -104,7 +104,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
             )
         if found.reload and not accepts_gap:
             raise NeedsOperator(
-                f"{found.label} is being loaded anew: it is not whole downstream",
+                f"{found.label} is being loaded again: it is not whole downstream",
                 hint="wait for it, or ask for mysql-source reload again",
             )
         if not (found.is_complete or accepts_gap):
@@ -160,18 +160,18 @@ def choices(error: Refused, decided: Collection[str] = ()) -> tuple[str, ...]:
     if error.is_statement:
         found += [
             f"mysql-source replace --at {place} 'SQL': run other statements instead, which make"
-            " the same of the table; rows behind it are followed only if they do",
+            " the same of the table; rows after it are followed only if they do",
             f"mysql-source inject --at {place} 'SQL': run others first, then this one",
         ]
     found += [
-        f"mysql-source reload {'.'.join(name)}: load this table anew from the server, whole, while"
-        " all others go on; downstream it is dropped, created and filled meanwhile, and what cannot"
+        f"mysql-source reload {'.'.join(name)}: load this table again from the server, whole, while"
+        " all others continue; downstream it is dropped, created, filled meanwhile, and what cannot"
         " be followed now is over by then"
         for name in error.tables
     ]
     found += [
         f"mysql-source skip-table {'.'.join(name)}: leave this table out from here on, counted in"
-        " status and metrics; all others go on, downstream it stays as it is now"
+        " status and metrics; all others continue, downstream it stays as it is now"
         for name in error.tables
     ]
     if place and error.is_statement:

@@ -15,7 +15,7 @@ from pumpclient.rows import Table
 
 
 class Gatherer:
-    """The group that is being made, and the transaction that is open behind it."""
+    """The group that is being made, and the transaction that is open after it."""
 
     def __init__(
         self, *, count_max: int, bytes_max: int, spill_bytes: int, spill_dir: str | None

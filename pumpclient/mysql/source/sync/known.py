@@ -80,7 +80,7 @@ class KnownTransactions:
 
 
 LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
-"""The types of events that tell what all earlier files have."""
+"""The types of events that say what all earlier files have."""
 
 
 class SeenGtids:
@@ -100,11 +100,11 @@ class SeenGtids:
         return self._gtids.copy()
 
     def clear(self) -> None:
-        """Forget all: the server's history begins anew."""
+        """Forget all: the server's history begins again."""
         self._gtids = parse_gtid_set("", self._flavor)
 
     def add(self, gtid: str) -> None:
-        """Add a transaction, as the assembler tells it."""
+        """Add a transaction, as the assembler names it."""
         if isinstance(self._gtids, MariadbGtidSet):
             self._gtids.add(MariadbGtid(*map(int, gtid.split("-"))))
         else:

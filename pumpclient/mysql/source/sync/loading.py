@@ -1,4 +1,4 @@
-"""The initial load before a source's first life, and what lives then leave out of the binlog.
+"""The initial load before a source's first run, and what runs then leave out of the binlog.
 
 A load of several attempts has tables of several places (`pumpclient.mysql.load`): until the binlog
 has passed the last of them, rows and statements that a table's load has already are left out.
@@ -45,7 +45,7 @@ def load_tables(
 ) -> tuple[str, str]:
     """Load all tables that the filters let pass; return from where to follow, and its GTIDs.
 
-    Raises `Retryable` when stopped before the end; another run goes on.
+    Raises `Retryable` when stopped before the end; another run continues.
     """
     online = config.online_ddl.rules()
 
@@ -90,7 +90,7 @@ class CatchUp:
     """What of the binlog was loaded; `at` is the end of the event that is being read."""
 
     def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
-        """Begin behind `checkpoint`."""
+        """Begin after `checkpoint`."""
         self._floors = floors
         self.at = checkpoint.place
         self._is_first_epoch = checkpoint.epoch == EPOCH
@@ -111,7 +111,7 @@ class CatchUp:
         return replace(translation, pieces=left)
 
     def passed(self) -> bool:
-        """Note that a transaction has ended; True while tables are to be looked up anew."""
+        """Note that a transaction has ended; True while tables are to be looked up again."""
         was_active = self.is_active
         if was_active and _floor(self.at) >= self._floors.highest:
             self.is_active = False
@@ -123,7 +123,7 @@ class CatchUp:
         if self.is_active:
             raise NeedsOperator(
                 "the server was changed or reset before its binlog had passed the load",
-                hint="begin anew: remove the load's file, the checkpoint and the targets",
+                hint="begin again: remove the load's file, the checkpoint and the targets",
             )
 
 

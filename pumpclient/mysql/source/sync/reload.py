@@ -1,4 +1,4 @@
-"""A table that is left out is taken back: loaded anew, while the source goes on with all others.
+"""A table that is left out is taken back: loaded again, while the source continues with all others.
 
     source     t is left out ───────────── P ───────────── Q ┌ stops for a moment
     reload          snapshot at P ── waits until the source is at P
@@ -106,7 +106,7 @@ def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> froze
 def reload_group(
     config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: bool = False
 ) -> tuple[Name, ...]:
-    """Return the tables that are loaded anew when one of them is: all that go where it goes.
+    """Return the tables that are loaded again when one of them is: all that go where it goes.
 
     Raises `NeedsOperator` for a table that the filters leave out, and, without `accepts_gap`, where
     other sources may have brought rows into the same table, which a reload drops.
@@ -228,7 +228,7 @@ class Reload:
         return self._snapshot(state) if state.is_complete else self._location(state.start)
 
     def stop(self) -> None:
-        """End it, in the middle of what it does; another process or another one goes on."""
+        """End it, in the middle of what it does; another process or another one continues."""
         self._stopped.set()
         syncer = self._syncer
         if syncer is not None:
@@ -408,7 +408,7 @@ class Reload:
         label = ", ".join(each.label for each in tables)
         rows, statements = sum(t.rows for t in tables), sum(t.statements for t in tables)
         return replace(checkpoint, left_out=left_out.tables), (
-            f"{label} loaded anew and followed from {checkpoint.done} on: {rows} rows and"
+            f"{label} loaded again and followed from {checkpoint.done} on: {rows} rows and"
             f" {statements} statements that had been left out are in it\n"
         )
 

@@ -67,7 +67,7 @@ class SyncOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncContext:
-    """What a life works with; all of it outlives the life."""
+    """What a run works with; all of it outlives the run."""
 
     client: PumpClient
     store: CheckpointStore
@@ -94,7 +94,7 @@ _before_checkpoint = failpoints.point("source.before_checkpoint")
 
 
 class Syncer:
-    """One life; `run` until `stop`, which may come from any thread."""
+    """One run of a source; `run` until `stop`, which may come from any thread."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Syncer:
         *,
         until: Location | None = None,
     ) -> None:
-        """Go on from `checkpoint`, up to the end `until`; `reader` stands where it says."""
+        """Continue from `checkpoint`, up to the end `until`; `reader` stands where it says."""
         self._until = until
         self._context = context
         self._reader = reader
@@ -194,7 +194,7 @@ class Syncer:
         self._save_when_due()
 
     def _is_plain(self, events: Sequence[bytes]) -> bool:
-        """Tell whether events are whole, and nobody but the assembler has to look at each."""
+        """Tell whether events are whole, and no one but the assembler has to look at each."""
         if self._known.is_needed or self._catch_up.is_active:
             return False
         types = bytes([event[_TYPE_AT] for event in events])
@@ -264,16 +264,16 @@ class Syncer:
         if name is None or not self._left_out.has(*name):
             label = ".".join(name) if name else "no table"
             count = "unknown number of" if rows is None else str(rows)
-            log.warning("behind %s: an event of %s is left out, %s rows", self._end, label, count)
+            log.warning("after %s: an event of %s is left out, %s rows", self._end, label, count)
 
     def _undone(self) -> None:
         for name, rows in self._gatherer.undo().items():
             self._left_out.add(name, rows)
-            log.warning("behind %s: %d rows of %s are left out", self._end, rows, ".".join(name))
+            log.warning("after %s: %d rows of %s are left out", self._end, rows, ".".join(name))
 
     def _finished(self, finished: Finished) -> None:
         if self._context.tables.sequences.is_due:
-            # Before the checkpoint passes the rows that say so, or nobody would see them again.
+            # Before the checkpoint passes the rows that say so, or no one would see them again.
             self._submit()
             self._writer.drain()
             self._context.tables.reserve_numbers()
@@ -433,7 +433,7 @@ class Syncer:
             self._saved = self._context.counters.stored = checkpoint
 
     def _switched(self, begin: Location) -> None:
-        """Go on with another sub-directory: another server, or the same one after RESET MASTER."""
+        """Continue with another sub-directory: another server, or this one after RESET MASTER."""
         self._catch_up.check_over()
         self._reload_again([each.name for each in self._left_out.tables])
         self._barrier()

@@ -4,7 +4,7 @@
          ── changes rows (statement format) ─────────────────────> NeedsOperator
          ── penstock.ddl reads it ── several tables: one by one ── filters ── online DDL ── routes
 
-What cannot be read stops the source; an operator's decision about this place (skip it, run others
+What cannot be read stops the source; an operator's override of this place (skip it, run others
 instead, run others before it) goes first. Each piece comes to one job, so that its origin says
 whether it was done: the last piece has the statement's own position, those before it one less each.
 """
@@ -73,7 +73,7 @@ _HINT = (
 
 
 class Verb(Enum):
-    """What an operator decided about a statement."""
+    """What an operator has done with a statement."""
 
     SKIP = "skip"
     REPLACE = "replace"
@@ -82,7 +82,7 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An operator's decision about one place of a binlog; statements name their schemas."""
+    """An operator's override of one place of a binlog; statements name their schemas."""
 
     verb: Verb
     statements: tuple[str, ...] = ()

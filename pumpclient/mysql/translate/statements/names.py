@@ -1,8 +1,8 @@
 """Names: which tables a statement changes, also one that cannot be followed. Pure.
 
-A statement that the grammar of `penstock.ddl` reads is asked. Of another one the words tell as far
+A statement that the grammar of `penstock.ddl` reads is asked. Of another one the words say as much
 as they are sure to: its table is the one after TABLE, VIEW, SEQUENCE or ON. Where it may give a
-table another name, or concern several, the words tell nothing.
+table another name, or concern several, the words say nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Statement text: a statement's bytes under its session, to text that `penstock.ddl` reads alike.
 
-charset                 of the client, told by the status variables; UTF-8 where none is
+charset                 of the client, by the status variables; UTF-8 where none is
 ANSI_QUOTES             "name" becomes `name`
 NO_BACKSLASH_ESCAPES    the backslashes of strings are doubled
 REAL_AS_FLOAT           REAL becomes FLOAT
@@ -144,7 +144,7 @@ def plain_text(text: str, sql_mode: int, dialect: Dialect) -> str:
 
 
 def _without_settings(text: str) -> str:
-    """Return what MariaDB's SET STATEMENT runs: the status variables tell what it set."""
+    """Return what MariaDB's SET STATEMENT runs: the status variables have what it set."""
     if not _SET_STATEMENT.match(text):
         return text
     depth = 0
@@ -199,7 +199,7 @@ _UCA9 = "utf8mb4_0900_ai_ci"
 
 
 def built_into(dialect: Dialect) -> SessionCollations:
-    """Return what a server takes, or leaves out of SHOW CREATE, where nobody chose anything."""
+    """Return what a server takes, or leaves out of SHOW CREATE, where no one chose anything."""
     is_newer = dialect.flavor is Flavor.MYSQL and dialect.version >= _UCA9_SINCE
     return SessionCollations(by_charset={"utf8mb4": _UCA9} if is_newer else {})
 

@@ -7,8 +7,8 @@
     TIMESTAMP DEFAULT …                  NOT NULL DEFAULT …
     TIMESTAMP ON UPDATE …                NOT NULL, all zeros, ON UPDATE …
 
-MariaDB tells it by a bit of `flags2` since 10.8; before, no session had the setting on unless the
-server had, against its default. MySQL tells it by a status variable since 8.0.
+MariaDB says so by a bit of `flags2` since 10.8; before, no session had the setting on unless the
+server had, against its default. MySQL says so by a status variable since 8.0.
 """
 
 from __future__ import annotations

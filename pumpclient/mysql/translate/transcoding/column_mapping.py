@@ -3,14 +3,14 @@
     image                            datum                                 made by
     -------------------------------  ------------------------------------  ---------------------
     integers                         int, uint                             a table of small ones
-    DECIMAL, same size               its bytes, behind precision and scale copying
+    DECIMAL, same size               its bytes, after precision and scale copying
     FLOAT, DOUBLE                    float                                 struct
     DATE, DATETIME, TIMESTAMP, TIME  packed number, nanoseconds            arithmetic
     UTF-8 texts, bytes               length, bytes                         copying
     all others, and other sizes      as `penstock.datum.rows.fields` encodes the decoded value
 
-Columns meet by name where the server told names (`binlog_row_metadata=FULL`), by position else.
-What a server does not tell (signs, charsets) is taken from the table: the source followed its DDL.
+Columns meet by name where the server sends names (`binlog_row_metadata=FULL`), by position else.
+What a server does not send (signs, charsets) is taken from the table: the source followed its DDL.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Pairing:
 
 
 def paired(table_map: TableMap, table: TableInfo, *, may_lack: bool = False) -> Pairing:
-    """Return which columns meet; the map in it tells everything that reading takes.
+    """Return which columns meet; the map in it has everything that reading takes.
 
     With `may_lack`, for several tables merged into one, the image may lack columns that have
     something to stand in. Raises `NeedsOperator` naming table and columns for what else differs.
@@ -147,7 +147,7 @@ def stand_in(column: ColumnInfo) -> bytes | None:
         try:
             return missing_datum(replace(column, origin_default=column.default))
         except Malformed:
-            pass  # CURRENT_TIMESTAMP: nobody can tell which.
+            pass  # CURRENT_TIMESTAMP: no one can tell which.
     return None if column.is_not_null and not column.is_generated else NULL
 
 
@@ -206,9 +206,9 @@ def _positions(
 
 
 def _declared(wire: Column, column: ColumnInfo) -> Mapping[str, Any]:
-    """Return what the server did not tell."""
+    """Return what the server did not send."""
     told: dict[str, Any] = {"name": column.name}
-    if column.native:  # No server ever tells these from bytes.
+    if column.native:  # No server ever distinguishes these from bytes.
         told["declared"] = column.native.lower()
     if wire.is_unsigned is None:
         told["is_unsigned"] = column.is_unsigned

@@ -47,7 +47,7 @@ class Numbers:
     cycles: bool
 
     def reserved(self) -> int:
-        """Return the number that a downstream is to go on with."""
+        """Return the number that a downstream is to continue with."""
         if self.cycles:
             return min(max(self.next, self.lowest), self.highest)
         step = self.increment or 1  # 0 stands for the session's auto_increment_increment.
@@ -55,7 +55,7 @@ class Numbers:
         return min(max(self.next + step * count, self.lowest), self.highest)
 
     def is_within(self, reserved: int) -> bool:
-        """Tell whether a downstream that goes on with `reserved` gives no number twice."""
+        """Tell whether a downstream that continues with `reserved` gives no number twice."""
         if self.cycles:
             return self.next == reserved
         return self.next >= reserved if self.increment < 0 else self.next <= reserved

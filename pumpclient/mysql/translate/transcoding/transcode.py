@@ -383,9 +383,9 @@ def _updates(rows: Sequence[bytes]) -> EncodedChanges:
 
 
 def _usual_heads(width: int, at: int) -> dict[int, tuple[Kind, bytes, int, int]]:
-    """Return what is at `at`, behind id and flags, in the usual event of each type, which has all.
+    """Return what is at `at`, after id and flags, in the usual event of each type, which has all.
 
-    With it comes where it is, and where the images are behind it.
+    With it comes where it is, and where the images are after it.
     """
     return {
         type_: (kind, head, at, at + len(head))

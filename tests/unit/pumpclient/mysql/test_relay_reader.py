@@ -258,7 +258,7 @@ def test_by_time_it_stops_at_the_first_file_that_is_young(log: Log) -> None:
 
 def test_without_knowing_what_is_read_nothing_is_purged(log: Log) -> None:
     filled(log)
-    with pytest.raises(NeedsOperator, match="nobody has told"):
+    with pytest.raises(NeedsOperator, match="no one has said"):
         Purger(log.root, lambda: None).inactive()
 
 
