@@ -20,7 +20,7 @@ from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Statement, TableChanges
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.sql import plain_text, statement_text
+from pumpclient.mysql.translate.statements.statement_text import plain_text, statement_text
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
 from tests.kit.servers.fix_mariadb import MariadbServer
 

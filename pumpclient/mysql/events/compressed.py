@@ -1,4 +1,4 @@
-"""What servers compress: MariaDB parts of single events, MySQL whole transactions.
+"""Compressed events: blocks within MariaDB's events, and MySQL's whole transactions.
 
 MariaDB's block (log_bin_compress), in place of a statement or of the rows' images:
 

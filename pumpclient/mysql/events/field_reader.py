@@ -1,4 +1,4 @@
-"""Reading the fields of an event's body, which came from outside and may be anything."""
+"""Field reader: reads an event's body, which came from outside and may be anything."""
 
 from __future__ import annotations
 

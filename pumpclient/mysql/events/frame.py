@@ -1,4 +1,4 @@
-"""An event's frame: the header in front of every event, and the checksum after it.
+"""Frame of an event: its type, the header in front of it, and the checksum after it.
 
     offset  size  field
     0       4     timestamp      seconds since 1970, 0 in events the server made for this stream

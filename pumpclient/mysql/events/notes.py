@@ -1,4 +1,4 @@
-"""The events that carry no change of data: what was asked, what is well, what went wrong.
+"""Notes: the events that carry no change of data; what was asked, what is well, what went wrong.
 
 HEARTBEAT       the name of the file; its position is the header's
 HEARTBEAT_V2    fields: number, length, value; 1 the file's name, 2 the position; 0 ends them

@@ -1,4 +1,4 @@
-"""QUERY: a statement as text, with the session variables it ran under.
+"""QUERY event: a statement as text, with the session variables that it ran under.
 
 4    connection that ran it
 4    seconds it ran

@@ -33,7 +33,7 @@ from pumpclient.mysql.load.targets import Targets
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.mysql.translate.statements.statement_text import dialect_of
 from pumpclient.rows import Table
 
 Clock = Callable[[], float]

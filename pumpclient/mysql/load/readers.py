@@ -1,4 +1,4 @@
-"""Threads that read chunks of many tables and hand their rows over in bounded groups.
+"""Readers: threads that read chunks of many tables and hand their rows over in bounded groups.
 
 planner session ── ranges, as they are asked for ──> reader threads ── queue ──> one writer
                                                           └─ a session of the sink each, if there

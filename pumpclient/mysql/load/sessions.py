@@ -1,4 +1,4 @@
-"""Sessions that all see one moment of a server, and rows read from them quickly.
+"""Snapshot sessions: all see one moment of a server; rows are read from them quickly.
 
 The global read lock is held only while every session begins its snapshot and the end of the binlog
 is read. A server that may not be locked, or cannot within `_LOCK_S`, is an error: without the lock

@@ -1,4 +1,4 @@
-"""Rows of a load straight into the downstream, by as many sessions as read them.
+"""Sink of a load: writes rows straight into the downstream, by as many sessions as read them.
 
 The tables there are the Drainer's work: the load's DDL goes through the Pumps, and rows follow once
 the downstream's checkpoint has passed it. So there is one who creates tables, and nothing that is

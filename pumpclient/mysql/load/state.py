@@ -1,4 +1,4 @@
-"""How far a load is, in a file beside the source's checkpoint, and what it means for the binlog.
+"""Load state: how far a load is, in a file, and what it means for the binlog after it.
 
     load.json   {"version": 1, "source": "db-1", "epoch": 1, "attempt": 2, "is_complete": false,
                  "start": {"file": "mysql-bin.000002", "position": 1234, "gtids": "0-1-7"},

@@ -1,4 +1,4 @@
-"""The tables that a load fills: looked for, dropped when an attempt before left them, created."""
+"""Targets: the tables that a load fills; looked for, dropped when left over, created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
 from pumpclient.mysql.load.text_rows import text_rows
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.sql import Dialect, built_into, plain_text
+from pumpclient.mysql.translate.statements.statement_text import Dialect, built_into, plain_text
 from pumpclient.rows import Table
 
 

@@ -1,4 +1,4 @@
-"""Where a server is, and a connection to it: PyMySQL's, with its errors made ours."""
+"""Server address: where a server is, and a connection to it, with PyMySQL's errors made ours."""
 
 from __future__ import annotations
 

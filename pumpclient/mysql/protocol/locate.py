@@ -1,4 +1,4 @@
-"""Where to start: which file of a server a GTID set, or a point in time, leads to."""
+"""Locator: which file of a server a GTID set, or a point in time, leads to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of a replica, and the packets of the stream that answers them.
+"""Packets: the commands of a replica, and the packets of the stream that answers them.
 
 COM_REGISTER_SLAVE    15 | server id 4 | 1 + host | 1 + user | 1 + password | port 2 | 0 4 | 0 4
 COM_BINLOG_DUMP       12 | position 4 | flags 2 | server id 4 | file

@@ -1,4 +1,4 @@
-"""Whether a server can be replicated from: each check with what was found and what to do."""
+"""Pre-checks: whether a server can be replicated from; each with what was found and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's error means: wait and try again, or an operator must act, and how.
+"""Refusals: what a server's error means; wait and try again, or an operator must act, and how.
 
 Error 1236 ends a dump for many reasons, which only its text tells apart. The texts are those of
 MySQL 5.7 to 9 and MariaDB 10 to 12; one that matches nothing stays an error for a person.

@@ -1,4 +1,4 @@
-"""What a server says of itself: identity, how far its binlog is, its GTID sets and files."""
+"""Server state: what a server says of itself; identity, end of its binlog, GTID sets and files."""
 
 from __future__ import annotations
 

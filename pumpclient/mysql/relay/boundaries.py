@@ -1,4 +1,4 @@
-"""Where transactions begin and end in a run of events, and which GTIDs are complete.
+"""Transaction boundaries in a run of events, and which GTIDs are complete.
 
 A transaction begins with its GTID, or BEGIN where servers have none. It ends with XID, XA_PREPARE
 or TRANSACTION_PAYLOAD, with COMMIT or ROLLBACK as a statement, or, without BEGIN, with its one

@@ -202,7 +202,7 @@ class RelayFolder:
         replace_file(self.path(self.current) / META_NAME, str(meta).encode())
 
     def add(self, uuid: str, *, first_suffix: int = 1) -> SubDir:
-        """Begin the next sub-directory, for a server with `uuid`, with the GTIDs of the last one."""
+        """Begin the next sub-directory, for a server with `uuid`, with the GTIDs of the last."""
         current = self.current
         made = current.next(uuid) if current else SubDir(uuid, first_suffix)
         empty = Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))

@@ -1,4 +1,4 @@
-"""What a crash leaves of the newest file: cut to the end of its last complete transaction."""
+"""Recovery of the newest relay file: cuts it to the end of its last complete transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a relay log continues: in the same file, in a new sub-directory, or at its very beginning.
+"""Resume point: where a relay log continues; the same file, a new sub-directory, or the beginning.
 
     what is found                                      what follows
     no sub-directory, or one without a file            start as the options say, or after its GTIDs

@@ -1,4 +1,4 @@
-"""From a column of a TABLE_MAP to its `Reading`: the one place that knows all types."""
+"""Column types: from a column of a TABLE_MAP to its `Reading`; all of them are known here."""
 
 from __future__ import annotations
 

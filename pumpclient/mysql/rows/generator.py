@@ -1,4 +1,4 @@
-"""Writes the source of a function that reads the images of one table.
+"""Generator: writes the source of a function that reads the images of one table.
 
 The function goes over all images of a rows event and returns their rows as tuples. For each image
 there are two ways through it. When nothing is NULL, values of fixed size next to each other, and

@@ -1,4 +1,4 @@
-"""Rows events: which table, which columns the images have, and where the images begin.
+"""Rows event: which table, which columns the images have, and where the images begin.
 
 6   table id; 4 where its post-header length is 6
 2   flags

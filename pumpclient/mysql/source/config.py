@@ -1,4 +1,4 @@
-"""A source's settings, in the order of DM's source and task files."""
+"""Settings of a source, in the order of DM's source and task files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source's relay log: its writer, which may fail and begin again, and its purger."""
+"""Relay log of a source: its receiver, which may fail and begin again, and its purger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.errors import NeedsOperator, PenstockError
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.purge import Needed, Purger
+from pumpclient.mysql.relay.purger import Needed, Purger
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread
 from pumpclient.mysql.relay.resume import Start
 from pumpclient.mysql.source.config import RelayConfig

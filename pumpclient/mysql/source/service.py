@@ -1,4 +1,4 @@
-"""A source: relay log and syncer under one roof, through failures, pauses and overrides.
+"""Source service: relay log and syncer together, through failures, pauses and overrides.
 
 starting ── checks, ownership, what an earlier run left open, the first checkpoint
 syncing  ── a run of the syncer; what may pass is tried again, ever later
@@ -27,15 +27,15 @@ from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.protocol.prechecks import checked_flavor
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.receiver import RelayReceiver
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.statements import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
+from pumpclient.mysql.source.first_checkpoint import first_checkpoint, without_relay
 from pumpclient.mysql.source.relay_log import RelayLog
-from pumpclient.mysql.source.start import first_checkpoint, without_relay
 from pumpclient.mysql.source.state.checkpoint import (
     Checkpoint,
     SourceStore,
@@ -61,7 +61,7 @@ from pumpclient.mysql.source.sync.reload import (
 )
 from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Refused, place_text
-from pumpclient.mysql.translate.statements.names import Name
+from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.options import Options
 
 log = logging.getLogger(__name__)

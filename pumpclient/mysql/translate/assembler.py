@@ -44,6 +44,12 @@ from pumpclient.mysql.events.transactions import (
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
+from pumpclient.mysql.translate.mapped_tables import (
+    Choose,
+    IsLeftOut,
+    MappedTables,
+    nothing_left_out,
+)
 from pumpclient.mysql.translate.outputs import (
     Finished,
     Output,
@@ -53,8 +59,7 @@ from pumpclient.mysql.translate.outputs import (
     TableChanges,
     Undone,
 )
-from pumpclient.mysql.translate.statements.sql import dialect_of
-from pumpclient.mysql.translate.table_maps import Choose, IsLeftOut, MappedTables, nothing_left_out
+from pumpclient.mysql.translate.statements.statement_text import dialect_of
 
 
 def refuse_losses(event: Event, place: Location) -> None:

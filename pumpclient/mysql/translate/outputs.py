@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.query import Query
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.translate.statements.sql import Dialect
+from pumpclient.mysql.translate.statements.statement_text import Dialect
 from pumpclient.mysql.translate.transcoding.transcode import EncodedChanges, Transcoder
 
 Name = tuple[str, str]

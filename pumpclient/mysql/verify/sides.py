@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a MySQL or MariaDB, or as downstream an SQLite file."""
+"""Sides of a comparison: a MySQL or MariaDB, or as downstream an SQLite file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pumpclient.mysql.load.tables import (
 )
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
 from pumpclient.mysql.protocol.server import identify, master_status
-from pumpclient.mysql.verify.values import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
+from pumpclient.mysql.verify.comparison import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
 
 Checksum = tuple[object, ...]
 

@@ -1,4 +1,4 @@
-"""Which tables of the upstream are replicated, and what they are called downstream.
+"""Table names: which tables of the upstream are replicated, and their names downstream.
 
 What a source's settings say: filters, routes, the copies of online DDL left out. A table is merged
 when several are routed into one: then the downstream's has rows of others too, and a row that only

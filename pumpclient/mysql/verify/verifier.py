@@ -1,4 +1,4 @@
-"""Compares tables chunk by chunk, and repairs what differs."""
+"""Verifier: compares tables chunk by chunk, and repairs what differs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from pumpclient.mysql.load.tables import (
     base_tables,
     chunks_of,
 )
-from pumpclient.mysql.verify.sides import Downstream, MysqlSide
-from pumpclient.mysql.verify.table_names import Names
-from pumpclient.mysql.verify.values import (
+from pumpclient.mysql.verify.comparison import (
     ComparedColumn,
     ComparedRows,
     Difference,
@@ -28,6 +26,8 @@ from pumpclient.mysql.verify.values import (
     reached,
     rows_of,
 )
+from pumpclient.mysql.verify.sides import Downstream, MysqlSide
+from pumpclient.mysql.verify.table_names import Names
 
 _POLL_S = 0.2
 Found = dict[Key, tuple[str, tuple[str, ...]]]

@@ -36,7 +36,7 @@ from pumpclient.mysql.load import state as load_state
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.source import command
 from pumpclient.mysql.source import service as source_unit

@@ -1,4 +1,4 @@
-"""How one column's value lies in a row image, and how to read it: what generators are made of.
+"""Reading: how one column's value lies in a row image, and which expression makes it.
 
 Every type of MySQL and MariaDB is one of two shapes:
 

@@ -43,7 +43,7 @@ from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece
 from pumpclient.mysql.translate.statements.online import Name, OnlineDdl
-from pumpclient.mysql.translate.statements.sql import Dialect
+from pumpclient.mysql.translate.statements.statement_text import Dialect
 
 _BELOW_BINLOG = ("CASCADE", "SET NULL")
 _INLINE_SINCE = {Flavor.MARIADB: 100500, Flavor.MYSQL: 90000}

@@ -1,4 +1,4 @@
-"""DDL of tables that several sources bring into one: what runs, what is there already. Pure.
+"""Merged tables' DDL: what runs of several sources' statements, what is there already. Pure.
 
     CREATE                          the first one's runs
     adds a column, an index         the first one's runs; the others' rows have its default until

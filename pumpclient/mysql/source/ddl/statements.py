@@ -1,4 +1,4 @@
-"""A server's DDL becomes the cluster's: piece by piece, each with an origin, so each once."""
+"""DDL execution: a server's DDL on the cluster, piece by piece, each by its origin once."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
 from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
+from pumpclient.mysql.translate.statements.changed_tables import Name, changed_tables
 from pumpclient.mysql.translate.statements.ddl_pieces import (
     Override,
     Piece,
@@ -41,9 +42,8 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     origins_of,
     skip_reason,
 )
-from pumpclient.mysql.translate.statements.names import Name, changed_tables
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.statements.sql import (
+from pumpclient.mysql.translate.statements.statement_text import (
     phase_to_skip,
     plain_text,
     session_collations,

@@ -1,4 +1,4 @@
-"""Which table of the cluster a table of the server is, and how its rows get there.
+"""Table mapping: which table of the cluster a table of the server is, and how its rows get there.
 
 A table that the cluster does not know is defined from the server's own CREATE TABLE. Where filters
 want nothing of a table, there is no transcoder, and none of its rows is looked at.
@@ -23,7 +23,7 @@ from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.statements.online import OnlineDdl
-from pumpclient.mysql.translate.statements.sql import built_into, dialect_of
+from pumpclient.mysql.translate.statements.statement_text import built_into, dialect_of
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows, Sequences
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder, ignored
 from pumpclient.rows import Table

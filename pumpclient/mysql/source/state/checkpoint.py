@@ -1,4 +1,4 @@
-"""Where a source is, in etcd, and who has it.
+"""Checkpoint of a source: where it is, in etcd, and who has it.
 
     /penstock/v1/sources/<id>         JSON, the fields of `Checkpoint`
     /penstock/v1/sources/<id>/owner   who runs it, on that process' lease

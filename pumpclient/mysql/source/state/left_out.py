@@ -1,4 +1,4 @@
-"""Tables that a source leaves out, and how much was left out of each. Pure.
+"""Left-out tables: those that a source leaves out, and how much was left out of each. Pure.
 
     skip-table t     nothing of t is followed from the next transaction on: its rows and statements
                      are counted. What is downstream of it stays as it is.
@@ -32,8 +32,8 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
+from pumpclient.mysql.translate.statements.changed_tables import Name, changed_by, likened
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Translation
-from pumpclient.mysql.translate.statements.names import Name, changed_by, likened
 
 NO_TABLE: Name = ("", "")
 """Under this name is counted what is no table's, or whose table no one knows."""

@@ -1,4 +1,4 @@
-"""Overrides: what an operator decides about what a source refuses; changes of its checkpoint. Pure.
+"""Overrides: an operator's answers to what a source refuses, as edits of its checkpoint. Pure.
 
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
@@ -20,7 +20,7 @@ from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.translate.outputs import Refused, place_text
-from pumpclient.mysql.translate.statements.names import Name
+from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.schema import split_name
 
 Edit = Callable[[Checkpoint], tuple[Checkpoint, str]]

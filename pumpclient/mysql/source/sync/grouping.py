@@ -1,4 +1,4 @@
-"""Gathers a source's rows into transactions, and those into groups of bounded count and size.
+"""Grouping: gathers rows into transactions, and those into groups of bounded count and size.
 
 Pure but for the file in which a transaction's rows wait when they are many.
 """

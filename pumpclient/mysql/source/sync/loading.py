@@ -1,4 +1,4 @@
-"""The initial load before a source's first run, and what runs then leave out of the binlog.
+"""Loading: the initial load before a source's first run, and what it leaves out of the binlog.
 
 A load of several attempts has tables of several places (`pumpclient.mysql.load`): until the binlog
 has passed the last of them, rows and statements that a table's load has already are left out.

@@ -1,4 +1,4 @@
-"""A table that is left out is taken back: loaded again, while the source continues with all others.
+"""Reload: takes a left-out table back, loaded again while the source continues with all others.
 
     source     t is left out ───────────── P ───────────── Q ┌ stops for a moment
     reload          snapshot at P ── waits until the source is at P
@@ -58,8 +58,8 @@ from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
 from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Statement
+from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
-from pumpclient.mysql.translate.statements.names import Name
 from pumpclient.mysql.translate.statements.online import Kept
 
 log = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
 from pumpclient.mysql.source.state.counters import SourceCounters
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
 from pumpclient.mysql.source.sync.grouping import Gatherer
-from pumpclient.mysql.source.sync.known import LISTS, KnownTransactions, SeenGtids
+from pumpclient.mysql.source.sync.known_transactions import LISTS, KnownTransactions, SeenGtids
 from pumpclient.mysql.source.sync.loading import CatchUp
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import (
@@ -51,8 +51,8 @@ from pumpclient.mysql.translate.outputs import (
     Undone,
     place_text,
 )
+from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Verb
-from pumpclient.mysql.translate.statements.names import Name
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows
 
 

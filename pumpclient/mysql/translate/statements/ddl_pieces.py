@@ -1,4 +1,4 @@
-"""A statement of a QUERY to the DDL that a writer executes: in pieces, under its target's names.
+"""DDL pieces: a statement of a QUERY as DDL of one job each, under its target's names.
 
     text ── skipped by its first words ──────────────────────────> nothing, with the reason
          ── changes rows (statement format) ─────────────────────> NeedsOperator

@@ -1,4 +1,4 @@
-"""gh-ost and pt-osc alter a copy of a table and put it into the table's place at the end.
+"""Online DDL: gh-ost and pt-osc alter a copy of a table and put it into the table's place.
 
     _t_gho, _t_new          the copy (shadow): its ALTERs are kept here, and nothing of it is run
     _t_ghc, _t_del, _t_old  what the tools need besides (trash): nothing of it is run

@@ -1,4 +1,4 @@
-"""TIMESTAMP columns of a session without `explicit_defaults_for_timestamp`, written out. Pure.
+"""Implicit TIMESTAMP defaults: written out where a session leaves them to its server. Pure.
 
     written                              to such a session it is
     TIMESTAMP NULL …, DEFAULT NULL       the same
@@ -35,7 +35,7 @@ from penstock.ddl.syntax.statements import (
 from penstock.schema.model import MysqlType, TableInfo
 from pumpclient.mysql.events.query import StatusVariables
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.translate.statements.sql import Dialect
+from pumpclient.mysql.translate.statements.statement_text import Dialect
 
 _EXPLICIT_BIT = 1 << 24
 _MYSQL_EXPLICIT_SINCE = 80000

@@ -1,4 +1,4 @@
-"""Which column of a row image is which column of the table, and how its value becomes a datum.
+"""Column mapping: which column of an image is which of the table, and how its value is a datum.
 
     image                            datum                                 made by
     -------------------------------  ------------------------------------  ---------------------

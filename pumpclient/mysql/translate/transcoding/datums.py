@@ -1,4 +1,4 @@
-"""How one column's bytes in an image become its id and its datum in a row: what is generated.
+"""Datum expressions: code that makes a column's id and datum of its bytes in an image.
 
 Each is a `Reading` of the shape that the image has, with an expression that makes bytes. Where no
 short way is known, or the table's column is of another size, the value is decoded and then encoded

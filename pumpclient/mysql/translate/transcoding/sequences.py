@@ -1,4 +1,4 @@
-"""A MariaDB's sequences: how far their numbers were given away, from rows in the binlog. Pure.
+"""Sequences of a MariaDB: how far their numbers were given away, from rows in the binlog. Pure.
 
 NEXTVAL logs a row of its sequence when a cache of numbers is begun: the first number that is not in
 it. The rows that got these numbers have them in their images, so nothing depends on the sequence

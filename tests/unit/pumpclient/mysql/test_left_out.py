@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable, Verdict, judged
+from pumpclient.mysql.translate.statements.changed_tables import changed_tables
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
-from pumpclient.mysql.translate.statements.names import changed_tables
 from pumpclient.mysql.translate.statements.online import OnlineDdl
 
 T, U = ("shop", "t"), ("shop", "u")

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, EventType, make_event
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
-from pumpclient.mysql.relay.purge import Purger
+from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import Chunk, Growth, RelayReader
 
 DESCRIPTION = make_event(EventType.FORMAT_DESCRIPTION, b"description")

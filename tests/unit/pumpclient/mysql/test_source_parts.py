@@ -15,9 +15,9 @@ from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.ddl import merged
-from pumpclient.mysql.source.start import moment_s
+from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
-from pumpclient.mysql.source.sync.known import KnownTransactions
+from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
 from tests.kit.mysql.encoding import begin_mariadb, encode
 
 

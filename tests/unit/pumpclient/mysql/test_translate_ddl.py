@@ -18,7 +18,7 @@ from pumpclient.mysql.translate.statements.ddl_pieces import (
     origins_of,
 )
 from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
-from pumpclient.mysql.translate.statements.sql import (
+from pumpclient.mysql.translate.statements.statement_text import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     PIPES_AS_CONCAT,

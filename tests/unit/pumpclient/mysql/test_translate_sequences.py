@@ -13,7 +13,11 @@ from pumpclient.mysql.events.query import (
     StatusVariables,
     decode_status,
 )
-from pumpclient.mysql.translate.statements.sql import dialect_of, phase_to_skip, plain_text
+from pumpclient.mysql.translate.statements.statement_text import (
+    dialect_of,
+    phase_to_skip,
+    plain_text,
+)
 from pumpclient.mysql.translate.transcoding.sequences import Numbers, Sequences
 from tests.kit.mysql.encoding import encode_status
 

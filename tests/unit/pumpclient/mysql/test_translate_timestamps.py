@@ -7,7 +7,7 @@ import pytest
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import TableInfo
 from pumpclient.mysql.events.query import StatusVariables
-from pumpclient.mysql.translate.statements.sql import dialect_of
+from pumpclient.mysql.translate.statements.statement_text import dialect_of
 from pumpclient.mysql.translate.statements.timestamps import (
     is_implicit,
     may_hold_timestamps,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.verify.sides import SqliteSide
-from pumpclient.mysql.verify.values import (
+from pumpclient.mysql.verify.comparison import (
     ComparedColumn,
     ComparedRows,
     compared,
@@ -19,6 +18,7 @@ from pumpclient.mysql.verify.values import (
     reached,
     rows_of,
 )
+from pumpclient.mysql.verify.sides import SqliteSide
 
 COLUMNS = (ComparedColumn("id", "int"), ComparedColumn("v", "varchar"))
 

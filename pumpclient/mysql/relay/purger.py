@@ -1,4 +1,4 @@
-"""Deletes relay log files that no one needs any more.
+"""Purger: deletes relay log files that no one needs any more.
 
     inactive   all before the file that is read            by hand
     filename   all before a file, in one sub-directory     by hand
@@ -6,8 +6,8 @@
     space      all before the file that is read            now and then, when the disk is short
 
 Never the file that is read or one after it. A sub-directory of which nothing is left goes as a
-whole; its line in the index stays until the next start (`RelayFolder.trim`), as only the relay
-unit writes the index while it runs.
+whole; its line in the index stays until the next start (`RelayFolder.trim`), as only the
+receiver writes the index while it runs.
 """
 
 from __future__ import annotations

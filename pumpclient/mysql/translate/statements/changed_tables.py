@@ -1,4 +1,4 @@
-"""Names: which tables a statement changes, also one that cannot be followed. Pure.
+"""Table names of a statement: which tables it changes, also one that cannot be followed. Pure.
 
 A statement that the grammar of `penstock.ddl` reads is asked. Of another one the words say as much
 as they are sure to: its table is the one after TABLE, VIEW, SEQUENCE or ON. Where it may give a

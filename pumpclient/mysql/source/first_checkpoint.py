@@ -1,4 +1,4 @@
-"""Where a source begins that has no checkpoint yet.
+"""First checkpoint: where a source begins that has none yet.
 
 current                  the server's end now; its tables are defined here as they are
 mysql-bin.000003:4       that place

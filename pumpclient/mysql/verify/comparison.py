@@ -1,4 +1,4 @@
-"""Values of both sides in one form, and rows that differ; pure.
+"""Values of both sides in one form, and rows that differ. Pure.
 
     type                   form
     integers, YEAR, BIT    int
