@@ -54,7 +54,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         refuse_other_cluster(config.data_dir, cluster_id)
         log.info("cluster %d, greatest commit_ts %d", cluster_id, storage.max_commit_ts)
         components, operator = build(config, entrance, storage, etcd, cluster_id, counters)
-        await _Node(entrance, components, operator).live(stop)
+        await _Node(entrance, components, operator).serve(stop)
 
 
 async def _first_answer(
@@ -92,7 +92,7 @@ class _Node:
         self._oracle = components.oracle
         self._membership = components.membership
 
-    async def live(self, stop: asyncio.Event) -> None:
+    async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, or until an operator's verb has done its work."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -109,7 +109,7 @@ class _Node:
         """Do everything that a Pump does by itself; ends only by failing or being cancelled."""
         if self._oracle is not None:
             await _until_answered(self._oracle.start, "the oracle cannot start")
-        await _until_answered(self._components.clock.next_ts, "nobody tells the time")
+        await _until_answered(self._components.clock.next_ts, "no oracle answers")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._components.fake_binlogs.run())
             group.create_task(self._components.resolving.run())

@@ -27,7 +27,7 @@ from pumpclient.rows import Table
 MUTATION_BYTES_MAX = 4 << 20
 """Rows of one mutation in a spool file; one row may be larger."""
 
-# Tables without a primary key have a hidden row id. Nobody reads it; it only must differ.
+# Tables without a primary key have a hidden row id. No one reads it; it only must differ.
 _row_ids = itertools.count(time.time_ns())
 
 

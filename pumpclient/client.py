@@ -141,7 +141,7 @@ class PumpClient:
         same source is not before it, nothing happens and the list is empty. Such a statement must
         come to one job: DROP TABLE a, b is for the caller to split. Raises `NeedsOperator` for what
         cannot be done, `Retryable` when it did not happen but may work later, `OutcomeUnknown` when
-        nobody could be asked.
+        no one could be asked.
         """
         return self._ddl.execute(sql, schema, origin)
 

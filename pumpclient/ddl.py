@@ -1,25 +1,25 @@
-"""Changes the schema for everybody: one DDL at a time, in one order with all row changes.
+"""DDL: changes the schema for all writers, one DDL at a time, in one order with all row changes.
 
-    1  DDL lock in etcd                 nobody else plans a DDL; the catalog read now is the last
+    1  DDL lock in etcd                 no one else plans a DDL; the catalog read now is the last
     2  plan                             what the tables will be; a bad statement stops here
     3  fence raised                     every writer has finished what it encoded with the old
                                         schema, knows its commit_ts, and begins nothing new
     4  DDL Prewrite durable on a Pump   that Pump's stream now waits for this DDL
     5  commit_ts from the oracle        after all old row changes, before all new ones
     6  job appended to history          THE DECISION, one etcd transaction that demands the lock
-    7  Commit binlog                    the stream goes on
-    8  fence lowered                    writers read history and go on with the new schema
+    7  Commit binlog                    the stream continues
+    8  fence lowered                    writers read history and continue with the new schema
 
 Why a crash is safe at any point. Before 6 there is no job: the Prewrite is rolled back by us, or by
 the Pump's resolver, at once when a later DDL is recorded and else after its timeout; nothing
 happened. From 6 on the DDL is done: the Pump's resolver finds the job in history under the binlog's
 job id and commits the Prewrite with the job's `finished_ts`, which is the `commit_ts` of 5, whether
-or not 7 arrives. Between 4 and 6 the resolver must not give up on us: so 6 is refused by ourselves
-when too long after 4 (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`), and by etcd when our
-lock or our fence is gone, as they are when this process was frozen for longer than their lease, and
-before a later DDL. When the answer to 6 is lost, we ask until it is known; before that there is
-neither a Rollback nor a Commit. If etcd does not tell within `ASK_S_MAX`, `OutcomeUnknown` says so;
-the resolver and all writers read the truth later.
+or not 7 arrives. Between 4 and 6 the resolver must not decide against us: so 6 is refused by
+ourselves when too long after 4 (`DECISION_S_MAX`, far below the Pumps' `txn_timeout`), and by etcd
+when our lock or our fence is gone, as they are when this process was frozen for longer than their
+lease, and before a later DDL. When the answer to 6 is lost, we ask until it is known; before that
+there is neither a Rollback nor a Commit. If etcd does not answer within `ASK_S_MAX`,
+`OutcomeUnknown` says so; the resolver and all writers read the truth later.
 
 A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
 Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the double.
@@ -67,10 +67,10 @@ class DdlExecutor:
         """Execute one statement and return the `finished_ts` of its jobs, none for a no-op.
 
         Raises `NeedsOperator` for what cannot be planned, `Retryable` when it surely did not
-        happen, `OutcomeUnknown` when nobody could be asked. Of a statement that makes several jobs
+        happen, `OutcomeUnknown` when no one could be asked. Of a statement that makes several jobs
         (DROP TABLE a, b) a failure may leave the first ones done, as in MySQL. With an `origin` it
         is a no-op when a DDL of that place or a later one is in the history: a job and its origin
-        are recorded together, and under the lock nobody comes in between.
+        are recorded together, and under the lock no one comes in between.
         """
         with self._one_at_a_time, self._history.lock(self._holder):
             if origin is not None and self._is_done(origin):
@@ -92,7 +92,7 @@ class DdlExecutor:
             with self._fence.raised(jobs[-1].schema_version) as guard:
                 finished = [self._run(job, guard) for job in jobs]
         try:
-            # Whoever asked for the DDL probably uses its result next.
+            # The caller that asked for the DDL probably uses its result next.
             self._session.schemas.catch_up()
         except Retryable as error:
             log.info("the new schema will be read later: %s", error)
@@ -126,7 +126,7 @@ class DdlExecutor:
             is_decided = self._decide(job, guard)
         if not is_decided:
             raise OutcomeUnknown(
-                f"etcd does not tell whether DDL {job.id} is done: {job.query}",
+                f"etcd does not say whether DDL {job.id} is done: {job.query}",
                 start_ts=start_ts,
                 commit_ts=commit_ts,
                 wait=lambda timeout_s: self._wait_for(job, timeout_s),
@@ -135,17 +135,17 @@ class DdlExecutor:
         commit = Binlog(
             tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=job.id
         )
-        # The DDL is done; the Commit only lets the stream go on sooner than the resolver would.
+        # The DDL is done; the Commit only lets the stream continue sooner than the resolver would.
         session.commit(home, commit, start_s=start_s, wait=False)
         log.info("DDL %d is done at %d: %s", job.id, commit_ts, job.query)
         return commit_ts
 
     def _decide(self, job: DdlJob, guard: Guard) -> bool:
-        """Append the job; raise when it surely is not there, False when etcd would not tell."""
+        """Append the job; raise when it surely is not there, False when etcd does not answer."""
         deadline_s = time.monotonic() + ASK_S_MAX
         while True:
             try:
-                # Appending the same job twice does nothing, so this asks as well as it tells.
+                # Appending the same job twice does nothing, so this asks as well as it writes.
                 self._history.append(job, guards=[guard])
                 return True
             except Retryable as error:

@@ -1,4 +1,4 @@
-"""What can become of a write, and the failures that only a writer of binlogs can meet.
+"""Errors: what can become of a write, and the failures that only a writer of binlogs can meet.
 
 The one question that matters after a failed try is whether the Pump may have stored the binlog:
 only then is there something to clean up. `Failure.maybe_stored` answers it, on the safe side.
@@ -47,8 +47,8 @@ class NoPump(NeedsOperator):
 class OutcomeUnknown(PenstockError):
     """The commit was decided and sent, but no answer came: it is most likely, not surely, done.
 
-    The client goes on delivering it in the background. Do not run the transaction again before
-    `wait` has told its fate: that could apply it twice.
+    The client continues delivering it in the background. Do not run the transaction again before
+    `wait` has shown its outcome: that could apply it twice.
     """
 
     def __init__(

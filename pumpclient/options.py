@@ -1,4 +1,4 @@
-"""Settings of a `PumpClient` that few applications ever need to change."""
+"""Options: settings of a `PumpClient` that few applications ever need to change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CHANNEL_OPTIONS", "Options", "Tls", "open_channel"]
 class Options:
     """Limits and intervals of one client; all bounds are for each Pump unless they say otherwise.
 
-    `coalesce` off sends one binlog per call through the original's unary method: slower, and
+    `coalesce` off sends one binlog per call through TiDB-Binlog's unary method: slower, and
     only worth it to compare.
     """
 
@@ -43,7 +43,7 @@ class Options:
     # Just under the Pumps' own `txn_timeout` (10 min), after which they may take a transaction
     # for rolled back: a Commit must never arrive after that verdict.
     commit_timeout_s: float = 570.0
-    # The original probes every 30 s; a Pump's restart takes one, and each probe is one small call.
+    # TiDB-Binlog probes every 30 s; a Pump's restart takes one, and each probe is one small call.
     probe_interval_s: float = 3.0
     errors_in_a_row_max: int = 10
     # A Pump that is out of space or overloaded gets no new transactions for this long; each refusal

@@ -1,4 +1,4 @@
-"""Transactions that are committed in the writer's own database and in Penstock, or in neither.
+"""Outbox: transactions committed in the writer's own database and in Penstock, or in neither.
 
     box = Outbox("shop")                   # one for each database, shared by all threads
     box.create_table(connection)           # once; commits
@@ -8,11 +8,11 @@
 
 At the end of the block the Prewrite goes to a Pump, the outbox row into the connection's
 transaction, that is committed, and the Commit goes to the Pump: `penstock.outbox` says why. The
-Pumps must be told where the database is: `[resolver] kind = "sql"`, `url = …`.
+Pumps must know where the database is: `[resolver] kind = "sql"`, `url = …`.
 
 Locks that the block takes in the database are held until the Prewrite is durable: milliseconds, or
 `write_timeout_s` when no Pump answers; SQLite has one lock for all writers. Read a row that the
-block is going to change with FOR UPDATE, or what Penstock is told of its value before may be wrong.
+block is going to change with FOR UPDATE, or the value before that Penstock gets may be wrong.
 
 A connection of sqlite3 or PyMySQL; whatever is open on it already belongs to the transaction. The
 database may be in autocommit mode. A DDL within the block would commit too early in MySQL and is
@@ -52,7 +52,7 @@ class Outbox:
         outbox.new_key(name)  # Raises for a name that cannot be.
         self._name = name
         self._table = table
-        # Rows that nobody needs any more; they go along with later transactions.
+        # Rows that no one needs any more; they go along with later transactions.
         self._acknowledged: deque[bytes] = deque(maxlen=_ACKNOWLEDGED_MAX)
 
     def create_table(self, connection: Any) -> None:
@@ -87,7 +87,7 @@ class Outbox:
         """Remove what writers that died have left, commit, and return how many rows went.
 
         `checkpoint_ts` is the smallest of all Drainers' (`binlogctl drainers`). Run it now and
-        then, on a connection with nothing open; writers that live clean up after themselves.
+        then, on a connection with nothing open; writers that run clean up after themselves.
         """
         return outbox.purge(
             connection,
@@ -131,7 +131,7 @@ class OutboxTransaction:
 
     @property
     def commit_ts(self) -> int | None:
-        """The commit_ts once it is committed; 0 if Penstock was told of no changes."""
+        """The commit_ts once it is committed; 0 if there were no changes for Penstock."""
         return self._txn.commit_ts
 
     def insert(self, table: str, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""Rows as an application gives them, made complete: names matched, defaults filled in.
+"""Rows: as an application gives them, made complete: names matched, defaults filled in.
 
     insert          a column that is not named takes its default, as in MySQL
     before image    every column is named: what was in the row cannot be guessed

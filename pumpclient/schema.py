@@ -1,8 +1,8 @@
-"""The tables as a writer knows them, kept as new as the schema version it is allowed to use.
+"""Schema: the tables as a writer knows them, as new as the schema version that it may use.
 
-DDL history in etcd is the truth; `catch_up` reads what is new there. The schema fence tells when
+DDL history in etcd is the truth; `catch_up` reads what is new there. The schema fence says when
 that must happen (after every DDL, before the next transaction), so there is no watch here. A table
-that is not known is looked for in history first: a colleague may just have created it.
+that is not known is looked for in history first: another writer may just have created it.
 """
 
 from __future__ import annotations

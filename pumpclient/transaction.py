@@ -1,10 +1,10 @@
-"""One transaction: row changes are encoded as they come and written at the commit.
+"""Transaction: row changes are encoded as they come and written at the commit.
 
     insert, update, delete ──> row bytes per table            nothing is sent; many wait in a file
     commit:  pin the schema ── are the tables as they were? if not, carry the rows over
              Prewrite durable on a Pump ── from now on a crash leaves an orphan, rolled back later
              commit_ts from the oracle ── unpin
-             Commit to the same Pump ── acknowledged: committed, for ever
+             Commit to the same Pump ── acknowledged: committed, for good
 
 The order is the point: a `commit_ts` asked for only after the Prewrite is durable is greater than
 all that Pump has streamed so far. And as the schema is pinned from the last look at the tables
@@ -102,7 +102,7 @@ class Transaction:
         An empty transaction writes nothing and returns 0. Any failure before the commit was sent
         means that the transaction did not happen and never will: `Retryable` (run it again),
         `NeedsOperator` or `Malformed`. When the Pump of the Prewrite does not answer the Commit
-        within the write time-out, `OutcomeUnknown` is raised and the Commit goes on being tried in
+        within the write time-out, `OutcomeUnknown` is raised and the Commit is tried further in
         the background, by default just under 10 minutes from the Prewrite: it normally succeeds
         as soon as the Pump is back. No other Pump can take it. If this process ends before, the
         Pump's resolver decides, and without one (`none`) the transaction is rolled back.
@@ -188,7 +188,7 @@ class Transaction:
         try:
             return changes, encode(changes.table)
         except Malformed:
-            # The row may be right for a table that somebody altered a moment ago.
+            # The row may be right for a table that was altered a moment ago.
             stale = changes.table
             self._session.schemas.catch_up()
             changes = self._changes_of(name)

@@ -1,4 +1,4 @@
-"""Cluster time for the tasks of one Pump: the Oracle behind a thread, and a guess that never waits.
+"""Cluster clock: timestamps of the oracle, asked in a thread, and a guess that never waits.
 
 `next_ts` is a timestamp of the Oracle; `now_ts` is the last one moved on by the local monotonic
 clock, good for ages and heartbeats and for nothing that orders binlogs.

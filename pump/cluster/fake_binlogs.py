@@ -1,4 +1,4 @@
-"""Fake binlogs: an idle Pump's way to say "nothing older than this is still to come from me".
+"""Fake binlogs: say that nothing older than this is still to come from an idle Pump.
 
 The Drainer can emit a transaction only when every Pump's stream has passed it, so a silent Pump
 holds up all others. When the greatest commit_ts has not moved for an interval, a timestamp is
@@ -6,7 +6,7 @@ taken from the Oracle and written as a Rollback with both timestamps equal. It i
 is appended: every transaction with a smaller commit_ts had its Prewrite durable here before that.
 
     a puller waits at the end:  at once if idle that long already, then every 100 ms
-    nobody pulls:               every 3 s, so that the status in etcd moves on
+    no one pulls:               every 3 s, so that the status in etcd moves on
     a fake binlog is held up by an unmatched Prewrite:  no further one until it is through
 
 The Oracle is asked in a thread of its own: when it is stuck, only time stands still, not writes.
@@ -57,7 +57,7 @@ class FakeBinlogs:
         self.written = 0
 
     async def run(self) -> None:
-        """Write a fake binlog whenever one is due, for ever; log failures and try again."""
+        """Write a fake binlog whenever one is due, indefinitely; log failures and try again."""
         failing = False
         while True:
             await self._until_due()
@@ -84,20 +84,20 @@ class FakeBinlogs:
         loop = asyncio.get_running_loop()
         while True:
             now_s = loop.time()
-            hungry = self._pulls.hungry.is_set()
-            interval_s = self._interval_pulled_s if hungry else self._interval_idle_s
+            is_waited_for = self._pulls.puller_waits.is_set()
+            interval_s = self._interval_pulled_s if is_waited_for else self._interval_idle_s
             left_s = self._pulls.moved_at_s + interval_s - now_s
             if left_s <= 0 and self._storage.max_commit_ts >= self._last_ts:
                 return
             left_s = left_s if left_s > 0 else interval_s
-            if hungry:
+            if is_waited_for:
                 await asyncio.sleep(left_s)
             else:
-                await self._sleep_or_hungry(left_s)
+                await self._sleep_or_puller(left_s)
 
-    async def _sleep_or_hungry(self, length_s: float) -> None:
+    async def _sleep_or_puller(self, length_s: float) -> None:
         try:
             async with asyncio.timeout(length_s):
-                await self._pulls.hungry.wait()
+                await self._pulls.puller_waits.wait()
         except TimeoutError:
             pass

@@ -1,4 +1,4 @@
-"""What a Pump is called and where it is reached: the name stays with the data, the address may not.
+"""Identity: what a Pump is called and where it is reached; the name stays with the data.
 
     .node      the name, in the data folder: text of one line, written once
     .cluster   the id of the cluster whose binlogs these are: decimal text, written once
@@ -24,13 +24,13 @@ _CLUSTER_FILE = ".cluster"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a running Pump tells others about itself."""
+    """What a running Pump publishes about itself."""
 
     node_id: str
     host: str
     labels: Mapping[str, str]
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Tells one process from another of the same name; also from itself at a second address."""
+    """Distinguishes processes of the same name; also one from itself at a second address."""
 
 
 def kept_node_id(folder: Path, configured: str, address: str) -> str:
@@ -47,7 +47,7 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
     name = path.read_text(encoding="utf-8").strip()
     if not name:
         raise NeedsOperator(
-            f"{path} is empty, so nobody knows which Pump this data belongs to",
+            f"{path} is empty, so no one knows which Pump this data belongs to",
             hint="write the node id into it that `binlogctl pumps` shows for this Pump",
         )
     if configured not in ("", name):

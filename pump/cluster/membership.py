@@ -1,4 +1,4 @@
-"""Membership: joins the cluster, keeps this Pump's entry in etcd, says goodbye with a last word.
+"""Membership: joins the cluster, keeps this Pump's entry in etcd, and leaves its last word there.
 
     serving ──> `paused` in etcd ──> Notify every live Drainer ──> `online` in etcd ──> Prewrites
        └─ its last word is withdrawn first; the next one is left when it stops
@@ -155,7 +155,7 @@ class Membership:
         listed = await asyncio.to_thread(self._registry.list, NodeKind.DRAINER)
         return [drainer for drainer in listed if drainer.state is not NodeState.OFFLINE]
 
-    async def give_up(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
+    async def note_gaps(self, drainers: Sequence[NodeStatus], up_to_ts: int) -> None:
         """Note for Drainers what they will miss: they refuse to start with such a gap."""
         for drainer in drainers:
             gap = Gap(
@@ -167,13 +167,13 @@ class Membership:
             await asyncio.to_thread(self._registry.put_gap, gap)
 
     def is_live(self, drainer: NodeStatus) -> bool:
-        """Tell whether a Drainer's heartbeat is fresh."""
+        """Return whether a Drainer's heartbeat is fresh."""
         return is_live(drainer, self._clock.now_ts())
 
     async def _enter_cluster(self, now_ts: int) -> None:
         """Say since when this Pump may hold what Drainers lack, unless it has been there before.
 
-        A Drainer that meets it for the first time only later can tell what it has missed.
+        A Drainer that meets it for the first time only later can see what it has missed.
         """
         if self._node_id not in await asyncio.to_thread(self._registry.entered):
             await asyncio.to_thread(self._registry.put_entered, self._node_id, now_ts)
@@ -228,8 +228,8 @@ class Membership:
     async def _check_name(self) -> None:
         """Raise `NeedsOperator` when we were declared lost, or another living Pump has our name.
 
-        One whose heartbeat is fresh but that does not answer may live: `Retryable` until that is
-        stale. Where no one listens, no process is left.
+        One whose heartbeat is fresh but that does not answer may still run: `Retryable` until that
+        is stale. Where no one listens, no process is left.
         """
         lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
         if lost is not None:

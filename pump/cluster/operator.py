@@ -1,4 +1,4 @@
-"""What an operator can ask of a Pump: status, pause, go offline, purge.
+"""Operator: what can be asked of a Pump: status, pause, go offline, purge.
 
     online ── Pause ──> pausing ──────────────────────────────────────────────> paused
     online ── Close ──> closing ── every Drainer's checkpoint passed our end ──> offline
@@ -73,7 +73,7 @@ class Operator:
         details = {
             **self._details(),
             **self._membership.details(),
-            "purge": self._retention.told,
+            "purge": self._retention.report,
         }
         if self._progress:
             details["closing"] = self._progress
@@ -112,7 +112,7 @@ class Operator:
         return await self._retention.purge()
 
     async def stop(self) -> None:
-        """Give up waiting for the Drainers: a Pump stopped while closing is paused, not offline."""
+        """Stop waiting for the Drainers: a Pump stopped while closing is paused, not offline."""
         if self._closing is not None and not self._closing.done():
             log.warning("stopped before every Drainer had everything: paused, not offline")
             self._closing.cancel()
@@ -135,7 +135,7 @@ class Operator:
         for node_id in wanted:
             if node_id not in known:
                 raise NeedsOperator(
-                    f"nobody waits for a drainer {node_id!r}",
+                    f"no one waits for a drainer {node_id!r}",
                     hint=f"those waited for: {', '.join(known) or 'none'}",
                 )
             if self._membership.is_live(known[node_id]):
@@ -147,31 +147,31 @@ class Operator:
     async def _drain(self) -> None:
         """Set `ended` once every Drainer's checkpoint has passed everything this Pump holds."""
         end_ts = 0
-        told_s = float("-inf")
+        reported_s = float("-inf")
         while True:
-            given_up: Sequence[NodeStatus] = ()
+            abandoned: Sequence[NodeStatus] = ()
             try:
                 # Every transaction here commits before this: no Prewrite is taken any more.
                 end_ts = end_ts or await self._fake_binlogs.write()
-                self._progress, given_up = await self._look(end_ts)
+                self._progress, abandoned = await self._look(end_ts)
                 if not self._progress:
-                    await self._membership.give_up(given_up, end_ts)
+                    await self._membership.note_gaps(abandoned, end_ts)
             except (PenstockError, OSError) as error:
                 self._progress = f"trying again: {error}"
             if not self._progress:
                 break
-            if time.monotonic() - told_s >= _PROGRESS_EVERY_S:
-                told_s = time.monotonic()
+            if time.monotonic() - reported_s >= _PROGRESS_EVERY_S:
+                reported_s = time.monotonic()
                 log.info("not offline yet: %s", self._progress)
             await asyncio.sleep(self.close_tick_s)
-        for drainer in given_up:
+        for drainer in abandoned:
             log.error(
-                "drainer %s at checkpoint %d is given up: it never gets this Pump's binlogs in"
+                "drainer %s at checkpoint %d is abandoned: it never gets this Pump's binlogs in"
                 " (%d, %d] (start it only with a downstream restored from a newer backup)",
                 *(drainer.node_id, drainer.max_commit_ts, drainer.max_commit_ts, end_ts),
             )
         self.drained = True
-        others = " other" if given_up else ""
+        others = " other" if abandoned else ""
         log.info("every%s Drainer has everything up to %d", others, end_ts)
         self.ended.set()
 
@@ -181,14 +181,14 @@ class Operator:
             return f"transactions before {end_ts} are open here, the resolver asks about them", ()
         drainers = await self._membership.drainers()
         late = [d for d in drainers if d.max_commit_ts < end_ts]
-        given_up = [
+        abandoned = [
             d for d in late if d.node_id in self._skipped and not self._membership.is_live(d)
         ]
-        behind = [self._lateness(d, end_ts) for d in late if d not in given_up]
+        behind = [self._lateness(d, end_ts) for d in late if d not in abandoned]
         if not behind:
-            return "", given_up
+            return "", abandoned
         done = f"{len(drainers) - len(late)} of {len(drainers)} Drainers have all up to {end_ts}"
-        return "; ".join([*behind, done]), given_up
+        return "; ".join([*behind, done]), abandoned
 
     def _lateness(self, drainer: NodeStatus, end_ts: int) -> str:
         behind_s = seconds_between(drainer.max_commit_ts, end_ts)

@@ -14,7 +14,7 @@ asked; a resolver bounds what it has under way. A Prewrite is read once, for wha
 One answer cannot be written down as it is: COMMITTED at or below what this Pump had streamed when
 the Prewrite arrived (its floor, see `store/sorter.py`). A writer asks for its commit_ts when some
 Pump has acknowledged the Prewrite. Had that been this one, it would have had the Prewrite before
-anybody had that commit_ts or a later one, and the floor would be smaller. So the Prewrite here is a
+anyone had that commit_ts or a later one, and the floor would be smaller. So the Prewrite here is a
 copy that arrived late, another Pump commits the transaction, and here it is rolled back.
 """
 

@@ -1,4 +1,4 @@
-"""Which binlogs may go: by age, never past a Drainer's checkpoint unless that is forced.
+"""Retention: which binlogs may go, by age, never past a Drainer's checkpoint unless forced.
 
     ──────────────┬───────────────────────┬──────────────────┬──────────────> commit_ts
       older than  │    older than         │                  now
@@ -8,7 +8,7 @@ Every Drainer that is not offline holds the purge, a dead one too: when it start
 its binlogs, and a full disk only makes writers wait, while a gap cannot be closed any more. A
 Drainer that will not come back is marked offline with `binlogctl update-drainer`. Who wants the
 disk bounded whatever happens sets `gc-force-after-days`: what is older goes, and an error in the
-log names the Drainers that lost something, and what. Both are announced, as in the original,
+log names the Drainers that lost something, and what. Both are announced, as in TiDB-Binlog,
 20 hours ahead.
 """
 
@@ -44,7 +44,7 @@ class Plan:
 
     before_ts: int
     holding: Sequence[NodeStatus] = ()
-    """Drainers that need what is old enough to go, the furthest behind first."""
+    """Drainers that need what is old enough to go, the latest first."""
     forced: bool = False
     """True when `before_ts` passes the checkpoint of the first of them."""
     warnings: Sequence[str] = ()
@@ -85,7 +85,7 @@ def _warning(drainer: NodeStatus, left_s: float, *, lossy: bool) -> str:
 def _remedy(drainer: NodeStatus) -> str:
     return (
         "start it; if it will never run again: binlogctl update-drainer --node-id"
-        f" {drainer.node_id} --state offline lets go of what only it needs, for ever"
+        f" {drainer.node_id} --state offline lets go of what only it needs, for good"
     )
 
 
@@ -107,10 +107,10 @@ class Retention:
         self._gc_days = gc_days
         self._force_after_days = force_after_days
         self._busy = asyncio.Lock()
-        self.told = "no purge since the start"
+        self.report = "no purge since the start"
 
     async def run(self) -> None:
-        """Look and purge, for ever; failures are logged and tried again next time."""
+        """Look and purge indefinitely; failures are logged and tried again next time."""
         looks = 0
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -149,9 +149,9 @@ class Retention:
                 gone = f"purged ({purged_ts}, {self._storage.purged_ts}]: {segments} segments"
                 gone += f", {freed_bytes} bytes"
                 self._name_losses(found)
-            self.told = f"{gone}; {self._reason(found)}"
-            log.info("%s", self.told)
-            return self.told
+            self.report = f"{gone}; {self._reason(found)}"
+            log.info("%s", self.report)
+            return self.report
 
     def _reason(self, found: Plan) -> str:
         old = f"binlogs older than {self._gc_days:g} days may go"

@@ -153,7 +153,7 @@ class SqlResolver:
         entry = self._queues.get(name) or self._queues.get("")
         if entry is None:
             raise NeedsOperator(
-                f"nobody told this Pump where the outbox {name!r} is",
+                f"this Pump does not know where the outbox {name!r} is",
                 hint=f"add {name}=URL to resolver.url",
             )
         if entry.waiting >= _WAITING_MAX:
@@ -227,7 +227,7 @@ def opener(url: str, *, timeout_s: float) -> tuple[str, Connect]:
 
 
 def is_locked(error: Exception) -> bool:
-    """Return whether a driver's error says: somebody else has the row, or the SQLite file."""
+    """Return whether a driver's error says: another session has the row, or the SQLite file."""
     if isinstance(error, sqlite3.OperationalError):
         return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     return bool(error.args) and error.args[0] in (_LOCK_WAIT_TIMEOUT, _DEADLOCK)

@@ -1,1 +1,1 @@
-"""What a Pump tells of itself."""
+"""Observation: metrics and status pages."""

@@ -1,7 +1,7 @@
-"""A Pump's pages: TiDB-Binlog's paths and fields, and the metrics.
+"""Pages: TiDB-Binlog's paths and fields, and the metrics.
 
 `self` on /status is ours, typed and in snake_case; `isAlive` is a fresh heartbeat, which nodes do
-not write of themselves. What cannot be done is told with the fitting status of HTTP, and with
+not write of themselves. What cannot be done is answered with the fitting status of HTTP, and with
 TiDB-Binlog's code in the body.
 """
 
@@ -55,7 +55,7 @@ class Pages:
         add("PUT", "/state/{node_id}/{action}", self.change_state, about)
 
     async def status(self, names: Mapping[str, str]) -> Answer:
-        """Answer with all Pumps; without etcd, say so, and at least tell of this one."""
+        """Answer with all Pumps; without etcd, say so, and describe at least this one."""
         problem, pumps = "", []
         try:
             pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
@@ -109,10 +109,10 @@ class Pages:
         return Answer("\n".join(parts))
 
     async def trigger_gc(self, names: Mapping[str, str]) -> Answer:
-        """Purge, and answer as the original does, with a sentence about what happened behind it."""
-        told = await self._operator.trigger_gc()
-        word = "gc is working" if "under way" in told else "trigger gc success"
-        return Answer(f"{word}\n{told}\n")
+        """Purge, and answer as TiDB-Binlog does, then with a sentence about what happened."""
+        message = await self._operator.trigger_gc()
+        word = "gc is working" if "under way" in message else "trigger gc success"
+        return Answer(f"{word}\n{message}\n")
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         """Pause or close this Pump."""
@@ -120,21 +120,21 @@ class Pages:
         verbs = {"pause": self._operator.pause, "close": self._operator.close}
         if action not in verbs:
             about = f"invalid action {action}: there are pause and close"
-            return _told(about, _WRONG, HTTPStatus.BAD_REQUEST)
+            return _outcome(about, _WRONG, HTTPStatus.BAD_REQUEST)
         try:
             await verbs[action](asked)
         except NeedsOperator as error:
             is_ours = asked == self._operator.node_id
             status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
-            return _told(str(error), _WRONG, status)
-        return _told(f"apply action {action} success!", _OK)
+            return _outcome(str(error), _WRONG, status)
+        return _outcome(f"apply action {action} success!", _OK)
 
 
 def _described(payload: bytes) -> str:
     return describe(decode_binlog(payload))
 
 
-def _told(message: str, code: int, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+def _outcome(message: str, code: int, status: HTTPStatus = HTTPStatus.OK) -> Answer:
     return _json({"message": message, "code": code, "data": None}, status)
 
 

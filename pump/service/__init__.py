@@ -1,1 +1,1 @@
-"""What writers and Drainers call: the two services, group commit, pulls."""
+"""Service: what writers and Drainers call, and group commit and pulls that serve them."""

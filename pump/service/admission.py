@@ -1,4 +1,4 @@
-"""What a Pump accepts: the checks between a payload from the wire and a record for the log.
+"""Admission: the checks between a payload from the wire and a record for the log.
 
 Checks, in order: the cluster id, the size, the bytes, the Pump's state (Prewrites need `online`;
 Commits and Rollbacks are always taken, or an operator could strand a transaction), the type and

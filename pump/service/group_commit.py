@@ -7,7 +7,7 @@
 Invariants: appends and index calls alternate, in order, never at the same time; nothing is
 acknowledged before `append` returned; a failed append is reported to every writer of its group
 and to no other. While an append takes less than a millisecond the event loop does it itself,
-which is cheaper than handing it to a thread; a slow disk gets a thread, so that pulls go on.
+which is cheaper than handing it to a thread; a slow disk gets a thread, so that pulls continue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INLINE_BELOW_S = 0.001
 _EWMA_WEIGHT = 0.1
 _PROBE_EVERY = 32
 _PROBE_BELOW = 10
-"""A thread's time includes its wait for the interpreter, and so looks slow for ever. Unless the
+"""A thread's time includes its wait for the interpreter, and so looks slow forever. Unless the
 average is ten times the limit, each 32nd append is done inline to see how fast the disk is."""
 
 _INDEX_RETRY_S = 1.0
@@ -58,7 +58,7 @@ class _Waiting:
 
 
 class Writer:
-    """The one appender of a Pump's storage; lives in one event loop."""
+    """The one appender of a Pump's storage; for one event loop."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Writer:
     def _stored(self, group: Sequence[_Waiting], stored: _Stored) -> None:
         """Acknowledge the group; its index entries follow once the acknowledgements left."""
         appended, refused = stored
-        _tell(group, refused)
+        _acknowledge(group, refused)
         now_s, acknowledged = time.perf_counter(), self._counters.acknowledge_s
         for waiting in group:
             acknowledged.note(now_s - waiting.since_s)
@@ -266,7 +266,7 @@ class Writer:
         return True
 
 
-def _tell(group: Sequence[_Waiting], refused: Refusals) -> None:
+def _acknowledge(group: Sequence[_Waiting], refused: Refusals) -> None:
     """Acknowledge every submission, handing each the refusals among its own records."""
     begin = 0
     for waiting in group:

@@ -1,4 +1,4 @@
-"""Who pulls from this Pump, and how they wait: woken by the write that has something for them.
+"""Pulls: who pulls from this Pump, each woken by the write that has something for it.
 
 A puller asks for what lies after its `commit_ts`; at the end it waits until the Pump's greatest
 commit_ts moves. Storage reads run in a few threads, so that a cold disk does not hold up writes.
@@ -34,7 +34,7 @@ class Puller:
 
 
 class Pulls:
-    """All open pulls of one Pump; lives in one event loop."""
+    """All open pulls of one Pump; for one event loop."""
 
     def __init__(
         self, storage: Storage, *, batch_bytes_max: int, message_bytes_max: int = 512 << 20
@@ -47,7 +47,7 @@ class Pulls:
         self._seen_ts = storage.max_commit_ts
         self._closed = False
         self.moved_at_s = float("-inf")
-        self.hungry = asyncio.Event()
+        self.puller_waits = asyncio.Event()
         self.open: dict[int, Puller] = {}
         self.failed = 0
         """Reads that ended with an error, other than for purged binlogs."""
@@ -68,7 +68,7 @@ class Pulls:
         self._threads.shutdown(wait=False)
 
     def _wake_all(self) -> None:
-        self.hungry.clear()
+        self.puller_waits.clear()
         self._moved.set()
         self._moved = asyncio.Event()
 
@@ -85,7 +85,7 @@ class Pulls:
             while not self._closed:
                 moved = self._moved
                 if self._storage.max_commit_ts <= puller.after_ts:
-                    self.hungry.set()
+                    self.puller_waits.set()
                     await moved.wait()
                     continue
                 try:

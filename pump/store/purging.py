@@ -1,4 +1,4 @@
-"""Garbage collection: whole segments go, oldest first, and whoever still asks for them is told."""
+"""Purging: whole segments go, oldest first, with their index entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _purged = failpoints.point("pump.purge.done")
 class Needed:
     """For each segment the largest timestamp that needs it; a Prewrite is as old as its Commit.
 
-    Told by the appending thread, asked by the collecting one.
+    Noted by the appending thread, asked by the collecting one.
     """
 
     def __init__(self, by_segment: dict[int, int]) -> None:

@@ -20,7 +20,7 @@ When segments are gone for good, and an operator has declared them lost:
     000000  000001  (000002)  000003  000004      000002 is missing
     └── given-up/ ──┘          └── the log from now on; all up to `up_to_ts` counts as purged
 
-Nobody can pull past the gap without missing something, so what lies before it is of no use to a
+No one can pull past the gap without missing something, so what lies before it is of no use to a
 stream: it is set aside, not removed, for `binlogctl dump`. The index goes and is rebuilt from what
 is left. A puller from before the gap's end gets the error for purged binlogs, with the range; a
 Drainer that has everything up to there continues and notices nothing.
@@ -104,7 +104,7 @@ class StorageConfig:
     open_prewrites_max: int = OPEN_MAX
     """Above so many transactions without an outcome, new ones are refused."""
     accept_loss_up_to_ts: int = 0
-    """The last timestamp of missing segments that are given up; the refusal to start names it."""
+    """The last timestamp of missing segments declared lost; the refusal to start names it."""
     index_write_buffer_bytes: int = 16 << 20
     index_cache_bytes: int = 32 << 20
 

@@ -1,4 +1,4 @@
-"""Which transactions are still open, and up to which commit_ts nothing can come any more.
+"""Sorter: which transactions are open, and up to which commit_ts nothing can come any more.
 
 A writer asks for its commit_ts only when its Prewrite is durable here. So whatever commit_ts this
 Pump has seen *before* a Prewrite was given out before that Prewrite's own will be:
@@ -9,11 +9,11 @@ Pump has seen *before* a Prewrite was given out before that Prewrite's own will 
 
 The floor of a Prewrite is the largest commit_ts that arrived before it, and the greatest commit_ts
 up to which the stream is complete is the floor of the oldest Prewrite still open; with none open,
-it is the largest commit_ts seen. No queue of what waits behind an open one is needed: memory goes
+it is the largest commit_ts seen. No queue of what waits for an open one is needed: memory goes
 with the open transactions only.
 
 Invariants: `max_commit_ts` never goes down, and a Commit is refused by the ledger unless it lies
-above its Prewrite's floor, so nothing enters the stream behind it. No clock, no I/O.
+above its Prewrite's floor, so nothing enters the stream below it. No clock, no I/O.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _AMPLE_BYTES = 4 << 30
 
 
 def default_reserve_bytes(volume_bytes: int) -> int:
-    """Return how much of a volume is kept free when nobody says how much."""
+    """Return how much of a volume is kept free when no setting says how much."""
     share = min(max(volume_bytes // _RESERVE_SHARE, _RESERVE_BYTES_MIN), _RESERVE_BYTES_MAX)
     return min(share, volume_bytes // _SMALL_VOLUME_SHARE)
 
@@ -104,7 +104,7 @@ class Reserve:
 
 
 def _out_of_space(free: int, reserve: int) -> OutOfSpace:
-    # Clients of the original know this text.
+    # TiDB-Binlog's clients know this text.
     return OutOfSpace(
         f"no available space, available: {free}, StopWriteAtAvailableSpace: {reserve}"
     )

@@ -252,7 +252,9 @@ class Storage:
             self.flush()
             before = self.stream.purge
             limit = self._flusher.flushed.first_segment
-            chunks = self.incoming.segments()  # First: what ends here goes on as an open Prewrite.
+            chunks = (
+                self.incoming.segments()
+            )  # First: what ends here continues as an open Prewrite.
             with self._state_lock:  # Chunks may lie in front of what a replay needs.
                 limit = min([limit, *chunks, *self._ledger.sorter.segments_of_chunks()])
             purge = self._needed.droppable(before, limit, min(before_ts, self._max_commit_ts))

@@ -1,4 +1,4 @@
-"""The reading side of the storage: merged binlogs in commit order, and single ones by timestamp."""
+"""Stream: reads merged binlogs in commit order, and single ones by timestamp."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ class Ledger:
 
 
 def _differ(stored: bytes, payload: bytes) -> bool:
-    """Tell whether two Prewrites differ; one in chunks is known by its length and checksum."""
+    """Return whether two Prewrites differ; one in chunks is known by its length and checksum."""
     if is_special(stored) or is_special(payload):
         return identity(stored) != identity(payload)
     return stored != payload

@@ -1,19 +1,19 @@
-"""The operator's command: who is in the cluster, how a node is, what lies in its log.
+"""binlogctl: who is in the cluster, how a node is, what lies in its log; and steering nodes.
 
     pumps, drainers                    a table to standard output
-    status                             all that one node tells of itself, or was last known of it
+    status                             all that one node says of itself, or was last known of it
     pause-pump, pause-drainer          the node stops and keeps its place: paused
     offline-pump, offline-drainer      the node hands everything over, then leaves: offline
                                        (offline-pump: also of a stopped one that is drained)
     update-pump, update-drainer        writes another state to etcd, for a node that is dead
     hand-over                          the active Drainer lets a standby write, and stands by itself
-    lost-pump                          a Pump's disk is gone for ever: go on without what it held
+    lost-pump                          a Pump's disk is gone for good: continue without what it held
     trigger-gc                         a Pump purges now what it may
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
 
 A node is named as `status pump-1` or `status --node-id pump-1`; every command takes `-o json`.
-Exit codes: 0 done, 1 it failed and may work later, 2 somebody must change something first; the
+Exit codes: 0 done, 1 it failed and may work later, 2 an operator must change something first; the
 others are those of `penstock.node.command`.
 """
 

@@ -79,7 +79,7 @@ class Totals:
     first_ts: int = 0
     last_ts: int = 0
     open: dict[int, str] = field(default_factory=dict)
-    """The place of each Prewrite that nothing behind it commits or rolls back."""
+    """The place of each Prewrite that nothing after it commits or rolls back."""
     damages: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     clean_stop: bool = False
@@ -230,8 +230,8 @@ def _record(
     binlog: Binlog, size_bytes: int, place: str, totals: Totals, arguments: argparse.Namespace
 ) -> Shown | None:
     totals.clean_stop = False
-    told = [ts for ts in (binlog.start_ts, binlog.commit_ts) if ts]
-    if not _is_asked_for(told, arguments):
+    stamps = [ts for ts in (binlog.start_ts, binlog.commit_ts) if ts]
+    if not _is_asked_for(stamps, arguments):
         return None
     totals.note(binlog, size_bytes, place)
     if arguments.summary:

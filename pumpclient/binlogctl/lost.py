@@ -1,9 +1,9 @@
-"""`binlogctl lost-pump`: a Pump's disk is gone for ever, and Drainers are to go on without it.
+"""Lost Pump: `binlogctl lost-pump` declares what a Pump held lost, so that Drainers continue.
 
-    who is it, is it dead ── how far has each Drainer got it ── what that gives up ── the node id,
-    typed once more ── the decision in etcd ── offline
+    who is it, is it dead ── how far has each Drainer got it ── what would be lost ── the node id,
+    typed once more ── the declaration in etcd ── offline
 
-The decision comes first and the state second: whoever sees the Pump offline can know why. Drainers
+The declaration comes first and the state second: who sees the Pump offline can know why. Drainers
 take notice within seconds; those that do not run, when they start.
 """
 
@@ -100,7 +100,7 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
         )
         registry.put_lost(lost)
         registry.put(NodeKind.PUMP, replace(status, state=NodeState.OFFLINE))
-    text = f"{status.node_id}: lost; Drainers go on without what it held after {lost.after_ts}"
+    text = f"{status.node_id}: lost; Drainers continue without what it held after {lost.after_ts}"
     show(arguments, report.facts(is_lost=True), text)
     return 0
 
@@ -119,11 +119,11 @@ def _received(
             continue
         request = penstock_pb2.StatusRequest()
         reply = call(NodeKind.DRAINER, drainer.host, "Status", request, CALL_S, tls_of(arguments))
-        told = reply.details.get(f"pump {pump} received_ts")
-        if told is None:
+        received_ts = reply.details.get(f"pump {pump} received_ts")
+        if received_ts is None:
             found.append(_Received(name, reply.max_commit_ts, "does not pull it; its checkpoint"))
         else:
-            found.append(_Received(name, int(told), "has received it up to there"))
+            found.append(_Received(name, int(received_ts), "has received it up to there"))
     return found
 
 
@@ -148,11 +148,9 @@ class _Report:
             got = f"drainer {each.drainer} {each.how}: {each.ts}, {time_of(each.ts, now_s)}"
             lines.append(f"{got}; it would lose ({each.ts}, {self.up_to_ts}]")
         if not self.received:
-            lines.append(
-                f"no Drainer: what would be given up is ({self.after_ts}, {self.up_to_ts}]"
-            )
+            lines.append(f"no Drainer: what would be lost is ({self.after_ts}, {self.up_to_ts}]")
         lines.append(
-            f"given up is what commits in these ranges and was on {status.node_id}, for ever; and"
+            f"lost is what commits in these ranges and was on {status.node_id}, for good; and"
             " what was prepared there and its writer commits only from now on"
         )
         return "\n".join(lines)
@@ -182,13 +180,13 @@ def _refuse_more_than_accepted(
     if least is not None and least.ts < after_ts:
         raise NeedsOperator(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
-            hint="wait for it; or give up for ever what it lacks, and accept more:"
+            hint="wait for it; or abandon for good what it lacks, and accept more:"
             f" --accept-loss-after {least.ts}",
         )
     if known is not None and known.after_ts < after_ts:
         raise NeedsOperator(
-            f"more is given up already: what is after {known.after_ts}",
-            hint="a decision can be widened, not taken back",
+            f"more is abandoned already: what is after {known.after_ts}",
+            hint="a declaration can be widened, not taken back",
         )
 
 
@@ -196,7 +194,7 @@ def _confirm(arguments: argparse.Namespace, name: str) -> None:
     """Return when the operator has said the node id once more."""
     typed = arguments.confirm
     if not typed and sys.stdin.isatty():
-        typed = input(f"type the node id to give this up for ever ({name}): ").strip()
+        typed = input(f"type the node id to declare this lost for good ({name}): ").strip()
     if typed != name:
         raise NeedsOperator(
             "nothing was changed: this has to be confirmed", hint=f"add --confirm {name}"

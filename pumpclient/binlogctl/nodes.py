@@ -179,7 +179,7 @@ def _timestamp(arguments: argparse.Namespace) -> int:
 
 
 def now_ts(arguments: argparse.Namespace) -> int:
-    """Return a timestamp of the cluster; Retryable when nobody hands them out."""
+    """Return a timestamp of the cluster; `Retryable` when no one hands them out."""
     connection, tls = (
         etcd.connect(arguments.etcd_urls, tls=etcd_tls_of(arguments)),
         tls_of(arguments),
@@ -286,7 +286,7 @@ def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:
 
 def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:
     state = str(node.state)
-    # A node that was killed still says "online": only its silence tells.
+    # A node that was killed still says "online": only its silence shows it.
     if node.state is NodeState.ONLINE and not is_live(node, compose(int(now_s * 1000), 0)):
         state += " (silent)"
     return (

@@ -1,9 +1,9 @@
-"""Reads the segments of a data folder as they lie there: every record, and everything that is not.
+"""Segments: reads those of a data folder as they lie there, every record and all that is none.
 
 Opening a log cuts torn ends and makes names durable; this only reads, takes no lock and may look
-at the folder of a Pump that runs. Behind damage it goes on at the next place that proves to be a
+at the folder of a Pump that runs. After damage it continues at the next place that proves to be a
 frame. What lies at the end of the last segment and is no frame is the torn end of a crash, unless
-a frame behind it says that the place had been on the disk; see `penstock/log/segment.py`.
+a frame after it says that the place had been on the disk; see `penstock/log/segment.py`.
 """
 
 from __future__ import annotations
@@ -102,15 +102,15 @@ def _segment(files: Files, path: Path, number: int | None) -> Iterator[Found]:
     try:
         size = file.size()
         head = file.read(0, BEGIN)
-        told = int.from_bytes(head[8:12], "little")
+        stated = int.from_bytes(head[8:12], "little")
         try:
-            segment = open_segment(files, path, told if number is None else number)
+            segment = open_segment(files, path, stated if number is None else number)
         except Corrupt as error:
             yield Damage(path, error.offset, min(BEGIN, size), error.what)
             seed = _likely_seed(file, head)
             if seed is None:
                 return
-            segment = Segment(told if number is None else number, path, seed, 0, 0)
+            segment = Segment(stated if number is None else number, path, seed, 0, 0)
         except NeedsOperator as error:  # Another version: nothing in it can be judged.
             yield Damage(path, 0, size, error.problem)
             return
@@ -121,7 +121,7 @@ def _segment(files: Files, path: Path, number: int | None) -> Iterator[Found]:
         end = size if sealed_end is None else min(size, sealed_end)
         yield from _frames(file, segment, end, is_last)
         if end < size:
-            what = f"sealed here; {size - end} bytes of a failed write behind it do not count"
+            what = f"sealed here; {size - end} bytes of a failed write after it do not count"
             yield Remark(path, end, what)
     finally:
         file.close()
@@ -136,7 +136,7 @@ def _sealed_end(files: Files, path: Path, number: int | None) -> tuple[int | Non
         return None, not _later_exists(path, number)
     try:
         return open_segment(files, successor, number + 1).previous_end, False
-    except (Corrupt, NeedsOperator):  # Told of when it is its turn.
+    except (Corrupt, NeedsOperator):  # Reported when its turn comes.
         return None, False
 
 

@@ -7,8 +7,8 @@ Going offline means that no one waits for a node any more. A Pump gets there onl
 holds is downstream of every Drainer; a Drainer loses its claim to what Pumps keep for it.
 
 A node is dead when its heartbeat is stale and nothing answers at its address. What an operator does
-to a node's entry in etcd, a living node undoes at its next heartbeat, and what believed the entry
-in between has continued without it. So nothing is done to one that may live.
+to a node's entry in etcd, a running node undoes at its next heartbeat, and what believed the entry
+in between has continued without it. So nothing is done to one that may still run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.pb import penstock_pb2
 from pumpclient.binlogctl.nodes import CALL_S, call, now_ts, time_of, tls_of
 
 WATCHED_S: Final = 12.0
-"""How long a heartbeat is watched where nobody tells the time; it comes every few seconds."""
+"""How long a heartbeat is watched where no oracle answers; it comes every few seconds."""
 
 _CONNECT_S: Final = 3.0
 
@@ -49,7 +49,7 @@ def update(
     note = ""
     if kind is NodeKind.DRAINER and state is NodeState.OFFLINE:
         note = (
-            "Pumps keep no binlogs for it any more: should it start again, it goes on from its"
+            "Pumps keep no binlogs for it any more: should it start again, it continues from its"
             f" checkpoint {status.max_commit_ts}, or stops if some after that are gone by then"
         )
     _show(arguments, status, state, note and f"\n{note}", note)
@@ -109,7 +109,7 @@ def _refuse_unknown(name: str, word: LastWord | None) -> None:
     start = f"start {name} again with its data-dir, then: binlogctl offline-pump {name}"
     if word is None:
         raise NeedsOperator(
-            f"{name} did not stop in order, so nobody knows what it holds that is nowhere else",
+            f"{name} did not stop in order, so no one knows what it holds that is nowhere else",
             hint=f"{start}; only if its disk is gone and it cannot start again: binlogctl lost-pump"
             f" {name} --accept-loss-after 0, which changes nothing and says what each Drainer would"
             " lose",
@@ -124,7 +124,7 @@ def _refuse_unknown(name: str, word: LastWord | None) -> None:
 def refuse_living(
     arguments: argparse.Namespace, registry: Registry, kind: NodeKind, status: NodeStatus, hint: str
 ) -> None:
-    """Raise `NeedsOperator` with the hint when there is any sign that the node may still live."""
+    """Raise `NeedsOperator` with the hint when there is any sign that the node may still run."""
     name = status.node_id
     says_it_runs = status.state not in (NodeState.PAUSED, NodeState.OFFLINE)
     if says_it_runs and _is_heard_of(arguments, registry, kind, status):
@@ -147,15 +147,13 @@ def refuse_living(
 def _is_heard_of(
     arguments: argparse.Namespace, registry: Registry, kind: NodeKind, status: NodeStatus
 ) -> bool:
-    """Tell whether a heartbeat is fresh by the cluster's time; else whether another one comes."""
+    """Return whether a heartbeat is fresh by the cluster's time; else whether another one comes."""
     if not status.update_ts:
         return False
     try:
         return is_live(status, now_ts(arguments))
     except Retryable:
-        sys.stderr.write(
-            f"nobody tells the time: watching {status.node_id} for {WATCHED_S:.0f} s\n"
-        )
+        sys.stderr.write(f"no oracle answers: watching {status.node_id} for {WATCHED_S:.0f} s\n")
     end_s = time.monotonic() + WATCHED_S
     while time.monotonic() < end_s:
         time.sleep(0.5)

@@ -79,7 +79,7 @@ class PumpWriter:
             bytes_max=options.queue_bytes_max,
         )
         self._one_by_one = not options.coalesce
-        # True once the connected node has told its id, which the original's Pumps cannot.
+        # True once the connected node has given its id, which TiDB-Binlog's Pumps cannot.
         self._is_known = False
         self._call_lock = threading.Lock()
         self._call: Any = None
@@ -233,7 +233,7 @@ class PumpWriter:
     def _may_send(self, pending: PendingWrite) -> bool:
         if self._is_known or not pending.needs_known:
             return True
-        pending.finish(Failure(Reason.INVALID, "it cannot tell its id", maybe_stored=False))
+        pending.finish(Failure(Reason.INVALID, "it cannot give its id", maybe_stored=False))
         return False
 
     def _call_one(self, stub: pump_pb2_grpc.PumpStub, pending: PendingWrite) -> Any:

@@ -127,7 +127,7 @@ class GroupWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether anything is under way."""
+        """Return whether anything is under way."""
         return self._flights.unfinished_tasks > 0
 
     def drain(self) -> None:
@@ -241,7 +241,7 @@ class GroupWriter:
     def _commit(self, flight: _Flight, commit_ts: range) -> None:
         """Deliver all Commits in order, again and again until each one is acknowledged."""
         options = self._session.options
-        give_up_s = flight.start_s + options.commit_timeout_s
+        abandon_at_s = flight.start_s + options.commit_timeout_s
         left = [
             encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=start, commit_ts=commit))
             for start, commit in zip(flight.start_ts, commit_ts, strict=True)
@@ -257,7 +257,7 @@ class GroupWriter:
             first = next((f for f in failures if f is not None), None)
             self._session.pumps.report(flight.pump, first)
             left = [each for each, f in zip(left, failures, strict=True) if f is not None]
-            if left and time.monotonic() > give_up_s:
+            if left and time.monotonic() > abandon_at_s:
                 raise Retryable(
                     f"pump {flight.pump.node_id} did not acknowledge {len(left)} Commits in"
                     f" {options.commit_timeout_s:g} s; it decides about them"

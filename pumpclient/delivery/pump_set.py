@@ -314,5 +314,5 @@ class Pumps:
                 if failure is None:
                     self._set_well(pump)
                 elif failure.reason is Reason.TIMED_OUT:
-                    # The other end may be gone without a word: only a new connection would tell.
+                    # The other end may be gone silently: only a new connection would show it.
                     pump.drop_connection()

@@ -1,4 +1,4 @@
-"""Delivers Commits and Rollbacks that their Pump has not acknowledged, in the background.
+"""Retries: delivers, in the background, Commits and Rollbacks that no Pump has acknowledged.
 
 Both end a transaction on the Pump that holds its Prewrite, and until one arrives that Pump's
 stream stands still. So they are tried again each second, for as long as it can help: the Pump
@@ -12,8 +12,8 @@ on Pump A although the transaction went on with Pump B. A gets a Rollback, under
      Prewrite was acknowledged by another Pump, and a Commit goes to that one only. A Pump that
      was tried twice and acknowledged in the end is not an orphan's Pump.
   2. A start_ts is never used again, so no later transaction can be meant.
-  3. Pumps are told apart by node id and not by address, and a connection is used only after its
-     other end has told its node id (`connection.py`). A Pump that cannot tell (the original's) gets
+  3. Pumps are distinguished by node id and not by address, and a connection is used only after its
+     other end has given its node id (`connection.py`). A Pump that cannot (TiDB-Binlog's) gets
      no Rollback for an orphan; its resolver asks the database.
   4. Pumps match Rollbacks with Prewrites by start_ts each in its own log: what A undoes, B keeps.
 
@@ -55,7 +55,7 @@ class Delivery:
     pump: Destination
     payload: bytes
     what: str
-    give_up_s: float  # On the monotonic clock, as is `next_try_s`.
+    abandon_at_s: float  # On the monotonic clock, as is `next_try_s`.
     next_try_s: float = 0.0
     repeat_after_s: float | None = None
     needs_known: bool = False
@@ -95,18 +95,18 @@ class Deliveries:
                 pump=pump,
                 payload=encode_binlog(binlog),
                 what=f"the Rollback of {start_ts}",
-                give_up_s=time.monotonic() + keep_trying_s,
+                abandon_at_s=time.monotonic() + keep_trying_s,
                 repeat_after_s=2 * self._attempt_timeout_s,
                 needs_known=True,
             )
         )
 
     def close(self, timeout_s: float) -> None:
-        """Go on delivering for at most that long, then give the rest up, loudly."""
+        """Continue for at most that long, then abandon the rest, which the log says."""
         with self._changed:
             self._closed = True
             for delivery in self._open:
-                delivery.give_up_s = min(delivery.give_up_s, time.monotonic() + timeout_s)
+                delivery.abandon_at_s = min(delivery.abandon_at_s, time.monotonic() + timeout_s)
             self._changed.notify()
         self._thread.join()
 
@@ -162,10 +162,10 @@ class Deliveries:
         delivery.next_try_s = now_s + self._retry_s
         if delivery.done.is_set():
             return True
-        if now_s < delivery.give_up_s and failure.reason is not Reason.INVALID:
+        if now_s < delivery.abandon_at_s and failure.reason is not Reason.INVALID:
             return False
         log.warning(
-            "gave up %s to pump %s, its resolver decides: %s",
+            "abandoned %s to pump %s, its resolver decides: %s",
             delivery.what,
             delivery.pump.node_id,
             failure,

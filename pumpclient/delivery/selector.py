@@ -1,4 +1,4 @@
-"""Which Pump gets the next Prewrite: three strategies, pure, told about Pumps as plain values.
+"""Selector: which Pump gets the next Prewrite, by one of three strategies, all pure.
 
     range   one after the other
     hash    by the transaction's start_ts; a retry moves on to the next one
@@ -78,7 +78,7 @@ class ScoreSelector:
         weights = [max(c.score, 0) for c in candidates]
         if not any(weights):
             weights = [1] * len(candidates)
-        # Pumps that are gone lose their credit: one that comes back starts afresh.
+        # Pumps that are gone lose their credit: one that comes back starts again.
         credit = {
             c.node_id: self._credit.get(c.node_id, 0) + weight
             for c, weight in zip(candidates, weights, strict=True)

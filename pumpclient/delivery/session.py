@@ -73,7 +73,7 @@ class Session:
             pump=home,
             payload=payload,
             what=f"the Commit of {commit.start_ts}",
-            give_up_s=start_s + self.options.commit_timeout_s,
+            abandon_at_s=start_s + self.options.commit_timeout_s,
         )
         is_done = False
         is_followed = False

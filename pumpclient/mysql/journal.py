@@ -176,7 +176,7 @@ def _commit(session: Session, pump: Pump, group: OpenGroup) -> None:
                     pump=pump,
                     payload=payload,
                     what=f"the Commit of {start_ts}",
-                    give_up_s=time.monotonic() + options.commit_timeout_s,
+                    abandon_at_s=time.monotonic() + options.commit_timeout_s,
                 )
             )
     log.info("pump %s: %d transactions are committed to the end", pump.node_id, len(failures))

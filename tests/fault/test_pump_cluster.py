@@ -95,7 +95,7 @@ def test_writes_and_pulls_go_on_while_etcd_is_away(
                 write(prewrite(start_ts))
             assert time.monotonic() - begin_s < 2
             assert committed(pull_until(pump.addr, cluster_id, commits[-1])) == commits
-            pump.wait_for("the status in etcd grows old, writes and pulls go on")
+            pump.wait_for("the status in etcd grows old, writes and pulls continue")
             fresh_etcd.start()
             pump.wait_for("etcd is back")
             later = oracle.get_ts()

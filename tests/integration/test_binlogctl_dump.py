@@ -80,7 +80,7 @@ def test_a_single_file_knows_its_end_from_its_successor(folder: Path, dump: Dump
     code, out, _ = dump(first)
     assert code == 0
     assert out.startswith(whole)
-    assert "sealed here; 24 bytes of a failed write behind it do not count" in out
+    assert "sealed here; 24 bytes of a failed write after it do not count" in out
 
 
 def test_records_are_picked_by_timestamp_and_shown_in_full(folder: Path, dump: Dump) -> None:

@@ -132,7 +132,7 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     assert "drainer slow (online) is" in told
 
     code, told = ctl(*offline, "--skip-drainer", "daed")
-    assert (code, "nobody waits for a drainer 'daed'" in told) == (2, True)
+    assert (code, "no one waits for a drainer 'daed'" in told) == (2, True)
     assert "those waited for: dead, slow" in told
     session.registry.put(NodeKind.DRAINER, replace(slow, update_ts=session.oracle.get_ts()))
     code, told = ctl(*offline, "--skip-drainer", "slow")
@@ -144,7 +144,9 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     listed(session, "slow", session.oracle.get_ts())
     assert session.pump.wait() == 0
     assert state_of(session) is NodeState.OFFLINE
-    lost = f"drainer dead at checkpoint {dead.max_commit_ts} is given up.*\\({dead.max_commit_ts}, "
+    lost = (
+        f"drainer dead at checkpoint {dead.max_commit_ts} is abandoned.*\\({dead.max_commit_ts}, "
+    )
     session.pump.wait_for(lost)
 
     drainer = drainer_factory(

@@ -19,7 +19,7 @@ class Stream:
     def __init__(self) -> None:
         self.max_commit_ts = 0
         self.moved_at_s = float("-inf")
-        self.hungry = asyncio.Event()
+        self.puller_waits = asyncio.Event()
         self.held_up = False
         self.written: list[tuple[float, int]] = []
 
@@ -85,7 +85,7 @@ def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
         await pass_time(0.1)
         assert stream.written == []
         begin_s = asyncio.get_running_loop().time()
-        stream.hungry.set()
+        stream.puller_waits.set()
         await pass_time(0.01)
         assert len(stream.written) == 1
         assert stream.written[0][0] - begin_s < 0.01
@@ -98,7 +98,7 @@ def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
 
 def test_a_stream_that_moves_by_itself_needs_none() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.hungry.set()
+        stream.puller_waits.set()
         for ts in range(1, 30):
             stream.moves_to(ts)
             await pass_time(0.005)
@@ -109,7 +109,7 @@ def test_a_stream_that_moves_by_itself_needs_none() -> None:
 def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.held_up = True
-        stream.hungry.set()
+        stream.puller_waits.set()
         await pass_time(0.1)
         assert stream.stamps == [1000]
         stream.held_up = False
@@ -132,7 +132,7 @@ def test_a_dead_oracle_is_reported_once_and_tried_again(
         return answer
 
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.hungry.set()
+        stream.puller_waits.set()
         await pass_time(0.04)
 
     assert run(body, next_ts).stamps[0] == 77

@@ -128,7 +128,7 @@ def test_a_purge_tells_what_it_took_and_what_holds_the_next_one(ten_days: Any) -
     near = Neighbours(drainer("d", 0))
     keeper = retention(ten_days, near)
     told = asyncio.run(keeper.purge())
-    assert told == keeper.told
+    assert told == keeper.report
     assert f"purged (0, {ten_days.purged_ts}]: 3 segments" in told
     assert ago(8 * 24) < ten_days.purged_ts < ago(7 * 24)
     again = asyncio.run(keeper.purge())

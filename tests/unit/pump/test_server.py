@@ -152,7 +152,7 @@ def test_a_written_transaction_is_pulled_merged(tmp_path: Path) -> None:
 def test_a_waiting_puller_is_woken_by_the_write(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         pulling = asyncio.create_task(pump.pulled(1))
-        await pump.pulls.hungry.wait()
+        await pump.pulls.puller_waits.wait()
         assert [p.after_ts for p in pump.pulls.open.values()] == [0]
         await pump.write(prewrite(10))
         await pump.write(commit(10, 12))
@@ -165,7 +165,7 @@ def test_a_waiting_puller_is_woken_by_the_write(tmp_path: Path) -> None:
 def test_a_closing_pump_ends_its_pulls_without_an_error(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         pulling = asyncio.create_task(pump.pulled(1))
-        await pump.pulls.hungry.wait()
+        await pump.pulls.puller_waits.wait()
         pump.pulls.close()
         assert await pulling == []
 
