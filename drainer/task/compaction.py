@@ -53,24 +53,11 @@ import pyarrow.compute as pc
 from drainer.task.sql.images import Columns, Kinds, after_columns, before_columns
 from drainer.task.sql.keys import apply_key, is_told, normal_key, unique_columns
 from drainer.task.sql.rowwise import compact_few
-from drainer.task.work_unit import ROWS_SCHEMA, Batch, Op, TableRows, WorkUnit
+from drainer.task.work_unit import BOUNDS, ROWS_SCHEMA, Batch, Bounds, Op, TableRows, WorkUnit
 from penstock.datum.columnar.decode import decode_keys
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-
-ROWWISE_MAX = 100
-"""Below so many rows of a table, one row at a time costs less than setting up columns."""
-
-SHARE_ROWS_MIN = 1000
-"""Fewer rows than this cost a task less to write than to hear about."""
-TABLE_ROWS_MAX = 5 * SHARE_ROWS_MIN
-"""A table with so many rows is worth its own calls, and may be cut into shares.
-
-Ten tables of 2,000 rows took 3 µs of CPU a row from batch to SQL one by one, and 1.6 together.
-"""
-GROUP_BYTES_MAX = 8 << 20
-"""So many bytes of rows are copied together at a time."""
 
 _RANGE_MAX = 1 << 31
 """Integers within such a range need not be sorted to be counted; several of them fit a code."""
@@ -87,12 +74,12 @@ class Compacted:
     rows: Ints
 
 
-def compact(table: TableInfo, kinds: Kinds, rows: pa.Array) -> Compacted:
+def compact(table: TableInfo, kinds: Kinds, rows: pa.Array, bounds: Bounds = BOUNDS) -> Compacted:
     """Return the last writer of every key, and the deletes that make room for it."""
     if apply_key(table) is None:
         count = len(kinds)
         return Compacted(np.full(count, Op.ORDERED, np.uint8), kinds, np.arange(count))
-    few = compact_few if len(kinds) < ROWWISE_MAX else compact_many
+    few = compact_few if len(kinds) < bounds.rowwise_max else compact_many
     ops, indexes = few(table, kinds, rows)
     return Compacted(ops, kinds[indexes], indexes)
 
@@ -246,26 +233,26 @@ def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, afte
     return moved
 
 
-def plan_units(batch: Batch, parts: int, dialect: str) -> list[WorkUnit]:
+def plan_units(batch: Batch, parts: int, dialect: str, bounds: Bounds = BOUNDS) -> list[WorkUnit]:
     """Return the batch as work units, each table, or group of alike ones, in at most `parts`."""
     units: list[WorkUnit] = []
-    for group in groups(batch.tables):
-        if len(group) > 1 and sum(len(each.rows) for each in group) >= ROWWISE_MAX:
-            units += _group_units(batch, group, parts, dialect, len(units))
+    for group in groups(batch.tables, bounds):
+        if len(group) > 1 and sum(len(each.rows) for each in group) >= bounds.rowwise_max:
+            units += _group_units(batch, group, parts, dialect, len(units), bounds)
             continue
         for changes in group:
-            units += _table_units(batch, changes, parts, dialect, len(units))
+            units += _table_units(batch, changes, parts, dialect, len(units), bounds)
     return units
 
 
 def _table_units(
-    batch: Batch, changes: TableRows, parts: int, dialect: str, part: int
+    batch: Batch, changes: TableRows, parts: int, dialect: str, part: int, bounds: Bounds
 ) -> Sequence[WorkUnit]:
     table = changes.table
-    left = compact(table, changes.kind_array(), changes.rows)
+    left = compact(table, changes.kind_array(), changes.rows, bounds)
     whole = _record(left, changes.rows.cast(pa.large_binary()))
     in_one = parts == 1 or (bool(len(left.ops)) and left.ops[0] == Op.ORDERED)
-    pieces = [whole] if in_one else shares(whole, parts)
+    pieces = [whole] if in_one else shares(whole, parts, bounds)
     name, displaces = table.name, batch.displaces
     return [
         WorkUnit(batch.batch_id, part + i, dialect, changes.schema, name, table, piece, displaces)
@@ -279,7 +266,12 @@ def _record(left: Compacted, rows: pa.Array) -> pa.RecordBatch:
 
 
 def _group_units(
-    batch: Batch, group: Sequence[TableRows], parts: int, dialect: str, part: int
+    batch: Batch,
+    group: Sequence[TableRows],
+    parts: int,
+    dialect: str,
+    part: int,
+    bounds: Bounds,
 ) -> Sequence[WorkUnit]:
     """Compact tables of one layout together; cut only between tables."""
     table = layout_of(group[0].table)  # One for all batches, so that it is compiled once.
@@ -290,14 +282,16 @@ def _group_units(
     try:
         ops, indexes = compact_many(table, kinds, rows, owners)
     except Malformed:  # One by one they tell whose row it is.
-        alone = [_table_units(batch, each, 1, dialect, part + i) for i, each in enumerate(group)]
+        alone = [
+            _table_units(batch, each, 1, dialect, part + i, bounds) for i, each in enumerate(group)
+        ]
         return [unit for units in alone for unit in units]
     owner = owners[indexes]
     counts = [np.bincount(owner[ops == op], minlength=len(group)) for op in (Op.DELETE, Op.UPSERT)]
     gone, kept = ([0, *np.cumsum(count).tolist()] for count in counts)
     sizes = np.bincount(owner, pc.binary_length(rows).to_numpy()[indexes] + 16, len(group))
     units: list[WorkUnit] = []
-    for start, stop in pairwise(spans(sizes, len(indexes), parts)):
+    for start, stop in pairwise(spans(sizes, len(indexes), parts, bounds)):
         deletes, upserts = slice(gone[start], gone[stop]), slice(kept[start], kept[stop])
         ours = np.r_[deletes, gone[-1] + upserts.start : gone[-1] + upserts.stop]
         left = Compacted(ops[ours], kinds[indexes[ours]], indexes[ours])
@@ -315,7 +309,7 @@ def _group_units(
     return units
 
 
-def groups(tables: Sequence[TableRows]) -> list[list[TableRows]]:
+def groups(tables: Sequence[TableRows], bounds: Bounds = BOUNDS) -> list[list[TableRows]]:
     """Return all tables with rows, those together that may go through the same calls.
 
     A table that occurs twice, in two versions or as the target of two, stays alone, in its order.
@@ -326,14 +320,14 @@ def groups(tables: Sequence[TableRows]) -> list[list[TableRows]]:
     for each in tables:
         if not len(each.rows):
             continue
-        alone = names[each.schema, each.table.name] > 1 or len(each.rows) >= TABLE_ROWS_MAX
+        alone = names[each.schema, each.table.name] > 1 or len(each.rows) >= bounds.table_rows_max
         layout = None if alone else layout_of(each.table)
         if layout is None:
             made.append([each])
             continue
         group, size = open_ones.get(layout, ([], 0))
         size += each.rows.nbytes
-        if not group or size > GROUP_BYTES_MAX:
+        if not group or size > bounds.group_bytes_max:
             group, size = [], each.rows.nbytes
             made.append(group)
         group.append(each)
@@ -349,25 +343,27 @@ def layout_of(table: TableInfo) -> TableInfo | None:
     return replace(table, id=0, name="", comment="", partitions=None)
 
 
-def spans(sizes: np.ndarray[Any, np.dtype[Any]], rows: int, parts: int) -> list[int]:
+def spans(
+    sizes: np.ndarray[Any, np.dtype[Any]], rows: int, parts: int, bounds: Bounds = BOUNDS
+) -> list[int]:
     """Return where to cut tables of these sizes, so that each piece has about as much of them.
 
     The first entry is 0, the last one their number; `rows` are those of all tables together.
     """
-    parts = max(1, min(parts, rows // SHARE_ROWS_MIN))
+    parts = max(1, min(parts, rows // bounds.share_rows_min))
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts) + 1
     return sorted({0, len(sizes), *(int(cut) for cut in cuts if cut < len(sizes))})
 
 
-def shares(rows: pa.RecordBatch, parts: int) -> list[pa.RecordBatch]:
+def shares(rows: pa.RecordBatch, parts: int, bounds: Bounds = BOUNDS) -> list[pa.RecordBatch]:
     """Return `rows` in at most `parts` runs of about the same size in bytes."""
     count = len(rows)
-    parts = max(1, min(parts, count // SHARE_ROWS_MIN))
+    parts = max(1, min(parts, count // bounds.share_rows_min))
     if parts == 1:
         return [rows]
     sizes = pc.binary_length(rows.column("row")).to_numpy() + 16  # A row costs something empty too.
     ends = np.cumsum(sizes)
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
-    bounds = [0, *(int(cut) for cut in np.unique(cuts)), count]
-    return [rows.slice(start, stop - start) for start, stop in pairwise(bounds) if stop > start]
+    edges = [0, *(int(cut) for cut in np.unique(cuts)), count]
+    return [rows.slice(start, stop - start) for start, stop in pairwise(edges) if stop > start]

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
@@ -24,13 +24,12 @@ from drainer.sinks.mysql.session import ROWS_SQL_MODE
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
-from drainer.task import compaction
 from drainer.task.compaction import plan_units
-from drainer.task.sql import generate
+from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import table_sql
-from drainer.task.work_unit import Op, WorkUnit, in_order
+from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.datum import times
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
@@ -54,19 +53,10 @@ Changes = list[tuple[MutationType, bytes]]
 INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE
 
 
-@contextmanager
-def column_wise_from(rows: int) -> Iterator[None]:
-    before = compaction.ROWWISE_MAX, generate.ROWWISE_MAX
-    compaction.ROWWISE_MAX = generate.ROWWISE_MAX = rows
-    try:
-        yield
-    finally:
-        compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before
-
-
-def merged(table: TableInfo, changes: Changes) -> list[bytes]:
-    units = plan_units(batch_of(table, changes, schema="merged"), 2, MYSQL)
-    return list(in_order(generate.generate(WorkUnit.decode(unit.encode())) for unit in units))
+def merged(table: TableInfo, changes: Changes, rowwise_max: int = 100) -> list[bytes]:
+    bounds = Bounds(rowwise_max=rowwise_max)
+    units = plan_units(batch_of(table, changes, schema="merged"), 2, MYSQL, bounds)
+    return list(in_order(generate(WorkUnit.decode(unit.encode()), bounds) for unit in units))
 
 
 def serial(table: TableInfo, changes: Changes) -> list[bytes]:
@@ -123,7 +113,7 @@ def test_batches_merged_leave_what_serial_apply_leaves(
     table = case.table
     server: SqlServer = request.getfixturevalue(server_name)
     create(server, case.sql, "merged", "serial")
-    with closing(server.connect()) as connection, column_wise_from(rowwise_max):
+    with closing(server.connect()) as connection:
         plain(connection)
 
         @settings(
@@ -140,7 +130,7 @@ def test_batches_merged_leave_what_serial_apply_leaves(
                 if not changes:
                     continue
                 connection.begin()
-                for statement in merged(table, changes):
+                for statement in merged(table, changes, rowwise_max):
                     connection.query(statement)
                 connection.commit()
                 connection.begin()
@@ -201,14 +191,14 @@ def test_every_value_of_every_type_arrives(
         connection.query("DELETE FROM merged.t")
         full = [(i, *row) for i, row in enumerate(rows)]
         changes = [(MutationType.INSERT, codec.encode_insert(row)) for row in full]
-        for statement in merged(table, changes):
+        for statement in merged(table, changes, rowwise_max):
             connection.query(statement)
         for expected, stored in zip(full, stored_rows(connection, names), strict=True):
             # Written values and what the codec says about them are the same thing by now.
             decoded = codec.decode_insert(codec.encode_insert(expected))
             assert_same(dict(zip(["id", *names], padded(table, decoded), strict=True)), stored)
 
-    with closing(server.connect(conv={})) as connection, column_wise_from(rowwise_max):
+    with closing(server.connect(conv={})) as connection:
         plain(connection)
         check()
 
@@ -232,11 +222,11 @@ def test_dates_that_no_calendar_has_arrive_as_they_are(
         inserted = [(INSERT, codec.encode_insert(row)) for row in (old, (2, *old[1:]))]
         updated = [(UPDATE, codec.encode_update(old, new))]
         gone = [(DELETE, codec.encode_delete((2, *old[1:])))]
-    with closing(server.connect(conv={})) as connection, column_wise_from(rowwise_max):
+    with closing(server.connect(conv={})) as connection:
         plain(connection)
         found = []
         for changes in (inserted, updated, gone):
-            for statement in merged(table, changes):
+            for statement in merged(table, changes, rowwise_max):
                 connection.query(statement)
             found.append([tuple(row.values()) for row in stored_rows(connection, ["d", "t"])])
     first, second = ("1", *old[1:]), ("2", *old[1:])
@@ -279,9 +269,9 @@ def test_rows_above_a_statement_s_size_get_statements_of_their_own(mariadb: Mari
         (MutationType.INSERT, codec.encode_insert((i, text))) for i, text in enumerate(texts)
     ]
     sink = open_sink(mariadb.url, cluster_id=CLUSTER)
-    with closing(sink), column_wise_from(0):
+    with closing(sink):
         sink.load_checkpoint()
-        sink.apply(merged(table, changes), Checkpoint(1, 1))
+        sink.apply(merged(table, changes, rowwise_max=0), Checkpoint(1, 1))
     lengths = mariadb.query("SELECT LENGTH(v) FROM merged.t ORDER BY id")
     assert lengths == [(len(text),) for text in texts]
 

@@ -34,7 +34,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
 from tests.kit.workloads.random_writer import RandomWriter, in_mariadb
-from tests.unit.drainer.test_parallel import small_pieces
+from tests.unit.drainer.test_parallel import SMALL
 from tests.unit.drainer.test_statements import Changes
 
 START = Checkpoint(0, 0)
@@ -45,11 +45,10 @@ class Died(Exception):
 
 
 def partitions(table: TableInfo, changes: Changes, connections: int) -> Partitions:
-    with small_pieces():
-        units = plan_units(batch_of(table, changes, schema="parallel"), 3, MYSQL)
-        meets = apply_key(table) is not None and can_meet_others(table)
-        made = [(meets, generate(unit)) for unit in units]
-        return arranged(made, connections=connections, bytes_min=1)
+    units = plan_units(batch_of(table, changes, schema="parallel"), 3, MYSQL, SMALL)
+    meets = apply_key(table) is not None and can_meet_others(table)
+    made = [(meets, generate(unit, SMALL)) for unit in units]
+    return arranged(made, connections=connections, bytes_min=1)
 
 
 def opened(server: MariadbServer) -> MysqlSink:

@@ -15,23 +15,21 @@ from drainer.task.sql.images import Kinds, after_columns, before_columns
 from drainer.task.sql.row_statements import row_statements
 from drainer.task.sql.rowwise import generate_rows
 from drainer.task.sql.table_sql import TableSql, table_sql
-from drainer.task.work_unit import Op, Statements, WorkUnit
+from drainer.task.work_unit import BOUNDS, Bounds, Op, Statements, WorkUnit
 from penstock.errors import Malformed
 
-ROWWISE_MAX = 100
 
-
-def generate(unit: WorkUnit) -> Statements:
+def generate(unit: WorkUnit, bounds: Bounds = BOUNDS) -> Statements:
     """Return the statements of `unit`; a pure function, so any task may run it any number of times.
 
     Raises `Malformed` for row bytes that do not fit the table.
     """
     if unit.members:
-        return _generate_members(unit)
-    sql = table_sql(unit.dialect, unit.schema, unit.name, unit.table, displaces=unit.displaces)
+        return _generate_members(unit, bounds)
+    sql = _sql_of(unit, unit.schema, unit.name, bounds)
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()
-    if len(ops) < ROWWISE_MAX or ops[0] == Op.ORDERED:
+    if len(ops) < bounds.rowwise_max or ops[0] == Op.ORDERED:
         return generate_rows(sql, ops.tolist(), kinds.tolist(), unit.rows.column("row"))
     # Ops are sorted, so each op's rows are one run.
     border = int(np.searchsorted(ops, Op.UPSERT))
@@ -42,24 +40,24 @@ def generate(unit: WorkUnit) -> Statements:
     )
 
 
-def _generate_members(unit: WorkUnit) -> Statements:
+def _generate_members(unit: WorkUnit, bounds: Bounds) -> Statements:
     """Write all rows as one table's, then give each table its texts."""
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()
     rows: Any = unit.rows.column("row")
     border = int(np.searchsorted(ops, Op.UPSERT))
-    sql = _member_sql(unit, unit.schema, unit.name)
+    sql = _sql_of(unit, unit.schema, unit.name, bounds)
     try:
         keys: Any = _key_texts(sql, kinds[:border], rows.slice(0, border)) if border else []
         texts: Any = (
             _row_texts(sql, kinds[border:], rows.slice(border)) if border < len(ops) else []
         )
     except Malformed:
-        return _one_by_one(unit, border)  # This tells whose row it is.
+        return _one_by_one(unit, border, bounds)  # This tells whose row it is.
     made = Statements()
     gone = kept = 0
     for schema, name, deletes, upserts in unit.members:
-        sql = _member_sql(unit, schema, name)
+        sql = _sql_of(unit, schema, name, bounds)
         if deletes:
             made.deletes.extend(sql.deletes(keys.slice(gone, deletes)))
         if upserts:
@@ -68,11 +66,14 @@ def _generate_members(unit: WorkUnit) -> Statements:
     return made
 
 
-def _member_sql(unit: WorkUnit, schema: str, name: str) -> TableSql:
-    return table_sql(unit.dialect, schema, name, unit.table, displaces=unit.displaces)
+def _sql_of(unit: WorkUnit, schema: str, name: str, bounds: Bounds) -> TableSql:
+    return table_sql(
+        unit.dialect, schema, name, unit.table,
+        displaces=unit.displaces, rows_max=bounds.statement_rows_max,
+    )  # fmt: skip
 
 
-def _one_by_one(unit: WorkUnit, border: int) -> Statements:
+def _one_by_one(unit: WorkUnit, border: int, bounds: Bounds) -> Statements:
     made = Statements()
     gone, kept = 0, border
     for schema, name, deletes, upserts in unit.members:
@@ -82,7 +83,7 @@ def _one_by_one(unit: WorkUnit, border: int) -> Statements:
         table = unit.table.renamed(name)
         for each in rows:
             one = replace(unit, schema=schema, name=name, table=table, rows=each, members=())
-            left = generate(one)
+            left = generate(one, bounds)
             made.deletes.extend(left.deletes)
             made.upserts.extend(left.upserts)
     return made

@@ -44,10 +44,10 @@ import pyarrow.compute as pc
 
 from drainer.task.sql.keys import EXACT, apply_key, can_meet_others, is_written
 from drainer.task.sql.literals import MYSQL, SQLITE, Family, family, literal, literal_column
+from drainer.task.work_unit import BOUNDS
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, IndexInfo, MysqlType, TableInfo
 
-ROWS_MAX = 500
 STATEMENT_BYTES_MAX = 1 << 20
 
 _TEXT = pa.large_string()
@@ -74,10 +74,18 @@ class TableSql:
     """The statements of one table version in one dialect; pure, and cheap to keep."""
 
     def __init__(
-        self, dialect: str, schema: str, name: str, table: TableInfo, *, displaces: bool = False
+        self,
+        dialect: str,
+        schema: str,
+        name: str,
+        table: TableInfo,
+        *,
+        displaces: bool = False,
+        rows_max: int = BOUNDS.statement_rows_max,
     ) -> None:
         """Build them; upserts that displace remove every other row that is in their way."""
         assert dialect in (MYSQL, SQLITE), dialect
+        self._rows_max = rows_max
         self.dialect = dialect
         self.table = table
         self._target = table_name(dialect, schema, name)
@@ -186,11 +194,11 @@ class TableSql:
 
     def deletes(self, keys: pa.Array) -> list[bytes]:
         """Return multi-row deletes of `keys_column` texts."""
-        return list(_cut(keys, self._delete_head, self._delete_tail))
+        return list(_cut(keys, self._delete_head, self._delete_tail, self._rows_max))
 
     def upserts(self, rows: pa.Array) -> list[bytes]:
         """Return multi-row upserts of `rows_column` texts."""
-        return list(_cut(rows, self._upsert_head, self._upsert_tail))
+        return list(_cut(rows, self._upsert_head, self._upsert_tail, self._rows_max))
 
     def insert_one(self, row: Sequence[Any]) -> bytes:
         """Return a plain insert of one row."""
@@ -256,8 +264,8 @@ def _scalar(text: str) -> pa.Scalar:
     return pa.scalar(text, _TEXT)
 
 
-def _cut(rows: pa.Array, head: str, tail: str) -> Iterator[bytes]:
-    """Cut row texts into statements of at most ROWS_MAX rows and STATEMENT_BYTES_MAX bytes.
+def _cut(rows: pa.Array, head: str, tail: str, rows_max: int) -> Iterator[bytes]:
+    """Cut row texts into statements of at most `rows_max` rows and STATEMENT_BYTES_MAX bytes.
 
     The texts lie behind one another in the array's buffer, each with a comma at its end, so a
     statement's rows are one slice of it without the last comma.
@@ -276,17 +284,23 @@ def _cut(rows: pa.Array, head: str, tail: str) -> Iterator[bytes]:
         limit = ends[start] + STATEMENT_BYTES_MAX
         fit = int(np.searchsorted(ends, limit, "right")) - 1
         # A row above the limit is a statement of its own: it cannot be made smaller.
-        stop = max(start + 1, min(start + ROWS_MAX, fit, count))
+        stop = max(start + 1, min(start + rows_max, fit, count))
         yield b"".join([head_bytes, text[int(ends[start]) : int(ends[stop]) - 1], tail_bytes])
         start = stop
 
 
 @lru_cache(maxsize=1024)
 def table_sql(
-    dialect: str, schema: str, name: str, table: TableInfo, *, displaces: bool = False
+    dialect: str,
+    schema: str,
+    name: str,
+    table: TableInfo,
+    *,
+    displaces: bool = False,
+    rows_max: int = BOUNDS.statement_rows_max,
 ) -> TableSql:
     """Return the (cached) statements of a table version."""
-    return TableSql(dialect, schema, name, table, displaces=displaces)
+    return TableSql(dialect, schema, name, table, displaces=displaces, rows_max=rows_max)
 
 
 _CARRIERS = (EXACT, {MysqlType.VARCHAR, MysqlType.STRING})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,20 +14,29 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.strategies.merge import arranged
 from drainer.strategies.statements import in_commit_order, is_crossing, links_of, spread
-from drainer.task import compaction
 from drainer.task.compaction import plan_units
-from drainer.task.sql import generate, table_sql
-from drainer.task.sql.generate import answer
+from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.row_statements import RowStatements
-from drainer.task.work_unit import ROWS_SCHEMA, Batch, Op, Statements, TableRows, WorkUnit, in_order
+from drainer.task.work_unit import (
+    ROWS_SCHEMA,
+    Batch,
+    Bounds,
+    Op,
+    Statements,
+    TableRows,
+    WorkUnit,
+    in_order,
+)
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 STRATEGIES = ("snapshot", "parallel", "statements")
 _START = Checkpoint(0, 0)
+_SMALL = Bounds(rowwise_max=0, share_rows_min=3, statement_rows_max=2)
+"""A few rows are columns, and enough for several units with several statements each."""
 
 
 class RowChange(NamedTuple):
@@ -38,24 +46,6 @@ class RowChange(NamedTuple):
     transaction: int
     kind: MutationType
     row: bytes
-
-
-@contextmanager
-def _small_bounds() -> Iterator[None]:
-    """Let a few rows be columns, and enough for several units with several statements each."""
-    before = (
-        table_sql.ROWS_MAX,
-        compaction.SHARE_ROWS_MIN,
-        compaction.ROWWISE_MAX,
-        generate.ROWWISE_MAX,
-    )
-    table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = 2, 3
-    compaction.ROWWISE_MAX = generate.ROWWISE_MAX = 0
-    try:
-        yield
-    finally:
-        table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = before[:2]
-        compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before[2:]
 
 
 class Strategies:
@@ -78,10 +68,9 @@ class Strategies:
         """Apply one batch in every way."""
         if not told:
             return
-        with _small_bounds():
-            for way in STRATEGIES:
-                batch = Batch(1, _tables(way, told))
-                getattr(self, f"_{way}")(batch, lanes, safe)
+        for way in STRATEGIES:
+            batch = Batch(1, _tables(way, told))
+            getattr(self, f"_{way}")(batch, lanes, safe)
 
     def _point(self) -> Checkpoint:
         return Checkpoint(next(self._clock), 1)
@@ -124,9 +113,9 @@ def _tables(schema: str, told: Sequence[RowChange]) -> list[TableRows]:
 
 def _generated(batch: Batch) -> list[tuple[bool, Statements]]:
     made = []
-    for unit in plan_units(batch, 3, MYSQL):
+    for unit in plan_units(batch, 3, MYSQL, _SMALL):
         meets = apply_key(unit.table) is not None and can_meet_others(unit.table)
-        made.append((meets, generate.generate(WorkUnit.decode(unit.encode()))))
+        made.append((meets, generate(WorkUnit.decode(unit.encode()), _SMALL)))
     return made
 
 

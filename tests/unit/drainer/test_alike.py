@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,18 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.task import compaction
-from drainer.task.compaction import plan_units
+from drainer.task.compaction import groups, plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import MYSQL, SQLITE
-from drainer.task.work_unit import Batch, Statements, TableRows, WorkUnit, in_order
+from drainer.task.work_unit import BOUNDS, Batch, Bounds, Statements, TableRows, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play, table_of
-from tests.unit.drainer.test_compaction import column_wise_from, content, database, run
+from tests.unit.drainer.test_compaction import COLUMNS, content, database, run
 
 KEYED = [case for case in CASES if apply_key(case.table)]
 Changes = Sequence[tuple[MutationType, bytes]]
@@ -30,22 +29,9 @@ DAMAGED = b"\xff\xff"
 TABLE = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
 
 
-@contextmanager
-def tables_alone() -> Iterator[None]:
-    before, compaction.TABLE_ROWS_MAX = compaction.TABLE_ROWS_MAX, 0
-    try:
-        yield
-    finally:
-        compaction.TABLE_ROWS_MAX = before
-
-
-@contextmanager
-def small_shares() -> Iterator[None]:
-    before, compaction.SHARE_ROWS_MIN = compaction.SHARE_ROWS_MIN, 3
-    try:
-        yield
-    finally:
-        compaction.SHARE_ROWS_MIN = before
+SMALL_SHARES = Bounds(share_rows_min=3)
+SHARES_OF_COLUMNS = Bounds(rowwise_max=0, share_rows_min=3)
+COLUMNS_ALONE = Bounds(rowwise_max=0, share_rows_min=3, table_rows_max=0)
 
 
 def rows_of(table: TableInfo, number: int, changes: Changes) -> TableRows:
@@ -56,11 +42,13 @@ def rows_of(table: TableInfo, number: int, changes: Changes) -> TableRows:
     return TableRows("a'b", twin, kinds, rows)
 
 
-def written(tables: list[TableRows], dialect: str, *, parts: int, displaces: bool) -> Statements:
-    units = plan_units(Batch(1, tables, displaces), parts, dialect)
+def written(
+    tables: list[TableRows], dialect: str, bounds: Bounds, *, parts: int, displaces: bool
+) -> Statements:
+    units = plan_units(Batch(1, tables, displaces), parts, dialect, bounds)
     assert [unit.part for unit in units] == list(range(len(units)))
     assert [WorkUnit.decode(unit.encode()) for unit in units] == units
-    made = [generate(WorkUnit.decode(unit.encode())) for unit in units]
+    made = [generate(WorkUnit.decode(unit.encode()), bounds) for unit in units]
     return Statements(
         sorted(s for each in made for s in each.deletes),
         sorted(s for each in made for s in each.upserts),
@@ -84,10 +72,9 @@ def test_tables_together_get_the_statements_that_each_gets_alone(
             rows_of(case.table, i, play(case, upstream, steps[i * share : (i + 1) * share]))
             for i, upstream in enumerate(upstreams)
         ]
-        with column_wise_from(0), small_shares():
-            together = written(tables, dialect, parts=parts, displaces=displaces)
-            with tables_alone():
-                assert written(tables, dialect, parts=1, displaces=displaces) == together
+        together = written(tables, dialect, SHARES_OF_COLUMNS, parts=parts, displaces=displaces)
+        alone = written(tables, dialect, COLUMNS_ALONE, parts=1, displaces=displaces)
+        assert alone == together
 
 
 @pytest.mark.parametrize("case", KEYED, ids=str)
@@ -105,12 +92,12 @@ def test_two_alike_tables_end_as_each_does_alone(case: Case, data: st.DataObject
                 changes = play(case, upstream, some)
                 tables.append(replace(rows_of(case.table, 0, changes), schema=name))
             tables = [replace(each, table=case.table) for each in tables]
-            with column_wise_from(0):
-                units = plan_units(Batch(1, tables), 2, SQLITE)
-                assert len(units) == 1 or not all(len(each.rows) for each in tables)
-                run(together, list(in_order(map(generate, units))))
-            with tables_alone():  # Few rows: these go row by row.
-                run(alone, list(in_order(map(generate, plan_units(Batch(1, tables), 2, SQLITE)))))
+            units = plan_units(Batch(1, tables), 2, SQLITE, COLUMNS)
+            assert len(units) == 1 or not all(len(each.rows) for each in tables)
+            run(together, list(in_order(generate(unit, COLUMNS) for unit in units)))
+            # Few rows: these go row by row.
+            units = plan_units(Batch(1, tables), 2, SQLITE, Bounds(table_rows_max=0))
+            run(alone, list(in_order(map(generate, units))))
             for name in upstreams:
                 assert content(together, name) == content(alone, name)
 
@@ -122,8 +109,7 @@ def inserts(count: int) -> list[tuple[MutationType, bytes]]:
 
 def test_a_group_is_cut_between_tables_and_each_is_in_one_unit() -> None:
     tables = [rows_of(TABLE, i, inserts(1 + i % 5 * 10)) for i in range(40)]
-    with small_shares():
-        units = plan_units(Batch(1, tables), 3, MYSQL)
+    units = plan_units(Batch(1, tables), 3, MYSQL, SMALL_SHARES)
     assert [unit.part for unit in units] == [0, 1, 2]
     names = [name for unit in units for _, name, _, _ in unit.members]
     assert names == [each.table.name for each in tables]
@@ -142,17 +128,16 @@ def test_other_layouts_many_rows_and_a_table_that_comes_twice_stay_alone() -> No
         rows_of(TABLE, 1, inserts(2)),
         rows_of(other, 3, inserts(1)),
         rows_of(keyless, 4, inserts(1)),
-        rows_of(TABLE, 5, inserts(compaction.TABLE_ROWS_MAX)),
+        rows_of(TABLE, 5, inserts(BOUNDS.table_rows_max)),
         rows_of(TABLE, 6, []),
     ]
-    found = [[tables.index(each) for each in group] for group in compaction.groups(tables)]
+    found = [[tables.index(each) for each in group] for group in groups(tables)]
     assert found == [[0, 2], [1], [3], [4], [5], [6]]
 
 
-def test_a_group_holds_no_more_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_holds_no_more_than_its_bytes() -> None:
     tables = [rows_of(TABLE, i, inserts(100)) for i in range(10)]
-    monkeypatch.setattr(compaction, "GROUP_BYTES_MAX", 4 * tables[1].rows.nbytes)
-    found = compaction.groups(tables)
+    found = groups(tables, Bounds(group_bytes_max=4 * tables[1].rows.nbytes))
     assert max(map(len, found)) <= 5
     assert [each for group in found for each in group] == tables
 
@@ -161,8 +146,8 @@ def test_a_group_holds_no_more_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -
 def test_a_damaged_row_is_reported_with_its_own_table(number: int) -> None:
     tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
     tables[number] = rows_of(TABLE, number, [(MutationType.DELETE, DAMAGED)])
-    with column_wise_from(0), pytest.raises(Malformed, match=f"t`{number}"):
-        plan_units(Batch(1, tables), 1, MYSQL)
+    with pytest.raises(Malformed, match=f"t`{number}"):
+        plan_units(Batch(1, tables), 1, MYSQL, COLUMNS)
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -173,7 +158,6 @@ def test_a_row_that_only_the_task_finds_damaged_is_reported_with_its_own_table(
     tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
     bytes_of_row = inserts(1)[0][1]
     tables[number] = rows_of(TABLE, number, [(MutationType.INSERT, bytes_of_row[:-1])])
-    with column_wise_from(0):
-        (unit,) = plan_units(Batch(1, tables), 1, MYSQL)
-        with pytest.raises(Malformed, match=f"t`{number}"):
-            generate(unit)
+    (unit,) = plan_units(Batch(1, tables), 1, MYSQL, COLUMNS)
+    with pytest.raises(Malformed, match=f"t`{number}"):
+        generate(unit, COLUMNS)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,13 @@ from hypothesis import strategies as st
 
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
-from drainer.task import compaction
 from drainer.task.compaction import compact, compact_many, plan_units
-from drainer.task.sql import generate
+from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import SQLITE
 from drainer.task.sql.rowwise import compact_few, generate_rows
 from drainer.task.sql.table_sql import table_sql
-from drainer.task.work_unit import Op, WorkUnit, in_order
+from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
@@ -41,22 +39,15 @@ INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.
 Changes = list[tuple[MutationType, bytes]]
 
 
-@contextmanager
-def column_wise_from(rows: int) -> Iterator[None]:
-    """Take the column-wise path from that many rows of a table on."""
-    before = compaction.ROWWISE_MAX, generate.ROWWISE_MAX
-    compaction.ROWWISE_MAX = generate.ROWWISE_MAX = rows
-    try:
-        yield
-    finally:
-        compaction.ROWWISE_MAX, generate.ROWWISE_MAX = before
+COLUMNS = Bounds(rowwise_max=0)
+"""Any number of rows is worth columns."""
 
 
 def merged(
-    table: TableInfo, changes: Changes, *, dialect: str = SQLITE, parts: int = 1
+    table: TableInfo, changes: Changes, bounds: Bounds, *, dialect: str = SQLITE, parts: int = 1
 ) -> list[bytes]:
-    units = plan_units(batch_of(table, changes, schema="merged"), parts, dialect)
-    return list(in_order(generate.generate(WorkUnit.decode(unit.encode())) for unit in units))
+    units = plan_units(batch_of(table, changes, schema="merged"), parts, dialect, bounds)
+    return list(in_order(generate(WorkUnit.decode(unit.encode()), bounds) for unit in units))
 
 
 def serial(table: TableInfo, changes: Changes) -> list[bytes]:
@@ -95,12 +86,13 @@ def test_batches_merged_leave_what_serial_apply_leaves(
 ) -> None:
     table = case.table
     upstream = Upstream(table)
-    with closing(database(table)) as connection, column_wise_from(rowwise_max):
+    bounds = Bounds(rowwise_max=rowwise_max)
+    with closing(database(table)) as connection:
         for steps in data.draw(histories(case, 25)):
             changes = play(case, upstream, steps)
             if not changes:
                 continue
-            run(connection, merged(table, changes))
+            run(connection, merged(table, changes, bounds))
             run(connection, serial(table, changes))
             expected = [tuple(map(stored_value, padded(table, r))) for _, r in upstream.rows]
             assert content(connection, "merged") == sorted(expected, key=repr)
@@ -122,16 +114,16 @@ def test_rows_and_columns_compact_to_the_same_changes(case: Case, data: st.DataO
             assert sorted(zip(*few, strict=True)) == sorted(zip(*many, strict=True))
 
 
-def left(table: TableInfo, changes: Changes) -> list[tuple[Op, int]]:
+def left(table: TableInfo, changes: Changes, bounds: Bounds) -> list[tuple[Op, int]]:
     kinds = np.array([int(kind) for kind, _ in changes], np.uint8)
-    compacted = compact(table, kinds, pa.array([row for _, row in changes], pa.binary()))
+    compacted = compact(table, kinds, pa.array([row for _, row in changes], pa.binary()), bounds)
     return [(Op(int(op)), int(row)) for op, row in zip(compacted.ops, compacted.rows, strict=True)]
 
 
 @pytest.fixture(params=[0, 100], ids=["columns", "rows"])
-def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
-    with column_wise_from(request.param):
-        yield
+def bounds(request: pytest.FixtureRequest) -> Bounds:
+    """Bounds for the way by columns, and for that row by row."""
+    return Bounds(rowwise_max=request.param)
 
 
 def upstream_of(columns: str, *rows: tuple[Any, ...]) -> Upstream:
@@ -142,90 +134,80 @@ def upstream_of(columns: str, *rows: tuple[Any, ...]) -> Upstream:
     return upstream
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_only_the_last_change_of_a_row_is_left() -> None:
+def test_only_the_last_change_of_a_row_is_left(bounds: Bounds) -> None:
     upstream = upstream_of("id INT PRIMARY KEY, v INT", (1, 0))
     for v in range(1, 10):
         upstream.update(0, (1, v))
-    assert left(upstream.table, upstream.changes) == [(Op.UPSERT, 8)]
+    assert left(upstream.table, upstream.changes, bounds) == [(Op.UPSERT, 8)]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_a_changed_key_deletes_the_old_one_and_writes_the_new_one() -> None:
+def test_a_changed_key_deletes_the_old_one_and_writes_the_new_one(bounds: Bounds) -> None:
     upstream = upstream_of("id INT PRIMARY KEY, v INT", (1, 0))
     upstream.update(0, (2, 0))
-    assert left(upstream.table, upstream.changes) == [(Op.DELETE, 0), (Op.UPSERT, 0)]
+    assert left(upstream.table, upstream.changes, bounds) == [(Op.DELETE, 0), (Op.UPSERT, 0)]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_a_row_that_comes_and_goes_is_deleted_to_be_sure() -> None:
+def test_a_row_that_comes_and_goes_is_deleted_to_be_sure(bounds: Bounds) -> None:
     upstream = upstream_of("id INT PRIMARY KEY, v INT")
     upstream.insert((1, 0))
     upstream.delete(0)
-    assert left(upstream.table, upstream.changes) == [(Op.DELETE, 1)]
+    assert left(upstream.table, upstream.changes, bounds) == [(Op.DELETE, 1)]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_rows_whose_unique_values_moved_are_deleted_first() -> None:
+def test_rows_whose_unique_values_moved_are_deleted_first(bounds: Bounds) -> None:
     upstream = upstream_of("id INT PRIMARY KEY, u INT UNIQUE, v INT", (1, 10, 0), (2, 20, 0))
     upstream.update(0, (1, 30, 0))
     upstream.update(1, (2, 10, 0))
     upstream.update(0, (1, 20, 0))
-    assert left(upstream.table, upstream.changes) == [
+    assert left(upstream.table, upstream.changes, bounds) == [
         (Op.DELETE, 0), (Op.DELETE, 1), (Op.UPSERT, 2), (Op.UPSERT, 1)
     ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_a_unique_value_that_comes_back_needs_no_delete() -> None:
+def test_a_unique_value_that_comes_back_needs_no_delete(bounds: Bounds) -> None:
     upstream = upstream_of("id INT PRIMARY KEY, u INT UNIQUE, v INT", (1, 10, 0))
     upstream.update(0, (1, None, 0))
     upstream.update(0, (1, 10, 5))
-    assert left(upstream.table, upstream.changes) == [(Op.UPSERT, 1)]
+    assert left(upstream.table, upstream.changes, bounds) == [(Op.UPSERT, 1)]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_a_row_whose_unique_value_is_generated_is_deleted_first() -> None:
+def test_a_row_whose_unique_value_is_generated_is_deleted_first(bounds: Bounds) -> None:
     upstream = upstream_of(
         "id INT PRIMARY KEY, v INT, g INT AS (v + 1) VIRTUAL UNIQUE", (1, 1, None)
     )
     upstream.update(0, (1, 2, None))
-    assert left(upstream.table, upstream.changes) == [(Op.DELETE, 0), (Op.UPSERT, 0)]
+    assert left(upstream.table, upstream.changes, bounds) == [(Op.DELETE, 0), (Op.UPSERT, 0)]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_a_table_without_a_row_key_keeps_every_change_in_order() -> None:
+def test_a_table_without_a_row_key_keeps_every_change_in_order(bounds: Bounds) -> None:
     upstream = upstream_of("a INT, b INT UNIQUE", (1, 1))
     upstream.update(0, (1, 2))
     upstream.update(0, (1, 3))
     upstream.delete(0)
-    assert left(upstream.table, upstream.changes) == [(Op.ORDERED, i) for i in range(3)]
+    assert left(upstream.table, upstream.changes, bounds) == [(Op.ORDERED, i) for i in range(3)]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_keys_that_differ_only_in_padding_are_one_key() -> None:
+def test_keys_that_differ_only_in_padding_are_one_key(bounds: Bounds) -> None:
     table = table_of("CREATE TABLE t (a BINARY(4) PRIMARY KEY, v INT)")
     codec = Upstream(table).codec
     changes = [
         (INSERT, codec.encode_insert((b"ab", 1))),
         (DELETE, codec.encode_delete((b"ab\0\0", 1))),
     ]
-    assert left(table, changes) == [(Op.DELETE, 1)]
+    assert left(table, changes, bounds) == [(Op.DELETE, 1)]
 
 
 def test_upserts_come_in_key_order() -> None:
     upstream = upstream_of("id INT PRIMARY KEY, v INT")
     for i in (5, -3, 9, 0):
         upstream.insert((i, i))
-    with column_wise_from(0):
-        assert [row for _, row in left(upstream.table, upstream.changes)] == [1, 3, 0, 2]
+    assert [row for _, row in left(upstream.table, upstream.changes, COLUMNS)] == [1, 3, 0, 2]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_row_bytes_of_another_table_are_refused() -> None:
+def test_row_bytes_of_another_table_are_refused(bounds: Bounds) -> None:
     table = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     with pytest.raises(Malformed):
-        left(table, [(INSERT, b"\xff\xff"), (INSERT, b"\xff")])
+        left(table, [(INSERT, b"\xff\xff"), (INSERT, b"\xff")], bounds)
 
 
 def test_shares_cover_every_change_once_and_keep_the_order() -> None:
@@ -237,7 +219,7 @@ def test_shares_cover_every_change_once_and_keep_the_order() -> None:
     sizes = [len(unit.rows) for unit in units]
     assert sum(sizes) == 10_000
     assert max(sizes) < 2 * min(sizes)
-    texts = b"".join(in_order(generate.generate(unit) for unit in units))
+    texts = b"".join(in_order(generate(unit) for unit in units))
     places = [texts.index(b"(%d,'" % i) for i in range(10_000)]
     assert places == sorted(places)
 
@@ -250,12 +232,11 @@ def test_a_batch_of_several_tables_deletes_everywhere_before_it_writes_anywhere(
         for schema in ("p", "q")
         for unit in plan_units(batch_of(one.table, one.changes, schema=schema), 2, SQLITE)
     ]
-    verbs = [s.split()[0] for s in in_order(generate.generate(unit) for unit in units)]
+    verbs = [s.split()[0] for s in in_order(generate(unit) for unit in units)]
     assert verbs == [b"DELETE", b"DELETE", b"INSERT", b"INSERT"]
 
 
-@pytest.mark.usefixtures("_both_ways")
-def test_unique_values_may_swap_within_a_transaction_as_tidb_writes_it() -> None:
+def test_unique_values_may_swap_within_a_transaction_as_tidb_writes_it(bounds: Bounds) -> None:
     """TiDB checks a transaction's end only, so its binlog may hold no step in between."""
     table = table_of("CREATE TABLE t (id INT PRIMARY KEY, u INT UNIQUE)")
     codec = Upstream(table).codec
@@ -265,5 +246,5 @@ def test_unique_values_may_swap_within_a_transaction_as_tidb_writes_it() -> None
             (UPDATE, codec.encode_update((1, 10), (1, 20))),
             (UPDATE, codec.encode_update((2, 20), (2, 10))),
         ]
-        run(connection, merged(table, changes))
+        run(connection, merged(table, changes, bounds))
         assert content(connection, "merged") == [(1, 20), (2, 10)]

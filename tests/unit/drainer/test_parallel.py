@@ -17,13 +17,11 @@ from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.strategies.merge import arranged
-from drainer.task import compaction
 from drainer.task.compaction import plan_units
-from drainer.task.sql import table_sql
 from drainer.task.sql.generate import generate
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import SQLITE
-from drainer.task.work_unit import Statements
+from drainer.task.work_unit import BOUNDS, Bounds, Statements
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
@@ -39,16 +37,8 @@ from tests.unit.drainer.test_statements import (
     split,
 )
 
-
-@contextmanager
-def small_pieces() -> Iterator[None]:
-    """Let a few rows be enough for several units, and for statements in each."""
-    before = table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN
-    table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = 2, 3
-    try:
-        yield
-    finally:
-        table_sql.ROWS_MAX, compaction.SHARE_ROWS_MIN = before
+SMALL = Bounds(statement_rows_max=2, share_rows_min=3)
+"""A few rows are enough for several units, and for statements in each."""
 
 
 def partitions(
@@ -56,12 +46,11 @@ def partitions(
 ) -> Partitions:
     batch = batch_of(table, changes, schema="merged")
     batch = type(batch)(batch.batch_id, batch.tables, displaces)
-    with small_pieces():
-        units = plan_units(batch, 3, SQLITE)
-        meets = apply_key(table) is not None and can_meet_others(table)
-        return arranged(
-            [(meets, generate(unit)) for unit in units], connections=connections, bytes_min=1
-        )
+    units = plan_units(batch, 3, SQLITE, SMALL)
+    meets = apply_key(table) is not None and can_meet_others(table)
+    return arranged(
+        [(meets, generate(unit, SMALL)) for unit in units], connections=connections, bytes_min=1
+    )
 
 
 def in_some_order(work: Partitions, seed: int) -> list[Partition]:
@@ -242,7 +231,7 @@ def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
 def test_units_of_one_table_are_compacted_alike_in_every_life() -> None:
     table = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     upstream = Upstream(table)
-    for i in range(compaction.ROWWISE_MAX * 2):
+    for i in range(BOUNDS.rowwise_max * 2):
         upstream.insert((i * 7 % 1000, i))
     one, two = (partitions(table, upstream.changes, 3) for _ in range(2))
     assert one.content == two.content

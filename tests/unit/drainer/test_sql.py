@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.task.sql.literals import MYSQL, SQLITE, Column, literal, literal_column, sqlite_float
-from drainer.task.sql.table_sql import ROWS_MAX, STATEMENT_BYTES_MAX, TableSql
+from drainer.task.sql.table_sql import STATEMENT_BYTES_MAX, TableSql
+from drainer.task.work_unit import BOUNDS
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
 from tests.kit.workloads.changes import table_of
@@ -131,9 +132,13 @@ def sql_of(columns: str, dialect: str = MYSQL) -> TableSql:
 
 def test_statements_end_at_so_many_rows() -> None:
     sql = sql_of("id INT PRIMARY KEY, v INT")
-    ids = pa.array(range(ROWS_MAX * 2 + 1))
+    ids = pa.array(range(2 * BOUNDS.statement_rows_max + 1))
     made = sql.upserts(sql.rows_column([ids, ids]))
-    assert [s.count(b"(") - 2 for s in made] == [ROWS_MAX, ROWS_MAX, 1]
+    assert [s.count(b"(") - 2 for s in made] == [
+        BOUNDS.statement_rows_max,
+        BOUNDS.statement_rows_max,
+        1,
+    ]
     assert made[2] == (
         b"INSERT INTO `s`.`t` (`id`,`v`) VALUES (1000,1000) ON DUPLICATE KEY UPDATE `v`=VALUES(`v`)"
     )
