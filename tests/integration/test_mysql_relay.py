@@ -13,11 +13,9 @@ import pytest
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import read_header
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.locate import file_at
-from pumpclient.mysql.protocol.prechecks import check_server
 from pumpclient.mysql.protocol.refusals import Purged
-from pumpclient.mysql.protocol.server import binlog_files, identify, replica_ids
-from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
+from pumpclient.mysql.protocol.server import binlog_files, check_server, identify, replica_ids
+from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions, file_at
 from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.mysql.relay import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs

@@ -157,11 +157,6 @@ class Meta:
             f"binlog-gtid = {json.dumps(str(self.gtids))}\n"
         )
 
-    @property
-    def is_meaningless(self) -> bool:
-        """Tell whether it names no place to continue from."""
-        return not self.file or self.position < FIRST_POSITION
-
 
 class RelayFolder:
     """The index and the metas of one relay log on the disk; its latest sub-directory is written."""
@@ -190,7 +185,7 @@ class RelayFolder:
         return self.root / str(sub_dir)
 
     def load(self, sub_dir: SubDir) -> Meta:
-        """Return a sub-directory's meta, a meaningless one when it was never saved."""
+        """Return a sub-directory's meta, an empty one when it was never saved."""
         path = self.path(sub_dir) / META_NAME
         if not path.exists():
             return Meta("", FIRST_POSITION, parse_gtid_set("", self._flavor))

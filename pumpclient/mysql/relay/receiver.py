@@ -373,12 +373,12 @@ class RelayReceiver:
         self._status = replace(self._status, gtids=str(gtids))
 
 
-def start_thread(unit: RelayReceiver, failed: Callable[[Exception], None]) -> threading.Thread:
-    """Run the unit in a thread of its own; `failed` hears what `run` raised."""
+def start_thread(receiver: RelayReceiver, failed: Callable[[Exception], None]) -> threading.Thread:
+    """Run the receiver in a thread of its own; `failed` hears what `run` raised."""
 
     def run() -> None:
         try:
-            unit.run()
+            receiver.run()
         except (PenstockError, OSError) as error:
             failed(error)
 

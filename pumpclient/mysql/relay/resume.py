@@ -19,10 +19,9 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.locate import description_of, file_after, file_at
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged
 from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, master_status
-from pumpclient.mysql.protocol.stream import StreamOptions
+from pumpclient.mysql.protocol.stream import StreamOptions, description_of, file_after, file_at
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, RelayFolder, SubDir
 from pumpclient.mysql.relay.recover import Recovered, cut, recover
 from pumpclient.mysql.relay.writer import same_description

@@ -35,7 +35,7 @@ from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
 from penstock.settings.fields import check_address
 from penstock.settings.load import read_settings
-from pumpclient.mysql.protocol.prechecks import check_server
+from pumpclient.mysql.protocol.server import check_server
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
@@ -93,17 +93,17 @@ def load(argv: Sequence[str]) -> SourceConfig:
 
 def run(settings: SourceConfig) -> int:
     """Run until a signal asks to stop; return the exit code."""
-    unit = SourceService(settings)
+    source = SourceService(settings)
 
     async def serve(stop: asyncio.Event) -> None:
         pages = HttpStatus(f"Penstock source {settings.source_id}")
-        Pages(unit, settings.source_id).add_to(pages)
+        Pages(source, settings.source_id).add_to(pages)
         await pages.start(settings.status_addr, 0)
-        running = asyncio.create_task(asyncio.to_thread(unit.run))
+        running = asyncio.create_task(asyncio.to_thread(source.run))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-            unit.stop()
+            source.stop()
             await running
         finally:
             stopping.cancel()

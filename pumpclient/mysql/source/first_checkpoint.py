@@ -19,14 +19,13 @@ import pymysql
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.gtid import GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.locate import file_after, file_at
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     binlog_gtids,
     identify,
     master_status,
 )
-from pumpclient.mysql.protocol.stream import StreamOptions
+from pumpclient.mysql.protocol.stream import StreamOptions, file_after, file_at
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
 from pumpclient.mysql.relay.reader import file_in
 from pumpclient.mysql.source.ddl.table_mapping import Tables

@@ -19,11 +19,11 @@ from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
 
 
-def described(unit: SourceService) -> dict[str, Any]:
-    """Return what a unit's status page says."""
-    counters, relay = unit.counters, unit.relay.status() if unit.relay else None
+def described(service: SourceService) -> dict[str, Any]:
+    """Return what a service's status page says."""
+    counters, relay = service.counters, service.relay.status() if service.relay else None
     checkpoint = counters.checkpoint
-    reloads = {} if unit.reloads is None else unit.reloads.statuses
+    reloads = {} if service.reloads is None else service.reloads.statuses
     behind_s = counters.behind_s(relay.behind_s if relay else 0.0)
     return {
         "state": counters.state,
@@ -74,9 +74,9 @@ _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 class Pages:
     """What the pages of one source say."""
 
-    def __init__(self, unit: SourceService, source_id: str) -> None:
-        """Show `unit`."""
-        self._unit = unit
+    def __init__(self, service: SourceService, source_id: str) -> None:
+        """Show `service`."""
+        self._service = service
         self._source_id = source_id
 
     def add_to(self, server: HttpStatus) -> None:
@@ -103,19 +103,19 @@ class Pages:
 
     async def status(self, names: Mapping[str, str]) -> Answer:
         """Answer with all that there is to know."""
-        page = {"source": self._source_id, **described(self._unit)}
+        page = {"source": self._source_id, **described(self._service)}
         return Answer(json.dumps(page, indent=2, default=list) + "\n", JSON)
 
     async def metrics(self, names: Mapping[str, str]) -> Answer:
         """Answer with the metrics."""
-        return Answer(metrics_text(self._unit, self._source_id), _PROMETHEUS)
+        return Answer(metrics_text(self._service, self._source_id), _PROMETHEUS)
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         """Pause or resume."""
         action = names["action"]
         if action not in ("pause", "resume"):
             raise NeedsOperator(f"no action {action!r}", hint="pause or resume")
-        await asyncio.to_thread(getattr(self._unit, action))
+        await asyncio.to_thread(getattr(self._service, action))
         return Answer(f"{action}: done\n")
 
     async def rule(self, names: Mapping[str, str]) -> Answer:
@@ -129,26 +129,26 @@ class Pages:
                 f"{verb} {'takes no' if sql else 'needs a'} statement", hint="as --help says"
             )
         statements = (sql,) if sql else ()
-        return Answer(await asyncio.to_thread(self._unit.rule, verb, place, statements))
+        return Answer(await asyncio.to_thread(self._service.rule, verb, place, statements))
 
     async def skip_table(self, names: Mapping[str, str]) -> Answer:
         """Leave a table out from here on."""
-        return Answer(await asyncio.to_thread(self._unit.skip_table, table_name(names["table"])))
+        return Answer(await asyncio.to_thread(self._service.skip_table, table_name(names["table"])))
 
     async def reload(self, names: Mapping[str, str]) -> Answer:
         """Have a table loaded again."""
         gap = names["gap"] == "accept"
         name = table_name(names["table"])
-        return Answer(await asyncio.to_thread(self._unit.reload_table, name, accepts_gap=gap))
+        return Answer(await asyncio.to_thread(self._service.reload_table, name, accepts_gap=gap))
 
     async def revoke(self, names: Mapping[str, str]) -> Answer:
         """Take an override back."""
         edit = revoked(names["what"], accepts_gap=names["gap"] == "accept")
-        return Answer(await asyncio.to_thread(self._unit.change, edit))
+        return Answer(await asyncio.to_thread(self._service.change, edit))
 
     async def purge(self, names: Mapping[str, str]) -> Answer:
         """Purge the relay log."""
-        purger, what = self._unit.purger, names["what"].removeprefix("-")
+        purger, what = self._service.purger, names["what"].removeprefix("-")
         if purger is None:
             raise NeedsOperator("the relay log is not open yet", hint="try again in a moment")
         match names["strategy"]:
@@ -171,29 +171,34 @@ def _file(text: str) -> tuple[FileName, int | None]:
     return FileName.parse(text), None
 
 
-def metrics_text(unit: SourceService, source_id: str) -> str:
+def metrics_text(service: SourceService, source_id: str) -> str:
     """Return all metrics in Prometheus' text format."""
-    told = described(unit)
-    counters = unit.counters
+    status = described(service)
+    counters = service.counters
     checkpoint, read = counters.checkpoint, counters.read_location
-    end = unit.relay.status().end if unit.relay else None
+    end = service.relay.status().end if service.relay else None
     metrics = [
-        ("behind_seconds", "gauge", told["seconds_behind"], "behind the server"),
-        ("is_syncing", "gauge", int(told["state"] == "syncing"), "1 while it is"),
-        ("transactions_total", "counter", told["transactions"], "committed"),
-        ("groups_total", "counter", told["groups"], "groups of them"),
-        ("ddl_total", "counter", told["ddl"], "statements executed"),
-        ("lives_total", "counter", told["lives"], "beginnings from the checkpoint"),
+        ("behind_seconds", "gauge", status["seconds_behind"], "behind the server"),
+        ("is_syncing", "gauge", int(status["state"] == "syncing"), "1 while it is"),
+        ("transactions_total", "counter", status["transactions"], "committed"),
+        ("groups_total", "counter", status["groups"], "groups of them"),
+        ("ddl_total", "counter", status["ddl"], "statements executed"),
+        ("lives_total", "counter", status["lives"], "beginnings from the checkpoint"),
         (
             "history_rows_total",
             "counter",
-            told["history_rows"],
+            status["history_rows"],
             "rows of history of system-versioned tables, left out",
         ),
         ("read_bytes_total", "counter", counters.read_bytes, "read from the relay log"),
-        ("relay_bytes_total", "counter", told["relay"]["bytes"], "written to the relay log"),
-        ("relay_reconnects_total", "counter", told["relay"]["reconnects"], "to the server"),
-        ("relay_purged_files_total", "counter", unit.purger.purged if unit.purger else 0, "purged"),
+        ("relay_bytes_total", "counter", status["relay"]["bytes"], "written to the relay log"),
+        ("relay_reconnects_total", "counter", status["relay"]["reconnects"], "to the server"),
+        (
+            "relay_purged_files_total",
+            "counter",
+            service.purger.purged if service.purger else 0,
+            "purged",
+        ),
         ("relay_file", "gauge", end.file.number if end else 0, "number of the newest file"),
         ("relay_position", "gauge", end.position if end else 0, "its end"),
         ("read_file", "gauge", read.file.number if read else 0, "number of the file that is read"),

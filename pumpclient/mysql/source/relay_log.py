@@ -37,7 +37,7 @@ class RelayLog:
         self._stream = stream
         self._ended = ended
         self._thread: threading.Thread | None = None
-        self._unit: RelayReceiver | None = None
+        self._receiver: RelayReceiver | None = None
         self.failure: PenstockError | None = None
         """Why the writer ended by itself."""
         self.purger = Purger(
@@ -54,14 +54,14 @@ class RelayLog:
         return self._config.dir
 
     @property
-    def unit(self) -> RelayReceiver | None:
+    def receiver(self) -> RelayReceiver | None:
         """The writer: the newest one, None before the first."""
-        return self._unit
+        return self._receiver
 
     def begin(self, place: Location) -> RelayReceiver:
         """Return a writer that runs; where there is no relay log yet, it begins with that file."""
-        if self._unit is not None and self.failure is None:
-            return self._unit
+        if self._receiver is not None and self.failure is None:
+            return self._receiver
         if self._thread is None:
             self.purger.start()
         else:
@@ -72,9 +72,9 @@ class RelayLog:
             start=Start(file=str(place.file)),
             sync_interval_s=self._config.sync_interval_s,
         )
-        self._unit = RelayReceiver(self.dir, self._address, options)
-        self._thread = start_thread(self._unit, self._failed)
-        return self._unit
+        self._receiver = RelayReceiver(self.dir, self._address, options)
+        self._thread = start_thread(self._receiver, self._failed)
+        return self._receiver
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, PenstockError):
@@ -84,8 +84,8 @@ class RelayLog:
 
     def close(self) -> None:
         """Stop the writer, everything synced, and the purger."""
-        if self._thread is None or self._unit is None:
+        if self._thread is None or self._receiver is None:
             return
         self.purger.close()
-        self._unit.stop()
+        self._receiver.stop()
         self._thread.join()

@@ -25,7 +25,7 @@ from penstock.filters import Rules
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
-from pumpclient.mysql.protocol.prechecks import checked_flavor
+from pumpclient.mysql.protocol.server import checked_flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
@@ -97,7 +97,7 @@ class SourceService:
     @property
     def relay(self) -> RelayReceiver | None:
         """What writes the relay log, None before it begins."""
-        return self._relay_log.unit
+        return self._relay_log.receiver
 
     @property
     def purger(self) -> Purger | None:

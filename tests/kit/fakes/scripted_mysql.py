@@ -39,7 +39,6 @@ def answers(version: str = EIGHT) -> dict[str, Rows | bytes]:
         r"server_uuid": (("uuid",), [(UUID,)]),
         r"@@global\.server_id AS id": (("id",), [(7,)]),
         r"gtid_executed": (("gtids",), [(f"{UUID}:1-9",)]),
-        r"gtid_purged": (("gtids",), [(f"{UUID}:1-3",)]),
         r"SHOW (MASTER STATUS|SLAVE HOSTS)": unknown,
         r"SHOW BINARY LOG STATUS": (
             ("File", "Position", "Binlog_Do_DB", "Binlog_Ignore_DB", "Executed_Gtid_Set"),

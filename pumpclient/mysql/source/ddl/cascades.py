@@ -37,8 +37,7 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.prechecks import Check
-from pumpclient.mysql.protocol.server import logs_cascades
+from pumpclient.mysql.protocol.server import Check, logs_cascades
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece

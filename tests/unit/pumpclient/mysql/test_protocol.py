@@ -14,15 +14,13 @@ from pumpclient.mysql.events.files import Rotate
 from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
 from pumpclient.mysql.events.notes import Heartbeat
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
-from pumpclient.mysql.protocol.locate import file_after
 from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
-from pumpclient.mysql.protocol.prechecks import judge
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged, ServerIdTaken, refusal
 from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     identify,
+    judge,
     master_status,
-    purged_gtids,
     replica_ids,
 )
 from pumpclient.mysql.protocol.stream import (
@@ -31,6 +29,7 @@ from pumpclient.mysql.protocol.stream import (
     ReplicaSession,
     StreamOptions,
     draw_server_id,
+    file_after,
     session_statements,
 )
 from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, error, event_packet
@@ -210,7 +209,6 @@ def test_a_mysql_8_4_is_asked_by_its_new_names() -> None:
         status = master_status(connection, Flavor.MYSQL)
         assert (status.file, status.position) == ("binlog.000004", 1234)
         assert str(status.gtids) == f"{UUID}:1-9"
-        assert str(purged_gtids(connection, Flavor.MYSQL)) == f"{UUID}:1-3"
         assert replica_ids(connection) == {7, 11, 12}
 
 

@@ -81,13 +81,13 @@ def test_a_relay_log_is_what_was_last_saved(tmp_path: Path) -> None:
     folder = RelayFolder(tmp_path / "relay", Flavor.MARIADB)
     assert folder.current is None
     first = folder.add("0-1")
-    assert folder.load(first).is_meaningless
+    assert not folder.load(first).file
     meta = Meta("mysql-bin.000007", 1234, MariadbGtidSet.parse("0-1-9"))
     folder.save(meta)
     again = RelayFolder(tmp_path / "relay", Flavor.MARIADB)
     assert again.current == SubDir("0-1", 1)
     assert again.load(first) == meta
-    assert not meta.is_meaningless
+    assert meta.file
 
 
 def test_another_server_begins_a_sub_directory_and_the_gtids_go_on(tmp_path: Path) -> None:
