@@ -6,7 +6,73 @@
 
 Threads: one appends, and calls `index` with each result, in the same order; `index` may be called
 again with the same result after it raised. Everything else may be called from any thread at any
-time. README.md has the files byte by byte and the argument why no crash loses anything.
+time.
+
+What is assumed of the disk:
+
+1. What was written before an `fdatasync` that returned without error is there after a crash; so are
+   names after an `fsync` of their folder.
+2. Of what was written since, any subset of sectors may be there, in any order, or zeros in their
+   place.
+3. After an `fdatasync` that failed, nothing is known about what was written since the last good
+   one. Asking again would succeed without writing anything.
+4. Bytes can rot. Checksums find that.
+5. LevelDB keeps what was there before a `flush` (see `index.py`), and of later batches any part.
+
+Why no crash loses what was acknowledged (with `sync_log = false` nothing of this is promised):
+
+Append. Writers are answered after the `fdatasync` of their group. A crash before that leaves, by 2,
+any part of the group. Its first bad frame ends the log: everything from there on is cut, and a
+frame before it may survive unacknowledged, which its writer's repetition finds out about
+(`transactions.py`).
+
+Is the first bad frame a torn end, or rotten? Two things show it. The index remembers up to where
+all was durable, and every frame says up to where the file was synced when it was written: a bad
+frame before either place had been acknowledged, and is reported as `Corrupt` with file and offset.
+What remains undecidable is damage to the very last group, between its `fdatasync` and its index
+batch or with the index gone, before anything followed it; a clean stop writes a mark that closes
+this gap too.
+
+Chunks. Each chunk of a large transaction is a frame that goes through the same queue as all other
+binlogs. They mean nothing by themselves: no index entry, no open transaction. When the last of them
+is durable, the chunk list is appended; it is what is acknowledged, indexed, replayed and rolled
+back, and the Prewrite's position is its. So a crash, a broken stream or a disk that fails in the
+middle leaves chunks without a list, which cost space until their segment goes; and a chunk list
+that survives has all its chunks, because they were durable before it was written, and lie before
+it. A pull reads one chunk at a time, checks its frame, its place and, before it hands over the last
+part, the checksum of the whole.
+
+A failed sync. By 3 the file is abandoned at its last good byte. The next append creates a successor
+whose header says where the file ends; nothing is written to the failed file any more, and what the
+failure left in it lies after its end. If the process dies first, the next one may find that group
+intact in the page cache but not on the disk: so recovery writes the last group's bytes once more
+before it trusts them.
+
+Rotate. The successor is written under another name, synced, renamed, and its folder synced before
+its first group: a segment always has a whole header, and a damaged one is damage. A process killed
+between rename and folder sync leaves a name that is not durable: opening the log syncs the folder.
+
+Index. A batch is written only after its group is durable, so the index never knows more than the
+log; if it does, acknowledged bytes are gone and the Pump refuses to start (deleting `index/`
+accepts the loss). Batches are not synced. When only the process dies nothing of them is lost; when
+the machine dies, by 5 any part may be, so a restart always replays from the checkpoint, which is
+written after a flush. Replaying puts the same entries again.
+
+Checkpoint. It is the indexed end of the log, with a list of the transactions that are open there,
+and their floors (`sorter.py`); so one that stays open for minutes does not lengthen the replay. If
+more are open than the list holds, the checkpoint is the place of the first that it has no room for.
+Hence a replay knows every Commit's Prewrite, except for Commits whose entry is in the index.
+
+Purge. First what is purged is written and synced, then readers learn it, then segments go, oldest
+first and each durably, then index entries. A crash in between is finished at the next start. A
+segment goes only if nothing in it, no Commit of a Prewrite in it, and no open Prewrite is needed;
+for a large one that is the segment of its first chunk, also while it is still being sent. If the
+index is gone too, the oldest segment's `earlier_largest_ts` says what was purged, rather too much
+than too little.
+
+Order. `max_commit_ts` is published after the index batch that it belongs to. A Commit at or below
+its Prewrite's floor is refused: its writer asked for the commit_ts before its Prewrite was stored.
+So nothing enters the stream below a puller's place.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Before each call that changes the disk, `RecordedFiles` notes what is on it for certain and what was
 written since. `legal_states` then yields what the next boot may find, by the model in
-pump/README.md: synced bytes and names are there; of the others any sectors are, or zeros.
+pump/store/storage.py: synced bytes and names are there; of the others any sectors are, or zeros.
 """
 
 from __future__ import annotations
