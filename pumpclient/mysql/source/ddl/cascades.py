@@ -10,7 +10,13 @@ in the stream      in each DDL that is followed, before it is executed
 logged             a server may do all that above its storage engine, and log it: nothing to judge
 "stop"             `NeedsOperator` names table and key
 "accept"           a warning names them, once in a process
-an operator's SQL  a warning too: it was decided about
+an operator's SQL  a warning too: the operator chose it
+
+Why the Drainer does not cascade instead, with foreign key checks on and strategy `statements`:
+after an unclean stop it sends rows again as REPLACE, which would delete a parent and with it
+children that no one sends again; workers order transactions by the rows that they name, which the
+cascaded ones are not among; and filters, routes and sessions with checks off upstream make its
+tables and keys others than the server's.
 """
 
 from __future__ import annotations
