@@ -36,7 +36,7 @@ from pump.config import PumpConfig
 from pump.counters import Counters, timed
 from pump.observe.pages import Pages
 from pump.service.admission import Admission
-from pump.service.group_commit import Writer
+from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import add_health, add_service, build_server, listen
 from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
@@ -69,7 +69,7 @@ def build(
         batch_bytes_max=config.pull_batch_bytes,
         message_bytes_max=config.max_message_bytes,
     )
-    writer = Writer(
+    group_commit = GroupCommit(
         storage,
         on_indexed=pulls.wake,
         group_bytes_max=config.write_group_bytes,
@@ -81,7 +81,7 @@ def build(
         storage,
         clock,
         identity=identity,
-        score=lambda: score_now(storage, writer, config.data_dir),
+        score=lambda: score_now(storage, group_commit, config.data_dir),
         tls=entrance.security.tls,
     )
     resolver = _resolver(config, clock, History(etcd))
@@ -92,11 +92,11 @@ def build(
         oracle=oracle,
         clock=clock,
         pulls=pulls,
-        writer=writer,
+        group_commit=group_commit,
         membership=membership,
-        fake_binlogs=_fake_binlogs(config, storage, writer, pulls, clock),
+        fake_binlogs=_fake_binlogs(config, storage, group_commit, pulls, clock),
         resolver=resolver,
-        resolving=Resolving(storage, writer, resolver),
+        resolving=Resolving(storage, group_commit, resolver),
         retention=_retention(config, storage, membership, clock),
     )
     operator = _operator(components, identity.node_id, entrance.pages)
@@ -130,11 +130,15 @@ def _resolver(config: PumpConfig, clock: ClusterClock, history: History) -> Reso
 
 
 def _fake_binlogs(
-    config: PumpConfig, storage: Storage, writer: Writer, pulls: Pulls, clock: ClusterClock
+    config: PumpConfig,
+    storage: Storage,
+    group_commit: GroupCommit,
+    pulls: Pulls,
+    clock: ClusterClock,
 ) -> FakeBinlogs:
     return FakeBinlogs(
         storage,
-        writer,
+        group_commit,
         pulls,
         clock.next_ts,
         interval_pulled_s=config.fake_binlog_interval_pulled_s,
@@ -167,7 +171,7 @@ def _operator(components: Components, node_id: str, pages: HttpStatus) -> Operat
 
 def _add_services(components: Components, operator: Operator, cluster_id: int, server: Any) -> None:
     config, counters = components.config, components.counters
-    storage, writer, pulls = components.storage, components.writer, components.pulls
+    storage, group_commit, pulls = components.storage, components.group_commit, components.pulls
     admission = Admission(
         cluster_id=cluster_id,
         state=lambda: components.membership.state,
@@ -176,11 +180,11 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
         counters=counters,
     )
     large = LargeWrites(
-        storage, writer, admission, bytes_max=config.transaction_bytes_max, counters=counters
+        storage, group_commit, admission, bytes_max=config.transaction_bytes_max, counters=counters
     )
-    tidb = TidbService(writer, pulls, admission)
+    tidb = TidbService(group_commit, pulls, admission)
     add_service(server, "binlog.Pump", timed(tidb.methods(), counters))
-    penstock = PenstockService(writer, large, pulls, admission, operator)
+    penstock = PenstockService(group_commit, large, pulls, admission, operator)
     add_service(server, "penstock.Pump", penstock.methods())
     if components.oracle is not None:
         components.oracle.add_to_server(server)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pump.cluster.retention import Retention
     from pump.config import PumpConfig
     from pump.counters import Counters
-    from pump.service.group_commit import Writer
+    from pump.service.group_commit import GroupCommit
     from pump.service.pulls import Pulls
     from pump.store.storage import Storage
 
@@ -32,7 +32,7 @@ class Components:
     oracle: OracleServer | None
     clock: ClusterClock
     pulls: Pulls
-    writer: Writer
+    group_commit: GroupCommit
     membership: Membership
     fake_binlogs: FakeBinlogs
     resolver: Resolver
@@ -51,10 +51,10 @@ class Components:
         open_pulls = self.pulls.open.values()
         return {
             "uptime_s": f"{time.monotonic() - self.began_s:.0f}",
-            "binlogs_written": str(self.writer.records_written),
-            "groups_written": str(self.writer.groups_written),
-            "append_ms_average": f"{self.writer.append_s_average * 1000:.2f}",
-            "appends_run_in": "event loop" if self.writer.appends_inline else "thread",
+            "binlogs_written": str(self.group_commit.records_written),
+            "groups_written": str(self.group_commit.groups_written),
+            "append_ms_average": f"{self.group_commit.append_s_average * 1000:.2f}",
+            "appends_run_in": "event loop" if self.group_commit.appends_inline else "thread",
             "binlogs_refused": self.counters.refused_text(),
             "fake_binlogs_written": str(self.fake_binlogs.written),
             "transactions_resolved": str(self.resolving.resolved),

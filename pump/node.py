@@ -139,7 +139,7 @@ class _Node:
         await self._components.clock.close()
         self._components.pulls.close()
         await self._entrance.server.stop(SERVER_GRACE_S)
-        await self._components.writer.close()
+        await self._components.group_commit.close()
         await self._entrance.pages.close()
         if self._membership.state is not NodeState.PAUSED:
             offline = self._operator.drained

@@ -25,7 +25,7 @@ from penstock.wire.codec import encode_binlog
 from pump.store.record import Record
 
 if TYPE_CHECKING:
-    from pump.service.group_commit import Writer
+    from pump.service.group_commit import GroupCommit
     from pump.service.pulls import Pulls
     from pump.store.storage import Storage
 
@@ -40,7 +40,7 @@ class FakeBinlogs:
     def __init__(
         self,
         storage: Storage,
-        writer: Writer,
+        group_commit: GroupCommit,
         pulls: Pulls,
         next_ts: Callable[[], Awaitable[int]],
         *,
@@ -48,7 +48,7 @@ class FakeBinlogs:
         interval_idle_s: float = 3.0,
     ) -> None:
         self._storage = storage
-        self._writer = writer
+        self._group_commit = group_commit
         self._pulls = pulls
         self._next_ts = next_ts
         self._interval_pulled_s = interval_pulled_s
@@ -74,7 +74,7 @@ class FakeBinlogs:
         """Write one fake binlog now and return its timestamp: durable, maybe not yet sorted."""
         ts = await self._next_ts()
         payload = encode_binlog(fake_binlog(ts))
-        await self._writer.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
+        await self._group_commit.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
         self._last_ts = ts
         self.written += 1
         return ts

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.cluster.registry import NodeRegistry
     from pump.cluster.clock import ClusterClock
     from pump.cluster.identity import Identity
-    from pump.service.group_commit import Writer
+    from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -341,7 +341,7 @@ def score_of(load: Load) -> int:
     return max(1, round(SCORE_MAX * space * queue * latency))
 
 
-def score_now(storage: Storage, writer: Writer, folder: Path) -> int:
+def score_now(storage: Storage, group_commit: GroupCommit, folder: Path) -> int:
     """Return the present score of the Pump whose data is in `folder`."""
     stats = storage.stats()
     return score_of(
@@ -349,7 +349,7 @@ def score_now(storage: Storage, writer: Writer, folder: Path) -> int:
             free_bytes=stats["available_bytes"],
             reserve_bytes=stats["stop_write_at_available_bytes"],
             volume_bytes=shutil.disk_usage(folder).total,
-            queue_fill=writer.queue_fill,
-            append_s_average=writer.append_s_average,
+            queue_fill=group_commit.queue_fill,
+            append_s_average=group_commit.append_s_average,
         )
     )

@@ -36,7 +36,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.store.record import Record
 
 if TYPE_CHECKING:
-    from pump.service.group_commit import Writer
+    from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage, Unmatched
 
 
@@ -157,9 +157,9 @@ class _Case:
 class Resolving:
     """The task that asks about unmatched Prewrites and writes down the answers."""
 
-    def __init__(self, storage: Storage, writer: Writer, resolver: Resolver) -> None:
+    def __init__(self, storage: Storage, group_commit: GroupCommit, resolver: Resolver) -> None:
         self._storage = storage
-        self._writer = writer
+        self._group_commit = group_commit
         self._resolver = resolver
         self._cases: dict[int, _Case] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
@@ -234,7 +234,7 @@ class Resolving:
             commit_ts = 0
         tp = BinlogType.COMMIT if commit_ts else BinlogType.ROLLBACK
         payload = encode_binlog(Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts))
-        await self._writer.write([Record(tp, start_ts, commit_ts, payload)])
+        await self._group_commit.write([Record(tp, start_ts, commit_ts, payload)])
         self.resolved += 1
         log.info("transaction %d is %s, says the resolver", start_ts, outcome)
 

@@ -73,13 +73,17 @@ class PumpMetrics(Collector):
         yield _gauge("leads_oracle", "1 while it hands out the timestamps.", leads)
 
     def _writing(self) -> Iterator[Metric]:
-        counters, writer = self._components.counters, self._components.writer
-        yield _gauge("queue_bytes", "Binlogs that wait to be written.", writer.queued_bytes)
+        counters, group_commit = self._components.counters, self._components.group_commit
+        yield _gauge("queue_bytes", "Binlogs that wait to be written.", group_commit.queued_bytes)
         most = self._components.config.write_queue_bytes
         yield _gauge("queue_bytes_max", "Above this, writers are refused.", most)
-        yield _gauge("appends_inline", "1 while the event loop appends.", writer.appends_inline)
-        yield _counter("binlogs_written", "Binlogs made durable.", writer.records_written)
-        yield _counter("groups_written", "Groups, each one write and sync.", writer.groups_written)
+        yield _gauge(
+            "appends_inline", "1 while the event loop appends.", group_commit.appends_inline
+        )
+        yield _counter("binlogs_written", "Binlogs made durable.", group_commit.records_written)
+        yield _counter(
+            "groups_written", "Groups, each one write and sync.", group_commit.groups_written
+        )
         refused = CounterMetricFamily(
             f"{OWN}_binlogs_refused", "Binlogs that were not taken.", labels=["reason"]
         )

@@ -57,8 +57,8 @@ class _Waiting:
     since_s: float
 
 
-class Writer:
-    """The one appender of a Pump's storage; for one event loop."""
+class GroupCommit:
+    """The one that appends to a Pump's storage; for one event loop."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Large transactions: takes Prewrites that are too large for a message, chunk by chunk.
 
-    WritePiece ──> chunks of 1 MiB ──> Writer.submit, a few at a time among others ──> durable
+    WritePiece ──> chunks of 1 MiB ──> group commit, a few at a time among others ──> durable
     after the last byte, when all chunks are durable:  the chunk list, a small record of its own
 
 The chunk list is what is acknowledged, indexed and replayed: see `penstock/log/chunks.py`. A stream
@@ -38,7 +38,7 @@ from pump.store.space import IncomingTransaction
 
 if TYPE_CHECKING:
     from pump.service.admission import Admission
-    from pump.service.group_commit import Refusals, Writer
+    from pump.service.group_commit import GroupCommit, Refusals
     from pump.store.storage import Storage
 
 STREAMS_MAX = 4
@@ -59,7 +59,7 @@ class LargeWrites:
     def __init__(
         self,
         storage: Storage,
-        writer: Writer,
+        group_commit: GroupCommit,
         admission: Admission,
         *,
         bytes_max: int,
@@ -67,7 +67,7 @@ class LargeWrites:
         counters: Counters | None = None,
     ) -> None:
         self._storage = storage
-        self._writer = writer
+        self._group_commit = group_commit
         self._admission = admission
         self._bytes_max = bytes_max
         self._data_bytes = data_bytes
@@ -100,8 +100,8 @@ class LargeWrites:
                 encode_chunk_list(chunk_list),
                 chunk_list.first_segment,
             )
-            await self._writer.room()
-            await self._writer.write([record])
+            await self._group_commit.room()
+            await self._group_commit.write([record])
         finally:
             self._storage.incoming.end(incoming)
 
@@ -171,11 +171,11 @@ class LargeWrites:
         """Queue a chunk, and see to it that only a few are on their way."""
         if len(on_the_way) >= _IN_FLIGHT_MAX:
             await self._placed(incoming, *on_the_way.popleft())
-        await self._writer.room()
+        await self._group_commit.room()
         record = ChunkRecord(CHUNK, incoming.start_ts, 0, payload, IN_ONE)
         if incoming.first is None:
             incoming.first = record
-        on_the_way.append((record, self._writer.submit([record])))
+        on_the_way.append((record, self._group_commit.submit([record])))
 
     async def _placed(
         self, incoming: IncomingTransaction, record: ChunkRecord, done: asyncio.Future[Refusals]

@@ -4,7 +4,7 @@ A unary call costs this server some 200 µs whatever it carries, a binlog in a b
 of one stream are pipelined: the next is read and queued while the one before is on its way to the
 disk; acknowledgements leave in the order of the batches.
 
-    Write:  read ──> admit ──> Writer.submit ──> answers (bounded queue) ──> durable ──> WriteAck
+    Write:  read ──> admit ──> group commit ──> answers (bounded queue) ──> durable ──> WriteAck
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pump.store.record import OutOfSpace
 
 if TYPE_CHECKING:
     from pump.service.admission import Admission
-    from pump.service.group_commit import Refusals, Writer
+    from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
     from pump.service.pulls import Pulls
     from pump.store.stream import Large
@@ -79,13 +79,13 @@ class PenstockService:
 
     def __init__(
         self,
-        writer: Writer,
+        group_commit: GroupCommit,
         large: LargeWrites,
         pulls: Pulls,
         admission: Admission,
         operations: Operations,
     ) -> None:
-        self._writer = writer
+        self._group_commit = group_commit
         self._large = large
         self._pulls = pulls
         self._admission = admission
@@ -127,7 +127,7 @@ class PenstockService:
                 except DecodeError as error:
                     await undecodable(context, pb.WriteBatch, data, error)
                 del data  # The payloads are copies; a large batch need not be kept twice.
-                await self._writer.room()
+                await self._group_commit.room()
                 await answers.put(self._accept(cluster_id, seq, payloads))
         except Exception:
             await answers.put(None)  # Not when cancelled: no one takes answers then.
@@ -154,7 +154,7 @@ class PenstockService:
                 records.append(record)
                 answer.taken.append(index)
         if records:
-            answer.done = self._writer.submit(records)
+            answer.done = self._group_commit.submit(records)
         return answer
 
     async def _until_durable(self, answer: _Answer) -> None:

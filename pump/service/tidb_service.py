@@ -14,7 +14,7 @@ from pump.service.grpc_server import abort, parsed
 
 if TYPE_CHECKING:
     from pump.service.admission import Admission
-    from pump.service.group_commit import Writer
+    from pump.service.group_commit import GroupCommit
     from pump.service.pulls import Pulls
 
 _WRITTEN = pump_pb2.WriteBinlogResp().SerializeToString()
@@ -23,8 +23,8 @@ _WRITTEN = pump_pb2.WriteBinlogResp().SerializeToString()
 class TidbService:
     """The handlers of `binlog.Pump`."""
 
-    def __init__(self, writer: Writer, pulls: Pulls, admission: Admission) -> None:
-        self._writer = writer
+    def __init__(self, group_commit: GroupCommit, pulls: Pulls, admission: Admission) -> None:
+        self._group_commit = group_commit
         self._pulls = pulls
         self._admission = admission
 
@@ -42,7 +42,7 @@ class TidbService:
             self._admission.check_cluster(request.clusterID)
             record = self._admission.admit(request.payload)
             if record is not None:
-                await self._writer.write([record])
+                await self._group_commit.write([record])
         except (PenstockError, OSError) as error:
             await abort(context, error)
         return _WRITTEN

@@ -18,7 +18,7 @@ from pump.counters import Counters
 from pump.service import large_transactions as large_module
 from pump.service import penstock_service
 from pump.service.admission import Admission
-from pump.service.group_commit import Writer
+from pump.service.group_commit import GroupCommit
 from pump.service.large_transactions import STREAMS_MAX, LargeWrites
 from pump.service.penstock_service import PenstockService
 from pump.service.pulls import Pulls
@@ -48,7 +48,7 @@ class Pump:
         self.state = NodeState.ONLINE
         self.counters = Counters()
         self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20, message_bytes_max=1500)
-        self.writer = Writer(self.storage, on_indexed=self.pulls.wake, counters=self.counters)
+        self.writer = GroupCommit(self.storage, on_indexed=self.pulls.wake, counters=self.counters)
         self.admission = Admission(
             cluster_id=CLUSTER,
             state=lambda: self.state,

@@ -4,12 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
 from pump.cluster.identity import Identity
-from pump.cluster.membership import Membership
+from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of
 from tests.kit.fakes.registry import MemoryRegistry
 
 WORD = LastWord(pump="p", up_to_ts=4, open_count=0, made="today")
@@ -86,3 +88,37 @@ def test_a_pump_withdraws_its_last_word_before_it_takes_anything() -> None:
     registry.put_last_word(WORD)
     asyncio.run(joined(registry).join())
     assert seen == [(NodeState.PAUSED, False), (NodeState.ONLINE, False)]
+
+
+GIB = 1 << 30
+IDLE = Load(100 * GIB, 2 * GIB, 100 * GIB, 0.0, 0.0)
+
+
+def test_a_pump_at_rest_on_an_empty_disk_scores_most() -> None:
+    assert score_of(IDLE) == SCORE_MAX
+
+
+def test_each_factor_takes_its_part() -> None:
+    assert score_of(IDLE._replace(free_bytes=51 * GIB)) == 500
+    assert score_of(IDLE._replace(queue_fill=0.75)) == 250
+    assert score_of(IDLE._replace(append_s_average=0.010)) == 500
+    assert score_of(IDLE._replace(append_s_average=0.090)) == 100
+
+
+def test_one_that_takes_nothing_scores_nothing() -> None:
+    assert score_of(IDLE._replace(free_bytes=2 * GIB)) == 0
+    assert score_of(IDLE._replace(queue_fill=1.2)) == 0
+
+
+def test_one_that_takes_something_is_never_left_out() -> None:
+    assert score_of(Load(2 * GIB + 1, 2 * GIB, 10000 * GIB, 0.999, 60.0)) == 1
+
+
+BYTES = st.integers(0, 1 << 45)
+
+
+@given(BYTES, BYTES, BYTES, st.floats(0, 2), st.floats(0, 1000))
+def test_it_is_always_within_its_bounds(
+    free: int, reserve: int, volume: int, queue_fill: float, append_s: float
+) -> None:
+    assert 0 <= score_of(Load(free, reserve, volume, queue_fill, append_s)) <= SCORE_MAX

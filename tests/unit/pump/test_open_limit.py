@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.pb import penstock_pb2
 from pump.counters import Counters, reason_of
-from pump.service.group_commit import Writer
+from pump.service.group_commit import GroupCommit
 from pump.service.penstock_service import _code
 from pump.store.record import NotStored, TooManyOpen
 from pump.store.storage import Record, Storage, StorageConfig
@@ -72,7 +72,7 @@ def test_a_writer_is_told_to_go_elsewhere_and_an_operator_whom_to_blame(
     counters = Counters()
 
     async def main() -> None:
-        writer = Writer(storage, on_indexed=lambda: None, counters=counters)
+        writer = GroupCommit(storage, on_indexed=lambda: None, counters=counters)
         await writer.write([prewrite(start_ts) for start_ts in (1, 2, 3)])
         with pytest.raises(TooManyOpen) as raised:
             await writer.write([prewrite(4)])

@@ -19,7 +19,7 @@ from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
 from pump.service.admission import Admission, Refused
-from pump.service.group_commit import Writer
+from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import status_of
 from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
@@ -62,7 +62,7 @@ class Pump:
         self.state = NodeState.ONLINE
         self.full = False
         self.pulls = Pulls(self.storage, batch_bytes_max=1 << 20)
-        self.writer = Writer(self.storage, on_indexed=self.pulls.wake)
+        self.writer = GroupCommit(self.storage, on_indexed=self.pulls.wake)
         self.admission = Admission(
             cluster_id=CLUSTER,
             state=lambda: self.state,

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import Retryable
 from penstock.wire.binlog import BinlogType
-from pump.service.group_commit import Writer
+from pump.service.group_commit import GroupCommit
 from pump.store.record import NotStored, Record
 from tests.kit.wait import turn
 
@@ -54,12 +54,12 @@ def record(start_ts: int, size_bytes: int = 10) -> Record:
 
 
 def run(
-    body: Callable[[Writer, Disk], Awaitable[None]], disk: Disk | None = None, **settings: Any
+    body: Callable[[GroupCommit, Disk], Awaitable[None]], disk: Disk | None = None, **settings: Any
 ) -> Disk:
     disk = disk or Disk()
 
     async def main() -> None:
-        writer = Writer(disk, **settings)  # type: ignore[arg-type]
+        writer = GroupCommit(disk, **settings)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(body(writer, disk), 10)
         finally:
@@ -70,14 +70,14 @@ def run(
 
 
 def test_what_waits_together_is_one_append() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         await asyncio.gather(*(writer.write([record(ts)]) for ts in range(1, 101)))
 
     assert run(body).groups("append") == [list(range(1, 101))]
 
 
 def test_a_group_is_indexed_before_the_next_is_appended() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 8)))
 
     disk = run(body, group_bytes_max=200)
@@ -86,7 +86,7 @@ def test_a_group_is_indexed_before_the_next_is_appended() -> None:
 
 
 def test_a_record_above_the_group_limit_goes_alone() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         sizes = {1: 10, 2: 10_000, 3: 10}
         await asyncio.gather(*(writer.write([record(ts, size)]) for ts, size in sizes.items()))
 
@@ -94,7 +94,7 @@ def test_a_record_above_the_group_limit_goes_alone() -> None:
 
 
 def test_the_acknowledgement_comes_before_the_index() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         await writer.write([record(1)])
         assert [name for name, _ in disk.calls] == ["append"]
 
@@ -105,7 +105,7 @@ def test_a_failed_append_reaches_its_own_group_and_no_other() -> None:
     disk = Disk()
     disk.append_errors = [OSError(28, "No space left on device")]
 
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         first = [writer.submit([record(ts)]) for ts in (1, 2)]
         outcomes = await asyncio.gather(*first, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [OSError, OSError]
@@ -118,7 +118,7 @@ def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
     disk = Disk()
     disk.refuse = {2, 5}
 
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         one = writer.submit([record(1)])
         batch = writer.submit([record(2), record(3), record(4), record(5)])
         assert not await one
@@ -137,7 +137,7 @@ def test_a_failed_index_is_tried_again_before_anything_else(
     disk = Disk()
     disk.index_errors = [OSError("twice"), OSError("once")]
 
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         await writer.write([record(1)])
         await writer.write([record(2)])
 
@@ -151,7 +151,7 @@ def test_a_failed_index_is_tried_again_before_anything_else(
 
 
 def test_a_full_queue_refuses_a_call_and_makes_a_stream_wait() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         writer.submit([record(1, 600)])
         writer.submit([record(2, 600)])
         assert writer.is_full
@@ -164,7 +164,7 @@ def test_a_full_queue_refuses_a_call_and_makes_a_stream_wait() -> None:
 
 
 def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         for ts in range(1, 4):
             await writer.write([record(ts)])
 
@@ -176,7 +176,7 @@ def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() 
 def test_a_disk_that_was_slow_for_a_while_is_used_from_the_event_loop_again() -> None:
     disk = Disk()
 
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         writer.append_s_average = 0.05
         await writer.write([record(1)])
         assert not writer.appends_inline
@@ -188,7 +188,7 @@ def test_a_disk_that_was_slow_for_a_while_is_used_from_the_event_loop_again() ->
 
 
 def test_a_thread_keeps_the_order_too() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 200)))
 
     disk = run(body, inline_below_s=0, group_bytes_max=1000)
@@ -198,7 +198,7 @@ def test_a_thread_keeps_the_order_too() -> None:
 
 
 def test_a_caller_that_goes_away_takes_nobody_with_it() -> None:
-    async def body(writer: Writer, disk: Disk) -> None:
+    async def body(writer: GroupCommit, disk: Disk) -> None:
         gone = asyncio.create_task(writer.write([record(1)]))
         await turn()
         gone.cancel()
