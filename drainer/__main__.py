@@ -1,4 +1,4 @@
-"""`python -m drainer`: settings, logs, signals, and one Drainer."""
+"""Command `drainer`: settings, logs, signals, and one Drainer."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _run(argv: Sequence[str] | None) -> int:
     _give_memory_back()
 
     async def drain(stop: asyncio.Event) -> None:
-        told = "; ".join(differing(config, DrainerConfig())) or "all defaults"
-        log.info("settings: %s", told)
+        changed = "; ".join(differing(config, DrainerConfig())) or "all defaults"
+        log.info("settings: %s", changed)
         for note in notes:
             log.info("settings: %s", note)
         await run(config, stop)

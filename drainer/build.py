@@ -366,7 +366,7 @@ async def _relay_stage(
     await asyncio.to_thread(relay_log.start, components.cluster_id, checkpoint.commit_ts, jobs)
     stage = RelayStage(relay_log)
     stack.push_async_callback(stage.close)
-    log.info("the relay log in %s goes on after %d", relay_log.folder, relay_log.last_ts)
+    log.info("the relay log in %s continues after %d", relay_log.folder, relay_log.last_ts)
     return stage
 
 

@@ -1,4 +1,4 @@
-"""`drainer ddl`: what an operator decides about a DDL that stops a Drainer.
+"""Command `drainer ddl`: overrides a DDL that stops a Drainer.
 
     drainer ddl list                            what it is stopped at, the overrides, their counts
     drainer ddl track <commit_ts>               the downstream has it, or gets it by hand: go on
@@ -7,7 +7,7 @@
     drainer ddl undo <commit_ts>                take an override back, while its DDL is to come
 
 The settings, after the command, are those that the Drainer itself is started with (`--config`,
-`--etcd-urls`, …): they tell its etcd and its downstream. An override is written into the checkpoint
+`--etcd-urls`, …): they name its etcd and its downstream. An override is written into the checkpoint
 there, in one transaction, so it is the downstream's: whichever Drainer writes that next has it, and
 one that writes it now reads it before its next commit. Once the checkpoint has passed a DDL that
 was skipped or replaced, `track` takes back into replication, from the checkpoint on, what was left
@@ -143,7 +143,7 @@ def _commit_ts(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """A downstream, as itself and etcd tell of it."""
+    """A downstream, as itself and etcd show it."""
 
     writer: str
     """The Drainer that writes it now; empty when none is known to."""

@@ -1,6 +1,6 @@
-"""The Drainer's data directory: a lock, the node id, and a place for Spark's temporary files.
+"""Home: the Drainer's data directory, with a lock, the node id, and a place for Spark's files.
 
-    .lock    held while a Drainer lives here; a second one is refused
+    .lock    held while a Drainer runs here; a second one is refused
     .node    the node id, kept so that a Drainer that moves keeps its name
     spark/   emptied at each start and end
 

@@ -91,10 +91,10 @@ async def _be_active(
         try:
             return End.REPLACED if await node.live(stop, former) else End.STOPPED
         except Overridden as error:
-            log.warning("%s: reading them, and going on from the checkpoint", error.problem)
+            log.warning("%s: reading them, and continuing from the checkpoint", error.problem)
             return End.OVERRIDDEN
         except TakenOver as error:
-            # Whoever writes now is waited for if it can be seen; else there is something to mend.
+            # The writer of now is waited for if it can be seen; else there is something to mend.
             stored = await components.thread.call(components.sink.load_checkpoint)
             find = functools.partial(run_named, components.etcd, stored.writer if stored else "")
             if await asyncio.to_thread(find) is None:
@@ -197,7 +197,7 @@ class _Node:
         self._pipeline.stop()
         await asyncio.wait((pipeline,), timeout=self._config.stop_timeout_s)
         if not pipeline.done():
-            log.warning("a batch under way is given up; the checkpoint stands before it")
+            log.warning("a batch under way is abandoned; the checkpoint stands before it")
             return
         pipeline.result()
         last = self._pipeline.progress.checkpoint

@@ -69,7 +69,7 @@ _LEFT_OUT = {
 
 
 def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
-    """Yield what tells who is late, who holds the merge, since when, and who is given up."""
+    """Yield who is late, who holds the merge, since when, and who is lost."""
     views, held = pumps.views(), pumps.held()
     yield _gauge(
         "low_water", "What every Pump was received up to, ms.", physical_ms(held.low_water)
@@ -113,7 +113,7 @@ def left_out_metrics(totals: Totals) -> Iterator[Metric]:
 
 
 def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
-    """Yield the original's counts and distributions, under its names."""
+    """Yield TiDB-Binlog's counts and distributions, under its names."""
     counters = pumps.counters
     yield _counts("ddl_jobs_total", "DDL that were run or tracked.", {(): counters.ddl})
     yield _counts("error_count", "Streams of Pumps that broke.", _labelled(counters.errors), "type")
@@ -149,7 +149,7 @@ def _gauge(name: str, about: str, value: float) -> Metric:
 
 
 def _counts(name: str, about: str, values: Mapping[Labels, float], *labels: str) -> Metric:
-    """Return a counter of the original, without the ending that the library would add."""
+    """Return a counter of TiDB-Binlog, without the ending that the library would add."""
     family = UnknownMetricFamily(f"{ORIGINAL}_{name}", about, labels=labels)
     for labelled, value in values.items():
         family.add_metric(labelled, float(value))

@@ -1,4 +1,4 @@
-"""What a Pump answers that waiting cannot cure, to a pull as to a fetch."""
+"""Pull refusals: hints for what a Pump answers to a pull or a fetch that waiting cannot cure."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Replay:
         return Merged(run.commit_ts, run.payloads, sum(map(len, run.payloads)))
 
     def taken(self) -> None:
-        """Do nothing: there is no one to tell that there is room."""
+        """Do nothing: there is no one to notify that there is room."""
 
     def standing(self) -> Mapping[str, int]:
         """Return who took part at the checkpoint."""

@@ -1,4 +1,4 @@
-"""A Drainer that waits for another one of the same downstream to end, with all of its own ready.
+"""Standby: waits for another Drainer of the same downstream to end, with all of its own ready.
 
     checkpoint in my downstream ── names run W ──> is W alive? ──no──> go on as the active one
              ^                                        │ yes
@@ -6,7 +6,7 @@
 
 What "the same downstream" means is read there, and not from its URL: two URLs may name one server,
 and one URL may name two. A standby is in no Pump's list, so it holds neither the merge nor what
-Pumps keep. Whoever takes over is fenced by the checkpoint like any Drainer (`drainer.sinks`).
+Pumps keep. A Drainer that takes over is fenced by the checkpoint like any other (`drainer.sinks`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _ANSWER_S = 1.0
 _HANDED_OVER_S = 30.0
-"""How long one that handed over waits for somebody to take it, before it goes on itself."""
+"""How long one that handed over waits for another one to take it, before it continues itself."""
 
 
 _NOBODY_YET = DrainerRun(node_id="", host="")
@@ -129,7 +129,7 @@ class StandbyRole:
             )
 
     def add_pages(self, pages: HttpStatus) -> None:
-        """Add a status and the metrics that tell a standby from an active Drainer."""
+        """Add a status and the metrics that set a standby apart from an active Drainer."""
 
         async def status(names: Any) -> Page:
             own = self.status()
@@ -155,7 +155,7 @@ class StandbyRole:
 async def stand_by(
     components: Components, front: Front, stop: asyncio.Event, *, handed_over: str = ""
 ) -> str:
-    """Return once nobody else writes the downstream.
+    """Return once no one else writes the downstream.
 
     It is the node id of the Drainer whose place is taken, if that one was seen to write this very
     downstream. `handed_over` is the run of this Drainer that made room: another one is to go first.
@@ -164,13 +164,15 @@ async def stand_by(
     former = ""
     deadline_s = time.monotonic() + _HANDED_OVER_S
     if handed_over:
-        # Whoever is to take over asks whether this run still writes.
+        # The one that is to take over asks whether this run still writes.
         await front.serve(StandbyRole(front, components, _NOBODY_YET, ""))
     while True:
         stored = await _stored(components, stop)
         if handed_over and stored is not None and stored.writer == handed_over:
             if time.monotonic() > deadline_s:
-                log.warning("nobody took over within %.0f s: this Drainer goes on", _HANDED_OVER_S)
+                log.warning(
+                    "no one took over within %.0f s: this Drainer continues", _HANDED_OVER_S
+                )
                 return former
             await _pause(stop)
             continue
@@ -239,14 +241,14 @@ class _Waiting:
         if verdict is Verdict.GO_ON:
             log.warning(
                 "the downstream is a copy of the one that drainer %s writes, and stands still while"
-                " that one moves on: this Drainer goes on with it", active.node_id,
+                " that one moves on: this Drainer continues with it", active.node_id,
             )  # fmt: skip
         return verdict is not Verdict.WAIT
 
     async def _asked_etcd(self) -> tuple[int, bool | None]:
         """Return the active one's published checkpoint, and whether its run is listed.
 
-        None while etcd does not answer: then nobody takes over.
+        None while etcd does not answer: then no one takes over.
         """
         role = self._role
 
@@ -278,7 +280,7 @@ async def _stored(components: Components, stop: asyncio.Event) -> Checkpoint | N
 async def _active(
     components: Components, front: Front, stored: Checkpoint | None
 ) -> DrainerRun | None:
-    """Return who writes the downstream now; None when nobody else does, as far as one can see."""
+    """Return who writes the downstream now; None when no one else does, as far as one can see."""
     if stored is None or not stored.writer:
         return None
     try:
@@ -303,7 +305,7 @@ async def _active(
 
 
 async def ask(address: str, writer: str, tls: Tls | None) -> RunAnswer:
-    """Ask whoever listens at an address whether it is the run of this name."""
+    """Ask the process at an address whether it is the run of this name."""
     async with open_aio_channel(address, tls) as channel:
         stub: Any = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
         try:

@@ -1,1 +1,1 @@
-"""A Drainer among the others: its status, its methods, who writes the downstream."""
+"""Cluster: a Drainer among the others; its status, its methods, who writes the downstream."""

@@ -1,4 +1,4 @@
-"""A Drainer among the others: its status in etcd, and the cluster's time that dates it."""
+"""Membership: publishes this Drainer's status in etcd, dated by the cluster's time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Membership:
         return ts + (int((time.monotonic() - at_s) * 1000) << LOGICAL_BITS)
 
     async def keep_time(self) -> None:
-        """Ask the oracle now and then, for ever; without it the local clock goes on.
+        """Ask the oracle now and then, indefinitely; without it the local clock continues.
 
         Raises `NeedsOperator` when the checkpoint is ahead of it: no Pump can have got there.
         """
@@ -168,12 +168,12 @@ class Membership:
         gaps = [gap for gap in gaps if gap.pump not in back]
         missed = [gap for gap in gaps if gap.up_to_ts > checkpoint_ts]
         if missed:
-            told = ", ".join(
+            ranges = ", ".join(
                 f"({max(g.after_ts, checkpoint_ts)}, {g.up_to_ts}] of {g.pump}" for g in missed
             )
             raise NeedsOperator(
                 f"this Drainer is at checkpoint {checkpoint_ts} and will never get binlogs in"
-                f" {told}: the Pump went offline without waiting for it",
+                f" {ranges}: the Pump went offline without waiting for it",
                 hint="start that Pump again with its data-dir; or restore the downstream from a"
                 " newer backup and start it at that commit_ts",
             )

@@ -1,4 +1,4 @@
-"""This run's entry in etcd for as long as it lives: as a downstream's writer, or as a standby."""
+"""Presence: keeps this run's entry in etcd while it runs, as a downstream's writer or a standby."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Presence:
     """An entry under a lease, replaced by another one as soon as etcd answers if it is lost."""
 
     def __init__(
-        self, etcd: EtcdClient, writer: str, tell: Callable[[], DrainerRun | Standby]
+        self, etcd: EtcdClient, writer: str, current: Callable[[], DrainerRun | Standby]
     ) -> None:
-        """Prepare; `tell` returns what is to be listed now."""
+        """Prepare; `current` returns what is to be listed now."""
         self._etcd = etcd
         self._writer = writer
-        self._tell = tell
+        self._current = current
         self._entry: Entry | None = None
         self._listed = ""
         self._ending = asyncio.Event()
@@ -51,16 +51,16 @@ class Presence:
             await asyncio.to_thread(entry.close)
 
     async def _keep(self, listed: asyncio.Event) -> None:
-        is_told = False
+        is_reported = False
         while not self._ending.is_set():
             try:
                 await asyncio.to_thread(self._put)
                 listed.set()
-                is_told = False
+                is_reported = False
             except PenstockError as error:
-                if not is_told:
+                if not is_reported:
                     log.warning("etcd does not list this Drainer as %s: %s", self._what(), error)
-                is_told = True
+                is_reported = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY_S):
                     await self._ending.wait()
@@ -68,11 +68,11 @@ class Presence:
     def _put(self) -> None:
         if self._entry is None or self._entry.is_lost():
             self._entry, self._listed = LeasedEntry(self._etcd, _TTL_S), ""
-        entry = self._tell()
+        entry = self._current()
         text = text_of(entry)
         if text != self._listed:
             self._entry.put(key_of(entry, self._writer), text)
             self._listed = text
 
     def _what(self) -> str:
-        return "a standby" if isinstance(self._tell(), Standby) else "its downstream's writer"
+        return "a standby" if isinstance(self._current(), Standby) else "its downstream's writer"

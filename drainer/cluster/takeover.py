@@ -1,4 +1,4 @@
-"""When a standby may take over: what it sees of the active Drainer, look after look. Pure.
+"""Takeover: decides when a standby may take over, from what it sees of the active Drainer (pure).
 
     the row in my downstream names run W      etcd lists W?     W's process answers?
     ────────────────────────────────────      ─────────────     ────────────────────
@@ -40,7 +40,7 @@ class Verdict(Enum):
     WAIT = "wait"
     TAKE_OVER = "take over"
     GO_ON = "go on"
-    """The downstream is a copy of the one that the other Drainer writes, so nobody writes it."""
+    """The downstream is a copy of the one that the other Drainer writes, so no one writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""A DDL of the stream: its job, what an operator decided, what is to run."""
+"""DDL: the schema that a start begins with, and what becomes downstream of each DDL after it."""

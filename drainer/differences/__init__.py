@@ -1,1 +1,1 @@
-"""What the downstream does not have as the upstream has it, and who decided so."""
+"""Differences: what the downstream does not have as the upstream has it, and because of what."""

@@ -1,4 +1,4 @@
-"""What the downstream's tables lack of the upstream's, because an override of a DDL left it out.
+"""Deviations: what the downstream's tables lack of the upstream's, because an override left it out.
 
     the tracked table     as upstream has it: rows are read with it, always
     its deviation         by the commit_ts of the override that each part of it comes from

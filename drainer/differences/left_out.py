@@ -1,4 +1,4 @@
-"""What of the stream does not go downstream, counted by cause and table, exactly.
+"""Left out: counts by cause and table, exactly, what of the stream does not go downstream.
 
     kind          counts one for each
     rows          row change that ends here
@@ -72,7 +72,7 @@ class LeftOutTotals:
     """The totals up to the checkpoint."""
 
     def __init__(self, totals: Totals) -> None:
-        """Go on from a checkpoint's totals."""
+        """Continue from a checkpoint's totals."""
         self._totals: Totals = dict(totals)
         self._said: set[LeftOut] = set()
 

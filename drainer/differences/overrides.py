@@ -226,7 +226,7 @@ def _altered(name: str, before: TableInfo, after: TableInfo) -> Iterator[str]:
             " Drainer, a number or a time may be rounded; such values are counted"
         )
     if gone:
-        yield f"{_columns(name, gone)} stays, and rows that are written anew have its default"
+        yield f"{_columns(name, gone)} stays, and rows that are written again have its default"
     if not (lacking or changed or gone):
         yield f"{name} keeps its indexes, partitions and options as they are"
 

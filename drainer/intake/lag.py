@@ -1,13 +1,13 @@
-"""Who holds the merge up, since when and why: the judgement, and its words for an operator (pure).
+"""Lag: says who holds the merge up, since when and why, in words for an operator (pure).
 
     ok        its stream is there and moves
     slow      its stream is not there, says nothing, or is far behind the others
-    dead      its stream is not there, and its heartbeat is stale or nobody listens at its address
+    dead      its stream is not there, and its heartbeat is stale or no one listens at its address
     stopped   its stream is not there, and it said itself that it has stopped
-    lost      given up by an operator (`binlogctl lost-pump`): the merge goes on without it
+    lost      declared lost by an operator (`binlogctl lost-pump`): the merge goes on without it
 
-Lag is measured by the cluster's time, which the oracle told this Drainer a few seconds ago at most;
-the clocks of Pumps and of whoever looks at it do not count.
+Lag is measured by the cluster's time, which the oracle gave this Drainer a few seconds ago at most;
+the clocks of Pumps and of readers do not count.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PumpView:
         if self.condition is Condition.DEAD:
             return (
                 f"start {self.name} again: what it holds is on its disk only; if that disk is gone"
-                f" for ever, binlogctl lost-pump {self.name} --accept-loss-after 0 changes nothing"
+                f" for good, binlogctl lost-pump {self.name} --accept-loss-after 0 changes nothing"
                 " and says what every Drainer would lose"
             )
         return ""
@@ -102,16 +102,16 @@ class Held:
 
     def describe(self, views: Sequence[PumpView]) -> dict[str, str]:
         """Return the low water, and who holds it if it has stood too long."""
-        told = {"low_water": str(self.low_water), "low_water_held_s": f"{self.for_s:.1f}"}
+        details = {"low_water": str(self.low_water), "low_water_held_s": f"{self.for_s:.1f}"}
         if self.for_s >= HELD_S:
             since = datetime.fromtimestamp(self.since_s, UTC).isoformat(timespec="seconds")
             holders = [view for view in views if view.holds]
             who = "; ".join(f"{v.name} ({v.condition}: {v.why or v.state})" for v in holders)
-            told["held_by"] = f"{who or 'no Pump is registered'}, since {since}"
+            details["held_by"] = f"{who or 'no Pump is registered'}, since {since}"
             remedies = dict.fromkeys(view.remedy for view in holders if view.remedy)
             if remedies:
-                told["held_by_remedy"] = "; ".join(remedies)
-        return told
+                details["held_by_remedy"] = "; ".join(remedies)
+        return details
 
 
 class LowWaterWatch:
@@ -155,13 +155,13 @@ def view_of(stream: PumpStream, *, most_ts: int, now_ts: int, holds: bool) -> Pu
 
 
 def view_of_lost(lost: LostPump, received_ts: int) -> PumpView:
-    """Return what an operator sees of a Pump that is given up, received up to `received_ts`."""
+    """Return what an operator sees of a lost Pump that was received up to `received_ts`."""
     missing = f"({received_ts}, {lost.up_to_ts}]"
     return PumpView(
         name=lost.pump,
         state=NodeState.OFFLINE,
         condition=Condition.LOST,
-        why=f"given up at {lost.made}: {missing} is lost to this Drainer",
+        why=f"declared lost at {lost.made}: {missing} is lost to this Drainer",
         received_ts=received_ts,
         lag_s=0.0,
         holds=False,

@@ -1,4 +1,4 @@
-"""Merge the sorted streams of all Pumps into one stream in `commit_ts` order.
+"""Merger: merges the sorted streams of all Pumps into one stream in `commit_ts` order.
 
     pump a  ──1──3──5──7────────┐ received up to 7
     pump b  ──2──4──6───────────┤ received up to 6   <- holds the merge: low water 6
@@ -72,7 +72,7 @@ class Merger:
     """The merge of all Pumps' streams; knows no clock, no network and no thread."""
 
     def __init__(self, after_ts: int, ignored_ts: Set[int] = frozenset()) -> None:
-        """Start after `after_ts`: what is at or below it was emitted in an earlier life.
+        """Start after `after_ts`: what is at or below it was emitted in an earlier run.
 
         Transactions at `ignored_ts` may come too late: an operator has seen to them.
         """

@@ -6,7 +6,7 @@
 
 Groups (wire types 3 and 4) and field number 0 are refused, and so is whatever does not end where
 its message ends: `Malformed`, with the offset. Reading goes forward in chunks of `CHUNK_BYTES`;
-what nobody asked for is jumped over.
+what no one asked for is jumped over.
 """
 
 from __future__ import annotations

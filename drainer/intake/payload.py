@@ -1,6 +1,6 @@
-"""What travels through the merge: a binlog's bytes, or a handle to where they are.
+"""Payload: what travels through the merge, a binlog's bytes or a handle to where they are.
 
-A binlog is bytes as long as it is small, which almost all are. One that a Pump sends in pieces is
+A binlog is bytes as long as it is small, which almost all are. One that a Pump sends in chunks is
 a `Spooled`: its bytes are in a file in the data-dir (`drainer.intake.spool`), and the handle weighs
 next to nothing wherever memory is counted. One whose rows a Spark task is to fetch is a `Remote`.
 """
@@ -110,6 +110,6 @@ def is_fake(payload: Payload) -> bool:
 
 
 def release(payload: Payload) -> None:
-    """Let go of a binlog that nobody will read any more."""
+    """Let go of a binlog that no one will read any more."""
     if isinstance(payload, Spooled):
         payload.release()

@@ -1,11 +1,11 @@
-"""Pull one Pump's binlogs, for as long as the Pump takes part, through restarts of the Pump.
+"""Puller: pulls one Pump's binlogs for as long as the Pump takes part, through its restarts.
 
     connect ──> Pull(after what was received last) ──> batches ──> the merge
        ^                                                  │ error, silence, end of stream
        └────────────── 100 ms … 1 s later ────────────────┘
 
 What was received is never asked for again, what was not is: a broken stream loses and repeats
-nothing. A Pump without `penstock.Pump` (the original's) is pulled one binlog per message. Errors
+nothing. A Pump without `penstock.Pump` (TiDB-Binlog's) is pulled one binlog per message. Errors
 that waiting cannot cure (a wrong cluster, purged binlogs, damaged bytes) stop the Drainer.
 """
 
@@ -42,7 +42,7 @@ BATCH_BYTES_MIN = 64 << 10
 """What a message may have at least, however slow the way is: 4 kB/s bring it here in time."""
 
 _RUN_MAX = 256
-"""How many single binlogs of the original's stream are handed on at once."""
+"""How many single binlogs of TiDB-Binlog's stream are handed on at once."""
 _RUN_BYTES_MAX = 1 << 20
 """… and after how many bytes no more."""
 
@@ -60,7 +60,7 @@ class Receiver(Protocol):
     """Where a puller's binlogs go."""
 
     def received_ts(self, pump: str) -> int:
-        """Return the largest `commit_ts` received from a Pump: pulling goes on after it."""
+        """Return the largest `commit_ts` received from a Pump: pulling continues after it."""
 
     async def receive(
         self, pump: str, commit_ts: Sequence[int], payloads: Sequence[Payload]
@@ -70,7 +70,7 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What a puller tells a Pump about itself, how much it wants per message, and its TLS.
+    """What a puller sends a Pump about itself, how much it wants per message, and its TLS.
 
     What is too large for memory goes to the `spool`.
     """
@@ -129,7 +129,7 @@ class Puller:
 
     @property
     def is_original(self) -> bool:
-        """True for a Pump that turned out to know only the original's methods."""
+        """True for a Pump that turned out to know only TiDB-Binlog's methods."""
         return not self._batched
 
     def _found(self) -> None:
@@ -146,7 +146,7 @@ class Puller:
     def _is_old_pump(self, error: grpc.aio.AioRpcError) -> bool:
         if error.code() is not grpc.StatusCode.UNIMPLEMENTED or not self._batched:
             return False
-        log.info("Pump %s knows only the original's methods", self.pump)
+        log.info("Pump %s knows only TiDB-Binlog's methods", self.pump)
         self._batched = False
         return True
 
@@ -210,8 +210,8 @@ def _payloads(pump: str, batch: Any) -> list[Payload]:
     """Return a message's payloads; those without their rows as what stands for them."""
     if not batch.sizes:  # A Pump that knows no metadata sends everything, and so it is taken.
         return list(batch.payloads)
-    told = zip(batch.payloads, batch.sizes, batch.start_ts, strict=True)
-    return [Remote(pump, size, start, head) if size else head for head, size, start in told]
+    entries = zip(batch.payloads, batch.sizes, batch.start_ts, strict=True)
+    return [Remote(pump, size, start, head) if size else head for head, size, start in entries]
 
 
 async def _pull_singles(channel: Any, who: Who, after_ts: int) -> AsyncGenerator[Run]:

@@ -70,7 +70,7 @@ class Neighbours(Protocol):
     """What the merge asks about the others; `Membership` is one."""
 
     lost: Mapping[str, LostPump]
-    """The Pumps that are given up, as the last pass found them."""
+    """The Pumps that are declared lost, as the last pass found them."""
     last_words: Mapping[str, LastWord]
     """What stopped Pumps have said that they hold, as the last pass found it."""
 
@@ -109,10 +109,10 @@ class Pumps:
         self._now_s = clock
         self.arrived = asyncio.Event()
         self.counters = Counters()
-        self._given_up: dict[str, tuple[LostPump, int]] = {}
+        self._lost: dict[str, tuple[LostPump, int]] = {}
         stood = standing or {}
         self._expected = {name for name, left_ts in stood.items() if not left_ts}
-        # What was received but not downstream by then was in the memory of an earlier life only.
+        # What was received but not downstream by then was in the memory of an earlier run only.
         self._left_ts = {
             name: min(left_ts, merger.emitted_ts) for name, left_ts in stood.items() if left_ts
         }
@@ -145,7 +145,7 @@ class Pumps:
             for status in statuses:
                 if status.node_id in lost:
                     self._statuses[status.node_id] = status
-                    self._give_up(lost[status.node_id])
+                    self._leave_out(lost[status.node_id])
                 else:
                     self._follow(status)
             await self._look_for_expected({status.node_id for status in statuses})
@@ -155,7 +155,7 @@ class Pumps:
             self._passed = asyncio.Event()
 
     async def run(self, interval_s: float) -> None:
-        """Make passes for ever; an outage of etcd is logged and waited out."""
+        """Make passes indefinitely; an outage of etcd is logged and waited out."""
         failures = 0
         while True:
             if self._failure.done():
@@ -171,7 +171,7 @@ class Pumps:
             await asyncio.wait((self._failure,), timeout=interval_s)
 
     async def close(self) -> None:
-        """Stop pulling from everyone, for good; passes go on, and nobody enters the merge."""
+        """Stop pulling from everyone, for good; passes go on, and no Pump enters the merge."""
         self._is_closed = True
         tasks = [task for _, task in self._pullers.values()]
         for task in tasks:
@@ -212,7 +212,7 @@ class Pumps:
 
     @property
     def ids(self) -> tuple[int, str]:
-        """The cluster's id and the Drainer's, as the Pumps are told."""
+        """The cluster's id and the Drainer's, as the Pumps get them."""
         return self._who.cluster_id, self._who.drainer_id
 
     def addresses(self) -> dict[str, str]:
@@ -226,17 +226,17 @@ class Pumps:
     def standing(self) -> dict[str, int]:
         """Return who takes part, for the checkpoint: 0; or up to where it was received.
 
-        The latter for those that were given up, and for one that came back from there and is not
-        with the others yet.
+        The latter for those that were declared lost, and for one that came back from there and is
+        not with the others yet.
         """
-        stands = {name: left_ts for name, (_, left_ts) in self._given_up.items()}
+        stands = {name: left_ts for name, (_, left_ts) in self._lost.items()}
         for name in self._pullers:
             received_ts = self._merger.received_ts(name)
             stands[name] = received_ts if received_ts < self._merger.emitted_ts else 0
         return stands | dict.fromkeys(self._expected, 0)
 
     def views(self) -> list[PumpView]:
-        """Return every Pump as an operator sees it, those given up too."""
+        """Return every Pump as an operator sees it, lost ones too."""
         now_ts, now_s, views = self._around.now_ts(), self._now_s(), []
         holders = self._merger.holders
         most_ts = max(self.positions().values(), default=0)
@@ -249,7 +249,7 @@ class Pumps:
             )
             holds = name in holders
             views.append(view_of(stream, most_ts=most_ts, now_ts=now_ts, holds=holds))
-        return views + [view_of_lost(*told) for told in self._given_up.values()]
+        return views + [view_of_lost(*each) for each in self._lost.values()]
 
     def held(self) -> Held:
         """Return the low water and for how long it has stood there."""
@@ -312,7 +312,7 @@ class Pumps:
             if word is None and name in self._left_ts:
                 return True  # It went with its word, which is withdrawn as it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
-            # One that has entered and not left, whatever its state says, holds what nobody knows.
+            # One that has entered and not left, whatever its state says, holds what no one knows.
             takes_part = name in self._expected or name in self._around.entered
             return may_part(status, word, received_ts, takes_part=takes_part)
         received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
@@ -332,7 +332,7 @@ class Pumps:
         after_ts = self._merger.add(name, self._begin_ts(name))
         self._left_ts.pop(name, None)
         self._expected.discard(name)
-        self._given_up.pop(name, None)
+        self._lost.pop(name, None)
         log.info("Pump %s at %s joins the merge after %d", name, status.host, after_ts)
         puller = self.open_puller(name, status.host, self._who, self)
         puller.on_break = self.counters.broke
@@ -346,7 +346,7 @@ class Pumps:
 
         One that we know is there from its place on, one that we left from there. A stranger may
         have taken binlogs ever since it entered the cluster: one that notified us has not, and one
-        of which nobody told us in time shows by them what we have missed. Whom a Drainer meets in
+        of which no notice came in time shows by them what we have missed. Whom a Drainer meets in
         its first pass, without knowing who took part before it, it takes as it finds them.
         """
         if name in self._expected:
@@ -363,7 +363,7 @@ class Pumps:
         for name in self._expected - listed:
             lost, word = self._around.lost.get(name), self._around.last_words.get(name)
             if lost is not None:
-                self._give_up(lost)
+                self._leave_out(lost)
                 continue
             status = NodeStatus(node_id=name, host=_UNKNOWN_HOST, state=NodeState.PAUSED)
             if word is not None and may_part(
@@ -388,11 +388,11 @@ class Pumps:
         self._left_ts[name] = received_ts
         self._part(name, task)
 
-    def _give_up(self, lost: LostPump) -> None:
+    def _leave_out(self, lost: LostPump) -> None:
         """Leave a Pump out that is lost; `NeedsOperator` when more is lost to us than accepted."""
         name = lost.pump
         self._expected.discard(name)
-        if name in self._given_up:
+        if name in self._lost:
             return
         known = self._pullers.get(name)
         received_ts = self._left_ts.get(name, self._merger.emitted_ts)
@@ -403,10 +403,10 @@ class Pumps:
             return  # Nothing of it was missed.
         log.error(
             "Pump %s was declared lost at %s, the merge goes on without it: what it held of"
-            " (%d, %d] is lost to this Drainer for ever",
+            " (%d, %d] is lost to this Drainer for good",
             name, lost.made, received_ts, lost.up_to_ts,
         )  # fmt: skip
-        self._given_up[name] = (lost, received_ts)
+        self._lost[name] = (lost, received_ts)
         self._left_ts[name] = received_ts
         if known is not None:
             self._part(name, known[1])
@@ -425,7 +425,7 @@ class Pumps:
             self._failure.set_exception(error)
 
     def _watch_holders(self) -> None:
-        """Name whoever has kept the low water where it is for too long."""
+        """Name the Pumps that have kept the low water where it is for too long."""
         held = self.held()
         if not self.watch.is_due(self._now_s()):
             return
@@ -460,6 +460,6 @@ def may_part(
     raise NeedsOperator(
         f"Pump {status.node_id} is offline and holds binlogs up to {up_to_ts}, this Drainer has"
         f" them up to {received_ts}: those in ({received_ts}, {up_to_ts}] are missing here",
-        hint=f"start {status.node_id} again with its data-dir, and then this Drainer, which goes on"
-        " from there; or restore the downstream from a newer backup",
+        hint=f"start {status.node_id} again with its data-dir, and then this Drainer, which"
+        " continues from there; or restore the downstream from a newer backup",
     )

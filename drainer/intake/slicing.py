@@ -1,4 +1,4 @@
-"""Cut the row changes of one huge transaction into small `PrewriteValue`s, in their order.
+"""Slices of a large transaction: its row changes in small `PrewriteValue`s, in their order.
 
     Binlog   tp  start_ts  PrewriteValue ............................ tp  commit_ts
                            | schema_version  TableMutation  TableMutation ... |

@@ -1,8 +1,8 @@
-"""Binlogs too large for memory, each in a file of the data-dir until it is downstream.
+"""Spool: keeps binlogs too large for memory in files of the data-dir until they are downstream.
 
-    <data-dir>/spool/<number>   one merged binlog, as the Pump sent it in pieces
+    <data-dir>/spool/<number>   one merged binlog, as the Pump sent it in chunks
 
-A file is written while its pieces arrive, handed to the merge as a `Spooled`, and deleted when its
+A file is written while its chunks arrive, handed to the merge as a `Spooled`, and deleted when its
 transaction is committed, when its stream breaks (it is pulled again), and at the next start: it
 is never the only copy, so it is never synced either.
 
@@ -61,22 +61,22 @@ class Spool:
                 left.unlink()
 
     async def receive(self, pump: str, first: Any, read: Read) -> Run | None:
-        """Put pieces together, from a first one on; None when the stream ends before the last.
+        """Put chunks together in a file; None when the stream ends before the last one.
 
         `read` returns the next `PullBatch`, None at the end of the stream. Raises `Malformed` for
-        pieces that do not fit together, `NeedsOperator` when the disk is full or broken.
+        chunks that do not fit together, `NeedsOperator` when the disk is full or broken.
         """
         async with _Writing(self, pump, first.commit_ts, first.bytes) as file:
-            piece = first
+            chunk = first
             while True:
-                await file.add(piece)
+                await file.add(chunk)
                 if file.is_complete:
                     return [first.commit_ts], [await file.finish()]
                 batch = await read()
                 if batch is None:
                     return None
-                piece = chunk_of(batch)
-                if piece is None:
+                chunk = chunk_of(batch)
+                if chunk is None:
                     raise Malformed(
                         f"Pump {pump} sent {file.size} of {first.bytes} bytes of the binlog at "
                         f"{first.commit_ts} and then something else",
@@ -117,11 +117,11 @@ class Spool:
 
 
 def chunk_of(batch: Any) -> Any:
-    """Return the piece in a `PullBatch`, None without one; `Malformed` when there is more in it."""
+    """Return the chunk in a `PullBatch`, None without one; `Malformed` when there is more in it."""
     if not batch.HasField("piece"):
         return None
     if batch.payloads or batch.commit_ts:
-        raise Malformed("a Pump sent a piece and whole binlogs in one message", hint=_HINT)
+        raise Malformed("a Pump sent a chunk and whole binlogs in one message", hint=_HINT)
     return batch.piece
 
 
@@ -166,18 +166,18 @@ class _Writing:
         """True when all bytes are there."""
         return self.size == self._total
 
-    async def add(self, piece: Any) -> None:
-        """Append a piece, which must be the next one of this binlog."""
-        told = (piece.commit_ts, piece.bytes, piece.offset)
-        fits = told == (self._commit_ts, self._total, self.size)
-        if not fits or not piece.data or self.size + len(piece.data) > self._total:
+    async def add(self, chunk: Any) -> None:
+        """Append a chunk, which must be the next one of this binlog."""
+        stated = (chunk.commit_ts, chunk.bytes, chunk.offset)
+        fits = stated == (self._commit_ts, self._total, self.size)
+        if not fits or not chunk.data or self.size + len(chunk.data) > self._total:
             raise Malformed(
-                f"Pump {self._pump} sent {len(piece.data)} bytes at {piece.offset} of a binlog of "
-                f"{piece.bytes} bytes at {piece.commit_ts}, after {self.size} bytes of one of "
+                f"Pump {self._pump} sent {len(chunk.data)} bytes at {chunk.offset} of a binlog of "
+                f"{chunk.bytes} bytes at {chunk.commit_ts}, after {self.size} bytes of one of "
                 f"{self._total} bytes at {self._commit_ts}",
                 hint=_HINT,
             )
-        await self.write(piece.data)
+        await self.write(chunk.data)
 
     async def write(self, data: bytes) -> None:
         """Append bytes."""
@@ -227,7 +227,7 @@ class _Writing:
             raise NeedsOperator(
                 f"the DDL at commit_ts {found.commit_ts} has {self.size} bytes, "
                 f"{DDL_BYTES_MAX} are the most",
-                hint="nobody writes such a statement by hand: look for its writer",
+                hint="no one writes such a statement by hand: look for its writer",
             )
 
 

@@ -1,1 +1,1 @@
-"""The stages from the merge to the downstream."""
+"""Pipeline: the stages from the merge to the downstream."""

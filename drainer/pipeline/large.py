@@ -1,4 +1,4 @@
-"""One huge transaction, from its file to the downstream, in one transaction there.
+"""Large transactions: from the spool file to the downstream, in slices, as one transaction there.
 
     file ──> slice n+1 ──> SQL ──┐ one waits ready while
              slice n   ──> SQL ──┴─> the sink thread runs the one before ──> checkpoint, commit
@@ -11,7 +11,7 @@ Slices are applied in their order, each compacted for itself, with *displacing* 
 meets another row with the same unique value removes it. The state between two slices is one that
 the transaction itself went through, where no such row exists; but writers are known that note a
 transaction's changes key by key and not as they happened. For them it does: a row that a later
-slice deletes or writes anew.
+slice deletes or writes again.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _Ready = queue.SimpleQueue[list[bytes] | Exception | None]
 
 
 class Large:
-    """The way of all large steps of a Drainer's life."""
+    """How all large steps are applied."""
 
     def __init__(self, generate: Generate, sink: Sink, thread: SinkThread) -> None:
-        """Wire the way; `generate` turns a batch into SQL, `thread` may call `sink`."""
+        """Prepare; `generate` turns a batch into SQL, `thread` may call `sink`."""
         self._generate = generate
         self._sink = sink
         self._thread = thread
@@ -180,7 +180,7 @@ class _Large:
             yield from slices(source, begin, end, version=self._version, limits=limits)
 
     def _target(self, table_id: int, version: int) -> Target:
-        # A mutation that names a second table behind its rows is none that a survey reads.
+        # A mutation that names a second table after its rows is none that a survey reads.
         assert version == self._version
         if table_id not in self._targets:
             raise Malformed(

@@ -1,9 +1,9 @@
-"""The Drainer's stages, and how much may be between them.
+"""Pipeline: runs the stages from the merge to the downstream, and bounds what is between them.
 
     merge ──> plan ──────────> prepare (Spark tasks) ───> commit
               batch n+2 fills   batch n+1 becomes SQL      batch n and its checkpoint
 
-At most two steps are under way behind the planner: one being prepared, one committing. How a
+At most two steps are under way after the planner: one being prepared, one committing. How a
 batch is prepared and committed is its strategy's business (`drainer.strategies`). When a slot is
 free and nothing more waits to be merged, whatever has gathered is cut and sent, so a batch is as
 small as the load allows and as large as the backlog makes it. Steps commit strictly in order, and
@@ -136,7 +136,7 @@ class Pipeline:
                 commit.result()
             failure = None if self._plan_task.cancelled() else self._plan_task.exception()
             if failure is not None:
-                log.error("cannot go on after what is under way: %s", failure)
+                log.error("cannot continue after what is under way: %s", failure)
             self._queue.put_nowait(None)
             await commit
             if failure is not None:
@@ -167,7 +167,7 @@ class Pipeline:
                 await self._start(step)
             else:
                 await self._wait()
-            del step  # Its rows are held by the one who works on them, and by nobody longer.
+            del step  # Its rows are held by the one who works on them, and by no one longer.
 
     def _gather(self) -> bool:
         merged = self._source.merger.take()
@@ -228,14 +228,14 @@ class Pipeline:
             self.progress.begun(step.tables)
             batch: RowBatch = HeldBatch(self._batch_id, step.tables)
             if step.remote is not None:
-                assert self._source.fetching is not None, "nobody asked for metadata only"
+                assert self._source.fetching is not None, "no one asked for metadata only"
                 work.fetched = batch = self._source.fetching.begin(self._batch_id, step.remote)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
             work.step = replace(step, tables=[])
         elif isinstance(step, LargeStep):
-            # Waited for, because a DDL behind it must not change what its tables were.
+            # Waited for, because a DDL after it must not change what its tables were.
             work.prepared = asyncio.create_task(self._downstream.large(step))
             await asyncio.wait((work.prepared,))
         self._queue.put_nowait(work)
@@ -244,7 +244,7 @@ class Pipeline:
     async def _prepared(self, batch: RowBatch) -> Prepared:
         started_s = time.monotonic()
         preparing = self._downstream.strategy.prepare(batch)
-        del batch  # Whoever turns rows into SQL also decides how long they are needed.
+        del batch  # What turns rows into SQL decides how long they are needed.
         prepared = await preparing
         _generated()
         self.progress.generate_s = time.monotonic() - started_s

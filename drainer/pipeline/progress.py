@@ -1,4 +1,4 @@
-"""How far the downstream is: what the status, the pages and the log tell about the pipeline."""
+"""Progress: how far the downstream is, as status, pages and log say it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def _nothing(step: Step, commit_s: float) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Progress:
     """What does not go downstream."""
 
     def __post_init__(self) -> None:
-        """Go on with the counts of the checkpoint."""
+        """Continue the counts of the checkpoint."""
         self.left_out = LeftOutTotals(self.checkpoint.left_out)
 
     def begun(self, tables: Sequence[TableRows]) -> None:

@@ -1,1 +1,1 @@
-"""The merged stream into steps: batches of rows, and DDLs that stand alone."""
+"""Plan: the merged stream into steps, which are batches of rows or stand alone."""

@@ -5,7 +5,7 @@
                              ^ a barrier: what is before it is a step of its own
 
 A batch ends at a DDL, at `rows_max` rows, at `bytes_max` bytes, where a table's version changes,
-or when the pipeline asks for what there is because nobody is busy. A transaction is never split:
+or when the pipeline asks for what there is because no task is busy. A transaction is never split:
 a batch with one transaction larger than the limits holds only that. One that lies on the disk
 because it is too large for memory is a step of its own, as a DDL is.
 
@@ -101,7 +101,7 @@ Step = RowsStep | DdlStep | LargeStep
 
 
 class Planner:
-    """The cutter; pure: it is told what came and asked for the next step."""
+    """The cutter; pure: it is given what came and asked for the next step."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Planner:
         whole_ts: int = 0,
         origins: Mapping[str, Place] | None = None,
     ) -> None:
-        """Start empty; `lookup` resolves table ids and is asked anew after each DDL.
+        """Start empty; `lookup` resolves table ids and is asked again after each DDL.
 
         Rows whose commit_ts is among `ignored_ts` are left out, with a line in the log. All up to
         `whole_ts` is one batch, if it can be. Transactions that are not beyond `origins`, the last
@@ -189,7 +189,7 @@ class Planner:
         if not isinstance(payload, bytes):
             return self._advance_handle(ts, payload)
         binlog = parse_merged(ts, payload)
-        # TiDB tells of a sequence's value; values travel within rows, so none is replicated.
+        # TiDB sends a sequence's value; values travel within rows, so none is replicated.
         is_setval = binlog.ddl_query[:13].lower() == b"select setval"
         if binlog.tp == BinlogType.ROLLBACK or is_setval:
             self._waiting.popleft()
@@ -293,7 +293,7 @@ class Origins:
     """What was seen of each source so far, in the order of the merged stream."""
 
     def __init__(self, seen: Mapping[str, Place]) -> None:
-        """Go on from a checkpoint's places."""
+        """Continue from a checkpoint's places."""
         self._seen: Mapping[str, Place] = dict(seen)
         self._is_shared = False
         self.repeated = 0
@@ -325,6 +325,6 @@ class Origins:
         self._seen[origin.source] = origin.place
 
     def now(self) -> Mapping[str, Place]:
-        """Return the last place of each source, as it is now and stays for whoever holds it."""
+        """Return the last place of each source, as it is now; it does not change."""
         self._is_shared = True
         return self._seen

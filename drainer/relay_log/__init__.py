@@ -1,1 +1,1 @@
-"""The relay log: every merged binlog on a local disk before it changes the downstream."""
+"""Relay log: every merged binlog on a local disk before it changes the downstream."""

@@ -168,7 +168,7 @@ class RelayLog:
     # --- writing ---------------------------------------------------------------------------
 
     def start(self, cluster_id: int, checkpoint_ts: int, jobs: Iterable[DdlJob]) -> None:
-        """Go on with the stream of `cluster_id` after a checkpoint, anew if the log lacks that."""
+        """Continue a cluster's stream after a checkpoint; begin it there if the log lacks that."""
         if self.cluster_id not in (None, cluster_id):
             raise NeedsOperator(
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
@@ -180,7 +180,7 @@ class RelayLog:
             if self.cluster_id is not None:
                 log.warning(
                     "the relay log has (%d, %d], which does not reach the checkpoint %d: "
-                    "it begins anew there", self.after_ts, self.last_ts, checkpoint_ts,
+                    "it begins again there", self.after_ts, self.last_ts, checkpoint_ts,
                 )  # fmt: skip
             self.cluster_id, self.after_ts = cluster_id, checkpoint_ts
             self.last_ts = checkpoint_ts
@@ -193,7 +193,7 @@ class RelayLog:
     def append(self, entries: Sequence[Entry]) -> None:
         """Add binlogs in order; what the log has already is left out.
 
-        Of fake binlogs only a last one is kept: it tells how far the stream was.
+        Of fake binlogs only a last one is kept: it says how far the stream was.
         """
         last_ts = self.last_ts
         kept = [entry for entry in entries if entry[0] > last_ts and not is_fake(entry[1])]

@@ -3,7 +3,7 @@
     offset  size  field
     0       1     kind         "S", "B" or "P"; an empty payload is the mark of a clean stop
 
-    S, a start: the first record of every file, and wherever the stream begins anew
+    S, a start: the first record of every file, and wherever the stream begins again
     1       …     JSON         {"format": 1, "cluster-id": n, "after-ts": n, "continues": bool}
 
     B, a run of binlogs

@@ -1,4 +1,4 @@
-"""The relay log as a stage of the pipeline: written behind the merge, synced before each apply.
+"""Relay stage: writes what is merged to the relay log, and syncs it before each step is applied.
 
     merge ──> offer: kept for a moment ──> flush, at each step: written and synced by one thread
                                                │ while the tasks write the step's SQL

@@ -1,4 +1,4 @@
-"""The schema at one point of the stream as bytes: what a start reads instead of all DDL history.
+"""Schema snapshot: the schema at one point of the stream as bytes, for a start or for a task.
 
     | part     | bytes | what                                                                |
     |----------|-------|---------------------------------------------------------------------|

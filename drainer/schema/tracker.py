@@ -1,8 +1,8 @@
-"""Table schemas as the stream moves on: from DDL history up to the checkpoint, then job by job.
+"""Schema tracker: follows table schemas from DDL history to the checkpoint, then job by job.
 
 Every row change carries the schema version its bytes were written with. `table_at` answers with
 the table of that version, out of the last few versions of each table: writers are fenced, so rows
-older than the newest DDL before them are rare and never far behind. A dropped or truncated table's
+older than the newest DDL before them are rare and never far back. A dropped or truncated table's
 id is remembered for good (an id and a name), because a transaction that was under way when the
 table went may still name it; its rows have nowhere to go, and the answer says so.
 
@@ -423,7 +423,7 @@ class SchemaTracker:
 
         `Unknown` is a table that a skipped DDL may have made which could not be tracked.
 
-        An id that no DDL ever made, a version not yet followed, and one too far behind raise
+        An id that no DDL ever made, a version not yet followed, and one too far back raise
         NeedsOperator.
         """
         if table_id in self._gone:

@@ -1,1 +1,1 @@
-"""A Drainer's settings, its own and those under TiDB-Binlog's names."""
+"""Settings: a Drainer's own, and those under TiDB-Binlog's names."""

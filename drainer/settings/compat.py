@@ -1,4 +1,4 @@
-"""The keys, flags and variables of TiDB-Binlog's own Drainer, and what becomes of each here.
+"""Compatibility: what becomes of the keys, flags and variables of TiDB-Binlog's own Drainer.
 
     drainer.toml            flag                     variable
     [syncer] txn-batch      -txn-batch 50            BINLOG_SERVER_TXN_BATCH       there
@@ -131,7 +131,7 @@ _SWITCHED = frozenset(
 
 
 def translation() -> Translation:
-    """Return a new translation of the original's settings."""
+    """Return a new translation of TiDB-Binlog's settings."""
     return Translation(
         keys=KEYS,
         flags=FLAGS,
@@ -146,7 +146,7 @@ def translation() -> Translation:
 def load_settings(
     argv: Sequence[str], *, prog: str, env: Mapping[str, str] | None = None
 ) -> tuple[DrainerConfig, list[str]]:
-    """Return the settings from every source, and what to tell the log about them.
+    """Return the settings from every source, and the lines for the log about them.
 
     Exits for --help and --version. Raises `NeedsOperator` for what cannot be.
     """

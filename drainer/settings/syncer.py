@@ -93,7 +93,7 @@ class ToCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ToConfig:
-    """A MySQL downstream, under the names of the original."""
+    """A MySQL downstream, under TiDB-Binlog's names."""
 
     host: str = setting("", "the downstream's host; default: MYSQL_HOST, then 127.0.0.1")
     port: int = setting(0, "its port; 0: MYSQL_PORT, then 3306")
@@ -128,7 +128,7 @@ def check_db_type(db_type: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncerConfig:
-    """What the original's drainer.toml has in the section of this name."""
+    """What TiDB-Binlog's drainer.toml has in the section of this name."""
 
     db_type: str = setting("", "mysql, mariadb, tidb or sqlite; default: as the sink's URL says")
     sql_mode: str = setting("", "sql_mode downstream; empty: strict, with dates as they come")
@@ -168,7 +168,7 @@ class SyncerConfig:
         )
 
     def added_to(self, config: FilterConfig) -> FilterConfig:
-        """Return `config` with the migrate rules; raise `NeedsOperator` for a rule nobody knows."""
+        """Return `config` with the migrate rules; raise `NeedsOperator` for an unknown rule."""
         events, routes = [], []
         used = set()
         for rule in self.table_migrate_rule:
@@ -247,18 +247,18 @@ def downstream_url(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
             hint="leave db-type out: the sink's URL tells it",
         )
-    told = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
+    options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:
         if scheme == "sqlite":
             raise NeedsOperator(
-                "loopback-control is on, and SQLite is nobody's upstream",
+                "loopback-control is on, and SQLite is no one's upstream",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
             )
-        told["loopback-channel"] = str(syncer.channel_id)
-    told |= more or {}
-    if not told or scheme == "sqlite":
+        options["loopback-channel"] = str(syncer.channel_id)
+    options |= more or {}
+    if not options or scheme == "sqlite":
         return url
-    return url + ("&" if urlsplit(url).query else "?") + urlencode(told)
+    return url + ("&" if urlsplit(url).query else "?") + urlencode(options)
 
 
 def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
@@ -284,5 +284,5 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
     account = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
     host = f"[{host}]" if ":" in host else host
     url = f"{db_type or 'mysql'}://{account}@{host}:{port}/"
-    told = urlencode({key: value for key, value in options.items() if value})
-    return f"{url}?{told}" if told else url
+    query = urlencode({key: value for key, value in options.items() if value})
+    return f"{url}?{query}" if query else url

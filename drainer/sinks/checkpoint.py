@@ -1,13 +1,13 @@
-"""The checkpoint: how far a downstream is, kept in the downstream itself.
+"""Checkpoint: how far a downstream is, kept in the downstream itself.
 
-It is one row, the cluster's id and JSON, in the shape of the original:
+It is one row, the cluster's id and JSON, in TiDB-Binlog's shape:
 
     {"consistent": false, "commitTS": 414529105591271429, "ts-map": {}, "schema-version": 7,
      "ddl-intent": 0, "applying": 0, "writer": "5f1c9a0e22d94b11"}
 
-The first three fields are the original's, the others are ours, and it does not mind them; of a row
-that the original wrote only `commitTS` and `consistent` are read. Where transactions come from
-sources that tell their origin, `origins` is {source: [epoch, file, position]}: the last ones that
+The first three fields are TiDB-Binlog's, the others are ours, and it does not mind them; of a row
+that TiDB-Binlog wrote only `commitTS` and `consistent` are read. Where transactions come from
+sources that name their origin, `origins` is {source: [epoch, file, position]}: the last ones that
 are downstream, so that none is there twice (`drainer.plan.planner`). `pumps` is whom the merge
 waited for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
 received (`drainer.intake.pump_set`). What of the stream up to `commitTS` is not downstream is
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, text: str) -> Checkpoint:
-        """Return the checkpoint in `text`, the original's included; raise `Malformed`."""
+        """Return the checkpoint in `text`, TiDB-Binlog's included; raise `Malformed`."""
         try:
             return cls.from_fields(json.loads(text))
         except ValueError as error:
@@ -197,7 +197,7 @@ def of_another_cluster(cluster: object, others: Sequence[object], place: str) ->
     return NeedsOperator(
         f"the downstream is that of cluster {', '.join(map(str, others))} and has no checkpoint of"
         f" cluster {cluster}, which --etcd-urls leads to",
-        hint="check --etcd-urls and the downstream's address; if etcd was set up anew for the same"
+        hint="check --etcd-urls and the downstream's address; if etcd was set up again for the same"
         " cluster, restore it, its cluster id included; two clusters that shall share one"
         f" downstream need a {place} each",
     )
@@ -294,7 +294,7 @@ class Ledger:
             if Checkpoint.from_json(stored).writer in known:
                 return Overridden(
                     "an operator changed the overrides of DDL",
-                    hint="start the Drainer again: it reads them anew",
+                    hint="start the Drainer again: it reads them again",
                 )
         return TakenOver(
             f"the downstream's checkpoint is {stored!r}, this Drainer last knew {self._known!r}",

@@ -1,4 +1,4 @@
-"""The sink that a URL names."""
+"""Opening: returns the sink that a URL names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,21 @@
-"""The `Sink` promise: what the Drainer asks of a downstream."""
+"""Sink protocol: what the Drainer asks of a downstream, and in what forms a batch comes to it.
+
+    apply             one transaction with the checkpoint
+    apply_slices      the same for a large transaction, list of statements after list
+    apply_split       worker queues of transactions, then the last one, with the checkpoint
+    apply_partitions  phases of partitions, each a transaction on a connection of its own:
+
+begin      the checkpoint says that the batch may be there in parts
+phase 1    | deletes | deletes |           of tables with further unique keys
+-------    a barrier
+phase 2    | rows | rows | rows | rows |   everything else
+-------    a barrier
+last       tables without row key, and the checkpoint
+
+What a downstream will not take is `Refused`, with the row of the statement that it was. A statement
+of many rows is refused as a whole, with a message that counts: `Data too long for column 'v' at row
+3`. The row is in the statement (`penstock.sql.inserts`).
+"""
 
 from __future__ import annotations
 
@@ -37,10 +54,10 @@ partition_committed = point("drainer.partition_committed")
 
 
 RETRY_S_MAX = 600.0
-"""How long a sink tries to reach its downstream before it gives up with `Retryable`."""
+"""How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
 Parts = Callable[[], Generator[Sequence[str | bytes]]]
-"""Begins the lists of statements of one transaction anew."""
+"""Begins the lists of statements of one transaction again."""
 
 
 class Sink(Protocol):
@@ -77,7 +94,7 @@ class Sink(Protocol):
         ...
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whoever writes it; it has been loaded.
+        """Change the overrides in the checkpoint, whichever run writes it; it has been loaded.
 
         `change` is asked within the transaction, and what it raises ends that. A run that writes
         this downstream meets `Overridden` at its next commit, and has committed nothing since.
@@ -189,7 +206,7 @@ class Missed:
             self.examples.append(row)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.count = 0
         self.examples = []
 
@@ -249,7 +266,7 @@ class PartitionedSink(Protocol):
     """A sink with connections enough to commit partitions at once."""
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Tell whether this very batch is the last that was begun, maybe by an earlier life."""
+        """Tell whether this very batch is the last that was begun, maybe by an earlier run."""
         ...
 
     def apply_partitions(
@@ -258,7 +275,7 @@ class PartitionedSink(Protocol):
         """Run all phases, then the last partition with `checkpoint`; return each one's seconds.
 
         Before the first phase the stored checkpoint, or `start` where there is none, says that
-        changes up to the new one may be there in parts. What a life before this one committed of
+        changes up to the new one may be there in parts. What a run before this one committed of
         the same batch, cut in the same way, is not run again. No partition of a Drainer that was
         replaced is committed after its successor's first checkpoint.
         """
@@ -294,7 +311,7 @@ class Refused(NeedsOperator):
 
 
 def row_of(statement: str | bytes, message: str) -> str:
-    """Return table and row that a refused statement is about, as far as the message tells."""
+    """Return table and row that a refused statement is about, as far as the message says."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     found = inserted(text)
     if found is None:
@@ -310,9 +327,9 @@ def row_of(statement: str | bytes, message: str) -> str:
 
 def pairs(names: Sequence[str], values: Sequence[str]) -> str:
     """Return columns with their values, neither too many nor too long for a line."""
-    told = [f"{name} = {_shown(value)}" for name, value in zip(names, values, strict=False)]
-    more = ", …" if len(told) > _COLUMNS_SHOWN else ""
-    return ", ".join(told[:_COLUMNS_SHOWN]) + more
+    shown = [f"{name} = {_shown(value)}" for name, value in zip(names, values, strict=False)]
+    more = ", …" if len(shown) > _COLUMNS_SHOWN else ""
+    return ", ".join(shown[:_COLUMNS_SHOWN]) + more
 
 
 def _shown(value: str) -> str:
@@ -323,7 +340,7 @@ def located(error: Refused, after_ts: int, through_ts: int) -> Refused:
     """Return the error with the batch it came from, and with ways to go on."""
     return Refused(
         f"{error.problem}; this is in the batch of the transactions after commit_ts {after_ts}"
-        f" and up to {through_ts}, and nothing behind that was applied",
+        f" and up to {through_ts}, and nothing after that was applied",
         hint=f"{error.hint}; then start the Drainer again. Or leave the whole transaction out with"
         " ignore-txn-commit-ts: its rows are missing downstream then, and are counted. With"
         " --batch-rows-max 1 each batch is one transaction, and the commit_ts it goes up to is"

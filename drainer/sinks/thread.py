@@ -1,6 +1,6 @@
-"""The one thread that talks to the downstream, so that a slow commit holds up nothing else.
+"""Sink thread: the one that talks to the downstream, so that a slow commit holds up nothing else.
 
-A daemon thread: a downstream that hangs must not keep a Drainer that was told to stop from
+A daemon thread: a downstream that hangs must not keep a Drainer that was asked to stop from
 ending. Whatever transaction is open then is rolled back by the downstream.
 """
 

@@ -1,1 +1,1 @@
-"""Spark's side in the Drainer: the resident job, its tasks' connections, its JVM."""
+"""Spark: the resident job, its tasks' connections, its JVM, as the Drainer sees them."""

@@ -1,8 +1,8 @@
-"""Hand units of work to the resident Spark tasks and collect their answers.
+"""Coordinator: hands units of work to the resident Spark tasks and collects their answers.
 
     units ──> pending ──> task 0: [unit 7 worked on][unit 9 received]
                      └──> task 1: [unit 8 worked on]
-    answers <── in the order of the units, whoever gave them
+    answers <── in the order of the units, whichever task gave them
 
 Each task holds up to two units, so that it never waits for the next. A task that goes away
 (killed, its machine lost, its job restarted) gives its units back to the front of the queue; a
@@ -144,12 +144,12 @@ class Coordinator:
         units.clear()
         self._next_number += len(work)
         self._pending.extend(work)
-        self._give_up_if_refused()
+        self._abandon_if_refused()
         self._dispatch()
         try:
             return await self._answers(work)
         finally:
-            # Whatever is unanswered now, after a failure or a cancellation, nobody waits for.
+            # Whatever is unanswered now, after a failure or a cancellation, no one waits for.
             for unit in work:
                 unit.answer.cancel()
 
@@ -231,9 +231,9 @@ class Coordinator:
         )
         log.error("refused: %s", self._refusal)
         self._joined.set()
-        self._give_up_if_refused()
+        self._abandon_if_refused()
 
-    def _give_up_if_refused(self) -> None:
+    def _abandon_if_refused(self) -> None:
         if self._refusal is None or self._tasks:
             return
         for unit in self._pending:
@@ -299,6 +299,8 @@ class Coordinator:
 
 
 def _failure(payload: bytes) -> NeedsOperator:
-    told = json.loads(payload)
-    hint = told["hint"] or "the Drainer's checkpoint stands before this batch; report this failure"
-    return NeedsOperator(f"SQL generation failed: {told['problem']}", hint=hint)
+    failure = json.loads(payload)
+    hint = (
+        failure["hint"] or "the Drainer's checkpoint stands before this batch; report this failure"
+    )
+    return NeedsOperator(f"SQL generation failed: {failure['problem']}", hint=hint)

@@ -1,4 +1,4 @@
-"""Keep one long-running Spark job alive whose tasks turn units of work into SQL.
+"""Spark job: keeps one long-running job alive whose tasks turn units of work into SQL.
 
     this thread ── JVM (driver) ──┬── task 0 ──┐
        start session              ├── task 1 ──┼── connect back to the coordinator, stay
@@ -6,7 +6,7 @@
 
 A job per batch would cost hundreds of milliseconds each; a resident job costs its start once, and
 Spark still does what it is here for: it places the tasks, restarts those that are lost and
-spreads over a cluster. A job that ends although nobody asked is started again with back-off, a
+spreads over a cluster. A job that ends although no one asked is started again with back-off, a
 JVM that died is replaced. The JVM ends with this process, however this process ends: it reads
 our pipe on its standard input and exits at its end.
 """
@@ -88,8 +88,8 @@ class SparkSettings:
         """How many resident tasks there are to be."""
         if self.tasks > 0:
             return self.tasks
-        told = re.fullmatch(r"local\[(\d+)(?:,\s*\d+)?\]", self.master)
-        return int(told[1]) if told else min(os.cpu_count() or 1, _LOCAL_TASKS_MAX)
+        local = re.fullmatch(r"local\[(\d+)(?:,\s*\d+)?\]", self.master)
+        return int(local[1]) if local else min(os.cpu_count() or 1, _LOCAL_TASKS_MAX)
 
     @property
     def spark_master(self) -> str:
@@ -140,7 +140,7 @@ class SparkJob:
         if not self._is_up:
             self._jvm.kill()  # Nothing in it is worth a clean end, and its start takes seconds.
         self._thread.join(timeout=_STOP_TIMEOUT_S)
-        if self._thread.is_alive():  # Tasks that were still to come wait for nobody now.
+        if self._thread.is_alive():  # Tasks that were still to come wait for no one now.
             self._jvm.kill()
             self._thread.join(timeout=_STOP_TIMEOUT_S)
         _forget_gateway()
@@ -319,6 +319,6 @@ def _forget_gateway() -> None:
 def _first_lines(error: Exception) -> str:
     """Return the part of a Spark error that a reader needs; the Java trace has dozens of lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("at ", "File ", "...", "Traceback"))]
+    said = [line for line in lines if not line.startswith(("at ", "File ", "...", "Traceback"))]
     named = "" if isinstance(error, PenstockError) else f"{type(error).__name__}: "
-    return named + " | ".join(told[:2])
+    return named + " | ".join(said[:2])

@@ -70,7 +70,7 @@ class Output:
             logger.propagate = False
             logger.setLevel(logging.WARNING)
             logger.handlers = [self._file]
-        # py4j reports a JVM that has gone to nobody's logger, with a trace.
+        # py4j reports a JVM that has gone to no one's logger, with a trace.
         logging.getLogger().addFilter(self._is_not_of_py4j)
 
     def _is_not_of_py4j(self, record: logging.LogRecord) -> bool:
@@ -237,12 +237,12 @@ def version_of(java: Path) -> int:
     if (released := _release_of(java)) and os.access(java, os.X_OK):
         return released
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
         ).stderr
     except OSError:
         return 0
-    found = re.search(r'version "(\d+)', told)
+    found = re.search(r'version "(\d+)', output)
     return int(found[1]) if found else 0
 
 

@@ -1,4 +1,4 @@
-"""How a batch becomes changes downstream: the `Strategy` promise, one module for each behind it."""
+"""Strategies: how a batch becomes changes downstream; the `Strategy` promise, a module for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Prepared", "Strategy"]
 
 
 class Prepared(Protocol):
-    """One batch, ready to be committed; whoever lets go of it has not changed the downstream."""
+    """One batch, ready to be committed; one that is dropped has changed nothing downstream."""
 
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Bring the batch and its `checkpoint` into the downstream; called once.
@@ -22,7 +22,7 @@ class Prepared(Protocol):
 
 
 class Strategy(Protocol):
-    """The way of all batches of a Drainer's life, one after another.
+    """How all batches of a Drainer's run are applied, one after another.
 
     `prepare` of a batch may run while the batch before is committed; commits follow one another
     in commit order, with DDL steps between them that are no strategy's business.

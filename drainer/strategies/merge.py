@@ -63,7 +63,7 @@ class Snapshot:
     def __init__(
         self, generation: Generation, sink: Sink, thread: SinkThread, start: Checkpoint
     ) -> None:
-        """Wire the way; `thread` is the one that may call `sink`, which is at `start`."""
+        """Prepare; `thread` is the one that may call `sink`, which is at `start`."""
         self._generation = generation
         self._sink = sink
         self._thread = thread
@@ -72,7 +72,7 @@ class Snapshot:
     async def prepare(self, batch: RowBatch) -> Prepared:
         """Compact here, let the tasks write the SQL."""
         generating = self._generation.statements(self._mending.marked(batch))
-        del batch  # Whoever turns rows into SQL also decides how long they are needed.
+        del batch  # What turns rows into SQL decides how long they are needed.
         return _Statements(await generating, self)
 
     async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
@@ -110,7 +110,7 @@ class Parallel:
         connections: int,
         start: Checkpoint,
     ) -> None:
-        """Wire the way; `thread` is the one that may call `sink`, which is at `start`."""
+        """Prepare; `thread` is the one that may call `sink`, which is at `start`."""
         self._generation = generation
         self._sink = sink
         self._thread = thread
@@ -124,12 +124,12 @@ class Parallel:
         if self._mending.is_due:
             return await self._resumed(batch)
         generating = batch.by_unit(self._generation)
-        del batch  # Whoever turns rows into SQL also decides how long they are needed.
+        del batch  # What turns rows into SQL decides how long they are needed.
         made = await generating
         return _Ready(await asyncio.to_thread(self._cut, made), self)
 
     async def _resumed(self, batch: RowBatch) -> Prepared:
-        """Go on with the batch that an earlier life began, or mend what it left."""
+        """Continue with the batch that an earlier run began, or mend what it left."""
         made = await batch.by_unit(self._generation)
         partitions = await asyncio.to_thread(self._cut, made)
         if await self._thread.call(lambda: self._sink.has_begun(partitions)):

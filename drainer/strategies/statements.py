@@ -83,7 +83,7 @@ class EachChange:
         parts: int,
         start: Checkpoint,
     ) -> None:
-        """Wire the way; `start` is where the downstream is, `parts` the units at most per table."""
+        """Prepare; `start` is where the downstream is, `parts` the units at most per table."""
         self._coordinator = coordinator
         self._sink = sink
         self._thread = thread
@@ -166,7 +166,7 @@ class EachChange:
             self.missed_rows += missed.count
             log.warning(
                 "%d updated or deleted rows up to %d were not in the downstream, such as %s;"
-                " somebody else changes it: compare the tables",
+                " someone else changes it: compare the tables",
                 missed.count, checkpoint.commit_ts, "; ".join(missed.examples),
             )  # fmt: skip
 
@@ -207,7 +207,7 @@ class _Changes:
 
 
 _NON_REPEATABLE = UNBOUNDED
-"""Ties all that must happen once; no value's key is this number once wild ones are tamed."""
+"""Ties all that must happen once; no value's key is this number once `_conservative` was there."""
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -257,7 +257,7 @@ class _Groups:
 
 
 def links_of(schema: str, table: TableInfo, keys: Iterable[ForeignKey]) -> tuple[Link, ...]:
-    """Return the foreign keys that a table is child or parent of, as its units tell of them."""
+    """Return the foreign keys that a table is child or parent of, as its units have them."""
     here = (schema.lower(), table.name.lower())
     links = []
     for key in keys:
@@ -278,13 +278,13 @@ def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -
 
     Within a transaction tables follow one another as in `answers`.
     """
-    wild = _unbounded_tags(answers)
+    unbounded = _unbounded_tags(answers)
     changes: list[RowChange] = []
     for answer, transactions in zip(answers, numbers, strict=True):
-        before = _conservative(answer.before, answer.tags, wild).tolist()
-        after = _conservative(answer.after, answer.tags, wild).tolist()
+        before = _conservative(answer.before, answer.tags, unbounded).tolist()
+        after = _conservative(answer.after, answer.tags, unbounded).tolist()
         pairs = zip(answer.unique, answer.tags, strict=True)
-        unique = [each and tag not in wild for each, tag in pairs]
+        unique = [each and tag not in unbounded for each, tag in pairs]
         for i, first in enumerate(answer.first):
             row, second = answer.row[i], answer.second[i]
             statements: Transaction = [RowStatement(first, row)]
@@ -297,17 +297,17 @@ def in_commit_order(answers: Sequence[RowStatements], numbers: Sequence[Ints]) -
 
 
 def _unbounded_tags(answers: Sequence[RowStatements]) -> set[int]:
-    wild = set()
+    unbounded = set()
     for answer in answers:
         for i, tag in enumerate(answer.tags):
             if (answer.before[:, i] == UNBOUNDED).any() or (answer.after[:, i] == UNBOUNDED).any():
-                wild.add(tag)
-    return wild
+                unbounded.add(tag)
+    return unbounded
 
 
-def _conservative(keys: Keys, tags: Sequence[int], wild: set[int]) -> Keys:
-    """Give all values of an index with wild ones the same key."""
-    affected = [i for i, tag in enumerate(tags) if tag in wild]
+def _conservative(keys: Keys, tags: Sequence[int], unbounded: set[int]) -> Keys:
+    """Give all values of an index with unbounded ones the same key."""
+    affected = [i for i, tag in enumerate(tags) if tag in unbounded]
     if affected:
         keys = keys.copy()
         for i in affected:

@@ -1,4 +1,4 @@
-"""The process that Spark forks its tasks from, with what they need imported once for all of them.
+"""Daemon: the process that Spark forks its tasks from, with their imports done once for all.
 
 Spark runs `python -m drainer.task.daemon` on a local master in the place of its own daemon, which
 imports nothing: then each task spends most of a second on the same imports, and has its own copy.

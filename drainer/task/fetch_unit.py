@@ -1,4 +1,4 @@
-"""A batch whose rows a task is to fetch from the Pumps, and what the task answers.
+"""Fetch unit: a batch whose rows a task is to fetch from the Pumps, and the task's answer.
 
 The unit (little-endian; its first bytes are those of no Arrow stream, see `work_unit.py`):
 
@@ -95,8 +95,8 @@ class FetchUnit:
 
     def encode(self) -> bytes:
         """Return the unit as one block of bytes."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        header = json.dumps(told).encode()
+        fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
+        header = json.dumps(fields).encode()
         stamps = np.asarray(self.commit_ts, "<i8").tobytes()
         owners = np.asarray(self.owners, "<u2").tobytes()
         return b"".join([MAGIC, _LENGTH.pack(len(header)), header, stamps, owners])
@@ -116,7 +116,7 @@ class FetchUnit:
             raise Malformed(f"undecodable fetch unit: {error}", hint=_HINT) from error
 
 
-_TOLD = (
+_HEADER_FIELDS = (
     "batch_id", "dialect", "displaces", "catalog", "cluster_id", "drainer_id", "addresses",
     "ignored",
 )  # fmt: skip
@@ -124,7 +124,7 @@ _TOLD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the Drainer is told of a batch whose rows it never saw."""
+    """What the Drainer gets to know of a batch whose rows it never saw."""
 
     rows: int = 0
     kinds: dict[int, int] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
 
 
 def _joined(runs: list[Made]) -> Made:
-    """Return one run's SQL as it is; that of several in one piece that keeps their order."""
+    """Return one run's SQL as it is; that of several as one that keeps their order."""
     if len(runs) < 2:
         return runs[0] if runs else []
     ordered: list[bytes] = []

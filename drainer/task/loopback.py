@@ -1,10 +1,10 @@
-"""Two clusters that replicate each other: what one Drainer brought, the other does not bring back.
+"""Loop-back: recognises what a Drainer brought, between two clusters that replicate each other.
 
     A ── Drainer, channel 7 ──> B        every transaction there also changes a row of
                                          `retl`.`_drainer_repl_mark` with channel_id 7
     A <── Drainer, channel 7 ── B        leaves out each transaction that changes such a row
 
-The table is the original's, so that its Drainer may stand at either end:
+The table is TiDB-Binlog's, so that its Drainer may stand at either end:
 
     id           bigint        which connection, so that none waits for another
     channel_id   bigint        the key's second part; the same number at both ends

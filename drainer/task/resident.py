@@ -1,4 +1,4 @@
-"""The body of a resident Spark task: connect to the Drainer, turn units of work into SQL.
+"""Resident task: connects to the Drainer and turns units of work into SQL until that ends.
 
 One connection per task, frames in both directions (little-endian):
 
@@ -94,7 +94,7 @@ def serve(
             try:
                 connection.sendall(HEADER.pack(kind, number, len(reply)))
                 connection.sendall(reply)
-            except OSError:  # The Drainer has gone: whoever follows it asks for the unit again.
+            except OSError:  # The Drainer has gone: the next one asks for the unit again.
                 break
         _hang_up(connection)
         while reader.is_alive():
@@ -137,12 +137,12 @@ def _read(connection: socket.socket, length: int) -> bytes | None:
 
 
 def _explain(error: Exception) -> bytes:
-    """Return what the Drainer tells its operator about a unit that cannot be worked on."""
+    """Return the report of a unit that cannot be worked on."""
     if isinstance(error, NeedsOperator):
-        told = {"problem": error.problem, "hint": error.hint}
+        report = {"problem": error.problem, "hint": error.hint}
     else:
-        told = {"problem": f"{type(error).__name__}: {error}", "hint": ""}
-    return json.dumps(told).encode()
+        report = {"problem": f"{type(error).__name__}: {error}", "hint": ""}
+    return json.dumps(report).encode()
 
 
 def _hang_up(connection: socket.socket) -> None:

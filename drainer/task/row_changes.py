@@ -1,4 +1,4 @@
-"""Gather the row changes of many transactions into one column of bytes per table.
+"""Row changes: collects those of many transactions into one column of bytes per table.
 
     Prewrite bytes ──> mutations ──> table 7:  kinds [0 0 1 4]   rows [b"…", b"…", b"…", b"…"]
                                      table 9:  kinds [0]         rows [b"…"]
@@ -116,7 +116,7 @@ class Targets:
         self._latest: dict[int, Target] = {}
 
     def clear(self) -> None:
-        """Ask anew from here on."""
+        """Ask again from here on."""
         self._known.clear()
         self._latest.clear()
 
@@ -297,20 +297,20 @@ def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
     kinds = bytes(mutation.sequence)
     inserted, updated = mutation.inserted_rows, mutation.updated_rows
     deleted, count = mutation.deleted_rows, len(kinds)
-    told = (kinds.count(_INSERT), kinds.count(_UPDATE), kinds.count(_DELETE))
+    expected = (kinds.count(_INSERT), kinds.count(_UPDATE), kinds.count(_DELETE))
     held = (len(inserted), len(updated), len(deleted))
-    if told != held or sum(told) != count or mutation.deleted_ids or mutation.deleted_pks:
+    if expected != held or sum(expected) != count or mutation.deleted_ids or mutation.deleted_pks:
         raise Malformed(
-            f"table {mutation.table_id}: the sequence of {count} changes tells of {told}"
+            f"table {mutation.table_id}: the sequence of {count} changes has {expected}"
             f" inserts, updates and deletes, the lists hold {held}",
             hint=_HINT,
         )
     # Most transactions do one kind of thing to a table: a list is then taken over whole.
-    if told[0] == count:
+    if expected[0] == count:
         return kinds, list(inserted)
-    if told[1] == count:
+    if expected[1] == count:
         return kinds, list(updated)
-    if told[2] == count:
+    if expected[2] == count:
         return kinds, list(deleted)
     lists = zip(MutationType, (inserted, updated, deleted), strict=True)
     rows: dict[int, Iterator[bytes]] = {int(kind): iter(rows) for kind, rows in lists}

@@ -1,4 +1,4 @@
-"""What of the stream goes downstream, and under which names.
+"""Selection: decides what of the stream goes downstream, and under which names.
 
     lookup   (table id, version) -> target     the planner asks it for the rows of a transaction
     route    change -> change to run, or not   the follower asks it for every DDL it has tracked
@@ -143,7 +143,7 @@ class Selection:
             if others:
                 check_newcomer(self._place(schema, table), table, others)
             self._placed(schema, table)
-            # Whose rows get columns that tell their source goes into a table that is there.
+            # A table whose rows get columns that name their source goes into a table that is there.
             runs.add(not others and not self._constants(schema, table))
         for schema, before, after in change.altered:
             others = self._others(schema, after)

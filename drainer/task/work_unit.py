@@ -1,4 +1,4 @@
-"""What travels between the Drainer and its Spark tasks: work units one way, statements back.
+"""Work units: what travels between the Drainer and its Spark tasks; units one way, SQL back.
 
 A work unit is one table's share of a batch for one task. Its bytes are an Arrow IPC stream with
 one record batch; the header is JSON in the metadata of the stream's schema, under `penstock`:
@@ -67,7 +67,7 @@ class TableRows:
     """All changes of one table in a batch, in commit order; `kinds` holds `MutationType` bytes.
 
     `schema` is the downstream database; `rows` is an Arrow array of (large) binary. `transactions`
-    numbers the transaction of each row within the batch, rising; None where nobody asks for it.
+    numbers the transaction of each row within the batch, rising; None where no one asks for it.
     """
 
     schema: str

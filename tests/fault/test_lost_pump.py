@@ -109,7 +109,7 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: 
 
         drainer.wait_for(r"Pump pump-2 was declared lost at .* the merge goes on without it")
         drainer.wait_until(after_death_ts)
-        assert "lost, given up at" in drainer.status().details["pump pump-2"]
+        assert "lost, declared lost at" in drainer.status().details["pump pump-2"]
         up_to_ts = Registry(etcd).lost()["pump-2"].up_to_ts
         missing = set(writer.commit_ts) - downstream(path)
         assert missing

@@ -1,4 +1,4 @@
-"""Which collations the downstream has, and which stand in there for those that it lacks.
+"""Collations: which of them the downstream has, and which stand in there for those it lacks.
 
 DDL comes with all its collations written out. What the downstream has goes through as it is; for
 the rest `collation_substitutes` in `penstock.ddl.rewrite` has what comes nearest. Each one in use
@@ -79,7 +79,7 @@ class Collations:
         self._ask(connection)
         return self._recollated(f"CHARACTER SET {charset} COLLATE {collation}", frozenset())
 
-    # --- pieces ----------------------------------------------------------------------------
+    # --- details ---------------------------------------------------------------------------
 
     def _ask(self, connection: Any) -> None:
         if self._there:

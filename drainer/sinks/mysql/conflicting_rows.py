@@ -1,7 +1,7 @@
-"""Whose unique value an upsert met: a row of the downstream that is not the one that was meant.
+"""Conflicting rows: finds the row whose unique value an upsert met, and names both of them.
 
 An upsert that `drainer.task.sql.table_sql` guards fails when it finds a row with another key, and
-so does one that has two rows in its way. The server tells at best a value; which rows these are is
+so does one that has two rows in its way. The server names at best a value; which rows these are is
 asked for here, in the transaction that is about to end.
 """
 
@@ -41,7 +41,7 @@ _Row = dict[str, str]
 
 
 def met(connection: Any, statement: str | bytes) -> Refused | None:
-    """Return what to tell the operator when a guarded upsert met another row, None when not."""
+    """Return what to report when a guarded upsert met another row, None when not."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     guard = _GUARD.match(text.rpartition(_UPSERT)[2])
     found = inserted(text)
@@ -56,18 +56,18 @@ def met(connection: Any, statement: str | bytes) -> Refused | None:
         for index, parts in indexes.items():
             other = _other(connection, table, key, texts, row, parts)
             if other is not None:
-                told = f"{table} holds a value of the row"
-                return _told(told, index, parts, dict(zip(key, other, strict=True)), row, key)
+                what = f"{table} holds a value of the row"
+                return _refused(what, index, parts, dict(zip(key, other, strict=True)), row, key)
     for index, parts in indexes.items():
         pair = _pair(connection, table, rows, parts)
         if pair is not None:
-            told = f"{table}, which upstream changed at the same time, has a value of the row"
-            return _told(told, index, parts, *pair, key)
+            what = f"{table}, which upstream changed at the same time, has a value of the row"
+            return _refused(what, index, parts, *pair, key)
     return None
 
 
 def unknown(table: str) -> Refused:
-    """Return what to tell the operator when an upsert met another row that is not found again."""
+    """Return what to report when an upsert met another row that is not found again."""
     return Refused(
         f"an upsert of {table} met another row than its own, which is not found any more",
         hint="start the Drainer again; if it comes back, compare the tables' unique indexes",
@@ -80,16 +80,16 @@ def is_guarded(statement: str | bytes) -> bool:
     return _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
 
 
-def _told(
-    told: str, index: str, parts: _Parts, one: _Row, two: _Row, key: Sequence[str]
+def _refused(
+    what: str, index: str, parts: _Parts, one: _Row, two: _Row, key: Sequence[str]
 ) -> Refused:
     held = [name for name, _ in parts]
     is_key = set(held) <= set(key)
     return Refused(
-        f"the downstream's row {pairs(key, [one[name] for name in key])} of {told}"
+        f"the downstream's row {pairs(key, [one[name] for name in key])} of {what}"
         f" {pairs(key, [two[name] for name in key])}: {index} is unique, and the latter"
         f" is to have {pairs(held, [two[name] for name in held])}",
-        hint=_FINER if is_key or "at the same time" in told else _COMPARE,
+        hint=_FINER if is_key or "at the same time" in what else _COMPARE,
     )
 
 

@@ -1,4 +1,4 @@
-"""Was this DDL done? Asked after a crash between a DDL and its checkpoint.
+"""DDL progress: finds out whether a DDL was done, after a crash between it and its checkpoint.
 
 A schema change has things that exist only before it and things that exist only after it:
 databases, tables, columns, indexes. Looking for just those in the downstream answers the question
@@ -60,17 +60,17 @@ class DdlProgress(Enum):
 def progress(connection: Any, change: SchemaChange) -> DdlProgress:
     """Look at the downstream and say whether `change` happened there."""
     before, after = things(change)
-    telling = before ^ after
-    if not telling:
+    changed = before ^ after
+    if not changed:
         return DdlProgress.UNKNOWN
-    there = {thing for thing in telling if _exists(connection, thing)}
-    if there == telling & after:
+    there = {thing for thing in changed if _exists(connection, thing)}
+    if there == changed & after:
         return DdlProgress.DONE
-    return DdlProgress.NOT_DONE if there == telling & before else DdlProgress.MIXED
+    return DdlProgress.NOT_DONE if there == changed & before else DdlProgress.MIXED
 
 
 def ensure_repeatable(change: SchemaChange) -> None:
-    """Raise `NeedsOperator` for a change that a second run would undo and nobody can see."""
+    """Raise `NeedsOperator` for a change that a second run would undo and no one can see."""
     old = {(schema, t.name.lower()) for schema, t, _, _ in change.renamed}
     new = {(schema, t.name.lower()) for _, _, schema, t in change.renamed}
     swapped = bool(old & new)

@@ -1,4 +1,4 @@
-"""What an account lacks downstream, asked before anything is written.
+"""Grants: finds what an account lacks downstream, before anything is written.
 
 A Drainer that finds out at its first row, or at a DDL in the night, has stopped where it could have
 said so at its start. The server's own tables list what the account was granted; rights that come

@@ -1,4 +1,4 @@
-"""One connection to a MySQL, MariaDB or TiDB downstream: opened when needed, again when lost.
+"""Session: one connection to a MySQL downstream, opened when needed and again when lost.
 
 The session's sql_mode is part of the literals' format (`drainer.task.sql.literals`):
 NO_BACKSLASH_ESCAPES so that only quotes are special, STRICT_ALL_TABLES so that a value that does
@@ -8,7 +8,7 @@ An operator's own sql_mode takes the place of all but NO_BACKSLASH_ESCAPES and
 NO_AUTO_VALUE_ON_ZERO, without which rows would say something else.
 
 With loop-back control every transaction begins with a change of the session's row in the table of
-marks, whoever begins it: whatever goes through a session is marked.
+marks, whichever call begins it: whatever goes through a session is marked.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class MysqlSession:
 
     def close(self) -> None:
         """Close the connection; a call that waits in another thread ends with `Retryable`."""
-        assert self._closing.is_set(), "whoever waits would only try again"
+        assert self._closing.is_set(), "the caller would only try again"
         if not self._using.acquire(blocking=False):
             self._hang_up()
             self._using.acquire()
@@ -303,7 +303,7 @@ def run(connection: Connection, statement: str | bytes) -> None:
 
 
 def refused(error: BaseException, row: str = "") -> Refused:
-    """Return what to tell the operator about an error that stays; `row` is table and key."""
+    """Return what to report about an error that stays; `row` is table and key."""
     code = code_of(error)
     hint = "compare the downstream's schema and data with the upstream's"
     if _is_of_certificate(error):

@@ -190,7 +190,7 @@ class Fences:
         )
 
     def take(self, connection: Connection) -> None:
-        """Shut out all lives before this one, within the transaction of its first checkpoint."""
+        """Shut out all runs before this one, within the transaction of its first checkpoint."""
         mine = f"clusterID = {self._cluster_id}"
         self._epoch = 1
         with self._perhaps_missing():
@@ -199,7 +199,7 @@ class Fences:
             self._epoch = int(one(connection, asked)[0])
 
     def forget(self, connection: Connection) -> None:
-        """Let the rows say nothing any more: what they tell of is about to be changed otherwise."""
+        """Let the rows say nothing any more: what they are about is to be changed otherwise."""
         with self._perhaps_missing():
             mine = f"clusterID = {self._cluster_id}"
             connection.query(f"UPDATE {self._table} SET content = '' WHERE {mine}")  # noqa: S608

@@ -1,7 +1,7 @@
-"""MySQL, MariaDB or TiDB as the downstream; the checkpoint is a row of `tidb_binlog.checkpoint`.
+"""MySQL sink: writes MySQL, MariaDB or TiDB; the checkpoint is a row of `tidb_binlog.checkpoint`.
 
 A batch is one transaction: lock the checkpoint row, compare it with what this run last wrote, run
-the statements, store the new checkpoint, commit. When the connection breaks, nobody can tell
+the statements, store the new checkpoint, commit. When the connection breaks, no one can say
 whether the commit happened; the next attempt reads the row, under a lock that waits for the end
 of whatever the server still does, and so finds out. That makes every retry safe.
 
@@ -144,7 +144,7 @@ class MysqlSink:
         self.apply((), checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whoever writes it."""
+        """Change the overrides in the stored checkpoint, whichever run writes it."""
 
         def attempt(connection: Connection, retried: bool) -> None:
             connection.begin()
@@ -199,7 +199,7 @@ class MysqlSink:
         return missed.add((last,))
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Tell whether this very batch is the last that was begun, maybe by an earlier life."""
+        """Tell whether this very batch is the last that was begun, maybe by an earlier run."""
         return self._session.retrying(lambda c, _: self._fences.hold(c, partitions))
 
     def apply_partitions(
@@ -326,7 +326,7 @@ class MysqlSink:
         """True while the downstream has no checkpoint of this cluster."""
         return self._ledger.is_new
 
-    # --- pieces ----------------------------------------------------------------------------
+    # --- details ---------------------------------------------------------------------------
 
     @property
     def _is_between(self) -> bool:

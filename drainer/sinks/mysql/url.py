@@ -1,4 +1,4 @@
-"""The URL of a MySQL downstream, taken apart.
+"""URL of a MySQL downstream: takes it apart.
 
     mysql://user:password@host:port/?checkpoint-schema=tidb_binlog&ssl-ca=/path/ca.pem
 
@@ -59,7 +59,7 @@ class Target:
 
 
 def parse_url(url: str) -> Target:
-    """Return the parts of `url`; raise `NeedsOperator` for an option nobody knows."""
+    """Return the parts of `url`; raise `NeedsOperator` for an unknown option."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "127.0.0.1", parts.port or 3306

@@ -1,4 +1,4 @@
-"""SQLite's DDL for a schema change, made from the tables before and after, not from its text.
+"""SQLite's DDL: changes a schema from the tables before and after, not from the DDL's text.
 
     MySQL column                     SQLite type   so that
     integers, YEAR, BIT up to 63     INTEGER       they are numbers
@@ -15,7 +15,7 @@ what drops, empties or exchanges one is refused. An index is named by ids, which
 as long as it does, whatever it and its table are called.
 
 A column whose stored form changes is converted row by row, and a table whose change ALTER cannot
-express is built anew; all of it is part of the transaction that stores the checkpoint. A change of
+express is rebuilt; all of it is part of the transaction that stores the checkpoint. A change of
 type is not in the row bytes of any binlog: upstream converts its rows by itself, so every
 downstream has to do the same. The new column's own field codec has the last word: what it refuses
 stops the Drainer with the column's name, it is not bent to fit.
@@ -71,7 +71,7 @@ class Plan:
     statements: list[str] = field(default_factory=list)
     functions: dict[str, Converter] = field(default_factory=dict)
     rebuilt: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Tables that are built anew, by the statement that reads them: the columns it knows of."""
+    """Tables that are rebuilt, by the statement that reads them: the columns it knows of."""
 
 
 def plan(change: SchemaChange) -> Plan:
@@ -101,18 +101,18 @@ def plan(change: SchemaChange) -> Plan:
 
 
 def check_columns(table: str, known: frozenset[str], there: Iterable[str]) -> None:
-    """Raise `NeedsOperator` if a table has columns that building it anew would lose."""
+    """Raise `NeedsOperator` if a table has columns that rebuilding it would lose."""
     more = sorted(name for name in there if name.lower() not in known)
     if more:
         raise NeedsOperator(
-            f"SQLite would build {table} anew and lose its columns {', '.join(more)}, which"
+            f"SQLite would rebuild {table} and lose its columns {', '.join(more)}, which"
             " upstream has not",
             hint="move what is in them elsewhere and drop them in the SQLite file",
         )
 
 
 def _rename(made: Plan, change: SchemaChange) -> None:
-    """Rename tables, by way of names that nobody has, because upstream names may swap."""
+    """Rename tables, by way of names that no table has, because upstream names may swap."""
     renamed = [r for r in change.renamed if r[1].kind == "TABLE"]
     for schema, before, _, after in renamed:
         old = table_name(SQLITE, schema, before.name)
@@ -181,8 +181,8 @@ def create_table(name: str, table: TableInfo) -> str:
 
 def _indexes(table: TableInfo) -> Iterator[IndexInfo]:
     for index in table.indexes:
-        told = not any(table.columns[p.offset].is_generated for p in index.columns)
-        if index.state == PUBLIC and told and not (index.primary and _key_clause(table)):
+        is_in_row = not any(table.columns[p.offset].is_generated for p in index.columns)
+        if index.state == PUBLIC and is_in_row and not (index.primary and _key_clause(table)):
             yield index
 
 
@@ -254,7 +254,7 @@ def _added(before: TableInfo, after: TableInfo) -> list[str] | None:
 def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
     if after.constants:
         raise NeedsOperator(
-            f"SQLite would build {name} anew, and its columns for the source of a row are not ours",
+            f"SQLite would rebuild {name}, and its columns for the source of a row are not ours",
             hint="change the SQLite file by hand, then track this DDL",
         )
     old = {c.id: c for c in _columns(before)}

@@ -1,4 +1,4 @@
-"""One SQLite file as the downstream: the embedded default, and the quickest proof of the promise.
+"""SQLite sink: writes one file, as the embedded default and the quickest proof of the promise.
 
 Every upstream table is the table `schema.name` of the file. Rows, DDL and checkpoint share the
 transaction, so there is neither an intent nor a doubt: a crash leaves a state before or after.
@@ -115,7 +115,7 @@ class SqliteSink:
         self.apply((), checkpoint)
 
     def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the stored checkpoint, whoever writes it."""
+        """Change the overrides in the stored checkpoint, whichever run writes it."""
 
         def attempt(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -224,7 +224,7 @@ class SqliteSink:
         """True while the downstream has no checkpoint of this cluster."""
         return self._ledger.is_new
 
-    # --- pieces ----------------------------------------------------------------------------
+    # --- details ---------------------------------------------------------------------------
 
     def _commit(self, work: Callable[[sqlite3.Connection], None], checkpoint: Checkpoint) -> None:
         text, _ = self._ledger.attempt(checkpoint)
@@ -311,7 +311,7 @@ class SqliteSink:
             # FULL syncs each commit: an acknowledged checkpoint must survive a power cut.
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = OFF")
-            # A reader's own view must not stand in the way of a table that is built anew.
+            # A reader's own view must not stand in the way of a table that is rebuilt.
             connection.execute("PRAGMA legacy_alter_table = ON")
             connection.create_function("exact_double", 1, exact_double, deterministic=True)
             connection.execute(
@@ -357,7 +357,7 @@ def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) 
 def _run_rows(
     connection: sqlite3.Connection, rows: Sequence[RowStatement], missed: Missed | None
 ) -> None:
-    """Run one statement after another; count the rows that are not there, unless nobody asks."""
+    """Run one statement after another; count the rows that are not there, unless no one asks."""
     for statement in rows:
         try:
             found = connection.execute(statement.sql.decode()).rowcount
@@ -368,7 +368,7 @@ def _run_rows(
 
 
 def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:
-    """Keep what the function raises: SQLite itself only tells that it raised something."""
+    """Keep what the function raises: SQLite itself only says that it raised something."""
 
     def call(value: Any) -> Any:
         try:

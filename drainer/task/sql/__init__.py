@@ -1,1 +1,1 @@
-"""Rows into SQL: columns of many, rows of few, and each change by itself."""
+"""SQL: rows into statements; columns of many, rows of few, and each change by itself."""

@@ -53,7 +53,7 @@ def _generate_members(unit: WorkUnit, bounds: Bounds) -> Statements:
             _row_texts(sql, kinds[border:], rows.slice(border)) if border < len(ops) else []
         )
     except Malformed:
-        return _one_by_one(unit, border, bounds)  # This tells whose row it is.
+        return _one_by_one(unit, border, bounds)  # This says whose row it is.
     made = Statements()
     gone = kept = 0
     for schema, name, deletes, upserts in unit.members:

@@ -1,4 +1,4 @@
-"""Before and after images of rows of mixed kinds, as Arrow columns in the order of the rows.
+"""Images: decodes rows of mixed kinds, before and after, as Arrow columns in their order.
 
 A before image exists for updates and deletes, an after image for inserts and updates. Each kind
 has its own byte layout and is decoded by itself; the pieces are put back in order afterwards.

@@ -1,4 +1,4 @@
-"""How the rows of a table are told apart, and which of their values can collide."""
+"""Keys: how the rows of a table are told apart, and which of their values can collide."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def can_meet_others(table: TableInfo) -> bool:
     return bool(unique_columns(table)) or not all(c.tp in EXACT for c in columns)
 
 
-def is_told(table: TableInfo, positions: Sequence[int]) -> bool:
+def is_in_row(table: TableInfo, positions: Sequence[int]) -> bool:
     """Tell whether the row bytes hold the columns; generated ones may be missing from them."""
     return not any(table.columns[p].is_generated for p in positions)
 

@@ -1,4 +1,4 @@
-"""Column values as SQL literals, one value at a time and whole Arrow columns at once.
+"""Literals: writes column values as SQL, one at a time or whole Arrow columns at once.
 
 The MySQL session runs with NO_BACKSLASH_ESCAPES (`drainer.sinks.mysql.sink`), so in both dialects a
 quote inside a string is doubled and nothing else is special. What differs:
@@ -77,7 +77,7 @@ _STRINGS = {
 
 
 def family(column: ColumnInfo) -> Family:
-    """Return how the column's values are written; raise `Malformed` for a type nobody stores."""
+    """Return how the column's values are written; raise `Malformed` for a type never stored."""
     if column.tp in _STRINGS:
         return Family.BYTES if column.is_binary else Family.TEXT
     found = _FAMILIES.get(column.tp)
@@ -222,7 +222,7 @@ def _bytes_column(column: ColumnInfo, array: pa.Array) -> Column:
     moved = np.ascontiguousarray((ends - ends[0]) * 2)
     validity = None
     if array.null_count:
-        # Packed anew, because the array may be a slice that starts within a byte.
+        # Packed again, because the array may be a slice that starts within a byte.
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     text = pa.LargeStringArray.from_buffers(

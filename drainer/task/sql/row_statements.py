@@ -1,4 +1,4 @@
-"""Row statements: each row change of a work unit as SQL of its own, with what it must not overtake.
+"""Row statements: each row change as SQL of its own, with what it must not overtake.
 
     change   usual form      safe form, which may be run again on whatever it left
     insert   INSERT          REPLACE
@@ -83,7 +83,7 @@ class RowStatements:
 
     def encode(self) -> bytes:
         """Return the answer as one Arrow IPC stream."""
-        told = {"once": self.once, "tags": self.tags, "unique": self.unique}
+        metadata = {"once": self.once, "tags": self.tags, "unique": self.unique}
         arrays = [
             pa.array(self.first, pa.large_binary()),
             pa.array(self.second, pa.large_binary()),
@@ -94,7 +94,7 @@ class RowStatements:
         sets = range(len(self.tags))
         names = ["first", "second", "row", *(f"b{i}" for i in sets), *(f"a{i}" for i in sets)]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
-        schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(told).encode()})
+        schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()})
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, schema) as writer:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -106,13 +106,13 @@ class RowStatements:
         """Return the answer in `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                told = json.loads(reader.schema.metadata[_METADATA_KEY])
+                metadata = json.loads(reader.schema.metadata[_METADATA_KEY])
                 batch = reader.read_next_batch()
-            sets, columns = len(told["tags"]), batch.columns
+            sets, columns = len(metadata["tags"]), batch.columns
             return cls(
-                once=told["once"],
-                tags=told["tags"],
-                unique=told["unique"],
+                once=metadata["once"],
+                tags=metadata["tags"],
+                unique=metadata["unique"],
                 first=columns[0].to_pylist(),
                 second=columns[1].to_pylist(),
                 row=columns[2].to_pylist(),
@@ -156,9 +156,9 @@ def row_statements(unit: WorkUnit) -> RowStatements:
             old = codec.decode_delete(data)
         else:
             old, new = codec.decode_update(data)
-        statement, behind = _written(sql, old, new, safe=safe)
+        statement, following = _written(sql, old, new, safe=safe)
         first.append(statement)
-        second.append(behind)
+        second.append(following)
         labels.append(sql.label(new if old is None else old))  # type: ignore[arg-type]
         for j, each in enumerate(sets):
             before[i, j], after[i, j] = each.keys(old, new)
@@ -191,7 +191,7 @@ _PLAIN_LATIN = re.compile(r"(latin1_(swedish|general)|ascii_general)_c[is]")
 _PRINTABLE = re.compile(r"[ -~]*")
 
 Fold = Callable[[Any], bytes | None]
-"""A value other than NULL to bytes that are equal for equal values; None when it is wild."""
+"""A value other than NULL to bytes that are equal for equal values; None when it is unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,32 +203,32 @@ class KeySet:
 
     tag: int
     parts: tuple[tuple[int, Fold], ...]
-    told: bool
+    is_in_row: bool
     is_unique: bool = True
 
     def keys(self, old: Sequence[Any] | None, new: Sequence[Any] | None) -> tuple[int, int]:
         """Return the keys of a change's old and new image; None is one that it has not."""
         before = NO_KEY if old is None else self.key(old)
         after = NO_KEY if new is None else self.key(new)
-        if not self.is_unique and self.told and old is not None and new is not None:
+        if not self.is_unique and self.is_in_row and old is not None and new is not None:
             unchanged = all(old[at] == new[at] for at, _ in self.parts)
             return (NO_KEY, NO_KEY) if unchanged else (before, after)
         return before, after
 
     def key(self, row: Sequence[Any]) -> int:
         """Return the causality key of one image of a row."""
-        if not self.told:
+        if not self.is_in_row:
             return UNBOUNDED
         folded = []
-        wild = False
+        is_unbounded = False
         for position, fold in self.parts:
             value = row[position]
             if value is None:
                 return NO_KEY
             made = fold(value)
-            wild |= made is None
+            is_unbounded |= made is None
             folded.append(made or b"")
-        if wild:
+        if is_unbounded:
             return UNBOUNDED
         return _number(self.tag.to_bytes(8, "big"), *folded)
 
@@ -256,8 +256,10 @@ def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
 
 
 def _unique_set(schema: str, table: TableInfo, index: IndexInfo) -> KeySet:
-    told = not any(table.columns[part.offset].is_generated for part in index.columns)
-    return KeySet(tag_of(schema, table.name, index.columns), _parts(table, index.columns), told)
+    is_in_row = not any(table.columns[part.offset].is_generated for part in index.columns)
+    return KeySet(
+        tag_of(schema, table.name, index.columns), _parts(table, index.columns), is_in_row
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -267,8 +269,8 @@ def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
     for tag, offsets in links:
         columns = [table.columns[offset] for offset in offsets]
         parts = tuple((column.offset, fold_of(column)) for column in columns)
-        told = not any(column.is_generated for column in columns)
-        sets.append(KeySet(tag, parts, told, is_unique=False))
+        is_in_row = not any(column.is_generated for column in columns)
+        sets.append(KeySet(tag, parts, is_in_row, is_unique=False))
     return tuple(sets)
 
 

@@ -1,4 +1,4 @@
-"""SQL for few rows, one row at a time: cheaper than columns below about a hundred rows.
+"""Row-wise SQL: writes few rows one at a time, which is cheaper than columns below a hundred.
 
 `compact_few` keeps what `drainer.task.compaction` promises, with dictionaries and not
 arrays.
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.task.sql.images import Kinds
-from drainer.task.sql.keys import apply_key, is_told, normal_value, unique_columns
+from drainer.task.sql.keys import apply_key, is_in_row, normal_value, unique_columns
 from drainer.task.sql.table_sql import TableSql
 from drainer.task.work_unit import Op, Statements
 from penstock.datum.rows.row_codec import RowCodec
@@ -135,12 +135,12 @@ def _key_of(table: TableInfo) -> Callable[[Row], Row]:
 
 def _moved(table: TableInfo) -> Callable[[_Fate], bool]:
     positions = unique_columns(table)
-    told = is_told(table, positions)
+    in_row = is_in_row(table, positions)
 
     def moved(fate: _Fate) -> bool:
         if fate.before is None or fate.after is None:
             return False
         before, after = fate.before, fate.after
-        return not told or any(before[p] != after[p] for p in positions)
+        return not in_row or any(before[p] != after[p] for p in positions)
 
     return moved

@@ -10,7 +10,7 @@
                 REPLACE .. VALUES (..)                    the same
 
 An upsert over an existing row costs InnoDB half of what REPLACE does, and, unlike REPLACE, never
-removes another row. A slice of a huge transaction needs just that, wherever another row can be in
+removes another row. A slice of a large transaction needs just that, wherever another row can be in
 the way: there an upsert is a REPLACE of many rows. Generated columns are never written; SQLite's
 tables do not have them. A table's constants (`penstock.filters.routes`) are written into every
 row, and no delete or update touches a row that has others.
@@ -165,7 +165,7 @@ class TableSql:
         return self._joined(self.written, columns, "(", self._row_end + ",")
 
     def keys_column(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return every row's key with a comma behind it, as the delete statement lists it."""
+        """Return every row's key with a comma after it, as the delete statement lists it."""
         bare = len(self.key) == 1
         return self._joined(self.key, columns, "" if bare else "(", "," if bare else "),")
 
@@ -267,7 +267,7 @@ def _scalar(text: str) -> pa.Scalar:
 def _cut(rows: pa.Array, head: str, tail: str, rows_max: int) -> Iterator[bytes]:
     """Cut row texts into statements of at most `rows_max` rows and STATEMENT_BYTES_MAX bytes.
 
-    The texts lie behind one another in the array's buffer, each with a comma at its end, so a
+    The texts lie one after another in the array's buffer, each with a comma at its end, so a
     statement's rows are one slice of it without the last comma.
     """
     count = len(rows)
@@ -311,7 +311,7 @@ def carrier(table: TableInfo, key: IndexInfo) -> int | None:
     """Return the column whose new value the guard is to stand in; None where there is no need.
 
     That is in a table without texts in its key and without further unique indexes. Nor is there
-    one for a key of prefixes: its rows are the same with another text behind them.
+    one for a key of prefixes: its rows are the same with another text after them.
     """
     offsets = [part.offset for part in key.columns]
     others = [i for i in table.indexes if i.unique and [p.offset for p in i.columns] != offsets]

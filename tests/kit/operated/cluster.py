@@ -361,7 +361,7 @@ class TwinDrainer:
             self.applied += [(b.commit_ts, b.start_ts) for b in found if not b.is_fake]
             at = Checkpoint(self._merger.emitted_ts, 0, pumps=pumps.standing())
             self.row = at.to_json("w")
-            for name, (lost, left_ts) in pumps._given_up.items():
+            for name, (lost, left_ts) in pumps._lost.items():
                 self.given_up.add((name, left_ts, lost.up_to_ts))
             pumps.taken()
             await asyncio.sleep(0)

@@ -74,7 +74,7 @@ def test_settings_that_disagree_are_told_at_once(tmp_path: Path) -> None:
     refused("both sink and", sink="mysql://h/", syncer=SyncerConfig(to=to))
     refused("'sqlite'", syncer=SyncerConfig(db_type="sqlite", to=to))
     refused("db-type is 'mysql'", sink="sqlite:///x.db", syncer=SyncerConfig(db_type="mysql"))
-    refused("SQLite is nobody's", syncer=SyncerConfig(loopback_control=True))
+    refused("SQLite is no one's", syncer=SyncerConfig(loopback_control=True))
     both = ToConfig(password="x", password_file="y")
     refused("both password and", syncer=SyncerConfig(to=both))
     for absent in ("file", "pb", "kafka", "oracle", "flash"):

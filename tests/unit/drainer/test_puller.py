@@ -545,7 +545,7 @@ def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
         await a.stop()
 
     run(test)
-    assert "what it held of (4, 9] is lost to this Drainer for ever" in caplog.text
+    assert "what it held of (4, 9] is lost to this Drainer for good" in caplog.text
 
 
 @pytest.mark.parametrize(("checkpoint_ts", "is_refused"), [(3, True), (4, False), (9, False)])
