@@ -271,8 +271,9 @@ class Load:
         with ExitStack() as opened:
             sink, readers = None, self.options.readers
             if self.options.sink is not None:
-                told = (self.client.session.pumps.cluster_id, state.source, readers, run.may_commit)
-                sink = opened.enter_context(sink_sessions(self.options.sink, *told))
+                cluster_id = self.client.session.pumps.cluster_id
+                of_load = cluster_id, state.source, readers, run.may_commit
+                sink = opened.enter_context(sink_sessions(self.options.sink, *of_load))
             taken = opened.enter_context(snapshot(self._address, readers + 1))
             return _Attempt(self, run, taken, sink, state).run()
 
@@ -374,7 +375,7 @@ class _Attempt:
             passing = self._passing[table.full_name] = Passing(compiled, policy)
             jobs.append(self._job(table, passing, is_alone=sources[target] == 1))
         if self._sink is not None:
-            direct = [self._targets.name(job.table) for job in jobs if job.way is not None]
+            direct = [self._targets.name(job.table) for job in jobs if job.inserts is not None]
             self._sink.wait_for(self._targets.last_ddl_ts, direct, self._run.check_stopped)
         return jobs
 
@@ -385,9 +386,9 @@ class _Attempt:
         if not passing.takes_all:
             self._say(f"{table.schema}.{table.name} goes through the Pumps: its rows are filtered")
             return TableJob(table, text_rows(info))
-        way = sql_rows(info, self._targets.name(table))
-        way = replace(way, is_told_by_key=way.is_told_by_key and is_alone)
-        return TableJob(table, way.reader, way)
+        inserts = sql_rows(info, self._targets.name(table))
+        inserts = replace(inserts, is_known_by_key=inserts.is_known_by_key and is_alone)
+        return TableJob(table, inserts.reader, inserts)
 
     def _read(self, jobs: list[TableJob]) -> None:
         options, sink = self._options, self._sink

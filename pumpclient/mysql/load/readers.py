@@ -28,7 +28,7 @@ class TableJob:
 
     table: SourceTable
     reader: TextRows
-    way: SqlRows | None = None
+    inserts: SqlRows | None = None
     """Into the sink; None through the Pumps."""
     chunks_begun: int = 0
     chunks_ended: int = 0
@@ -129,10 +129,10 @@ class Readers:
         for group in packed(rows, self._group_bytes):
             if self._stop.is_set():
                 return
-            if job.way is None:
+            if job.inserts is None:
                 self._put(RowGroup(job, group))
                 continue
-            self._writers[number].insert(job.way, group)
+            self._writers[number].insert(job.inserts, group)
             size_bytes = sum(map(len, group))
             self._put(RowGroup(job, written_rows=len(group), written_bytes=size_bytes))
         self._put(RowGroup(job, ends_chunk=True))

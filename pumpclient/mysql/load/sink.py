@@ -103,14 +103,14 @@ class SinkSession:
             cursor.execute(sql, parameters or None)
             return list(cursor.fetchall())
 
-    def insert(self, way: SqlRows, rows: list[bytes]) -> None:
+    def insert(self, inserts: SqlRows, rows: list[bytes]) -> None:
         """Insert rows; they are durable when this returns, as durable as the server makes them.
 
         A lost connection leaves open whether they are there. With a key, and no one else who writes
         to the table, they are sent again, and a duplicate key says that they are. Raises
         `Retryable` for what lasts too long or cannot be sent again, `NeedsOperator` for a refusal.
         """
-        statement = way.insert(rows)
+        statement = inserts.insert(rows)
         if len(statement) > self.packet_bytes_max:
             raise NeedsOperator(
                 f"a row needs a statement of {len(statement)} bytes, and {self._address} takes"
@@ -127,7 +127,7 @@ class SinkSession:
                 if code_of(error) not in _ROLLED_BACK:
                     may_be_there = True
                     self.close()
-                    if not way.is_told_by_key or self._options.is_shared:
+                    if not inserts.is_known_by_key or self._options.is_shared:
                         raise
                 if self._is_interrupted or time.monotonic() > deadline_s:
                     raise
@@ -171,8 +171,8 @@ class SinkSession:
 
 def code_of(error: Exception) -> object:
     """Return the server's number of an error that `server_errors` raised, 0 without one."""
-    told = getattr(error.__cause__, "args", ())
-    return told[0] if told else 0
+    args = getattr(error.__cause__, "args", ())
+    return args[0] if args else 0
 
 
 class Sink:

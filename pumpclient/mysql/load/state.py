@@ -113,24 +113,24 @@ class StateFile:
     def read(self) -> LoadState | None:
         """Return what was saved last, None before the first time."""
         try:
-            told = json.loads(self._path.read_text())
+            fields = json.loads(self._path.read_text())
         except FileNotFoundError:
             return None
         except json.JSONDecodeError as error:
             raise Corrupt(str(self._path), error.pos, f"not JSON: {error.msg}") from error
-        if not isinstance(told, dict) or told.get("version") != _VERSION:
+        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise NeedsOperator(
                 f"{self._path} has no version {_VERSION}", hint="use the Penstock that wrote it"
             )
         try:
-            return _state(told)
+            return _state(fields)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(str(self._path), 0, f"it lacks or garbles {error}") from error
 
     def write(self, state: LoadState) -> None:
         """Save durably."""
         start = state.start
-        told = {
+        fields = {
             "version": _VERSION,
             "source": state.source,
             "epoch": state.epoch,
@@ -143,21 +143,21 @@ class StateFile:
         }  # fmt: skip
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, json.dumps(told, indent=1).encode())
+            replace_file(self._path, json.dumps(fields, indent=1).encode())
         except OSError as error:
             raise NeedsOperator(
                 f"{self._path} cannot be written: {error}", hint="free the disk, or its rights"
             ) from error
 
 
-def _state(told: dict[str, Any]) -> LoadState:
-    start = told["start"]
+def _state(fields: dict[str, Any]) -> LoadState:
+    start = fields["start"]
     return LoadState(
-        source=told["source"],
-        epoch=told["epoch"],
-        attempt=told["attempt"],
+        source=fields["source"],
+        epoch=fields["epoch"],
+        attempt=fields["attempt"],
         start=start and BinlogPlace(start["file"], start["position"], start["gtids"]),
-        begun=frozenset((schema, table) for schema, table in told["begun"]),
-        loaded={(s, t): BinlogPlace(file, position) for s, t, file, position in told["loaded"]},
-        is_complete=told["is_complete"],
+        begun=frozenset((schema, table) for schema, table in fields["begun"]),
+        loaded={(s, t): BinlogPlace(file, position) for s, t, file, position in fields["loaded"]},
+        is_complete=fields["is_complete"],
     )

@@ -271,7 +271,7 @@ class SqlRows:
 
     reader: TextRows
     head: bytes
-    is_told_by_key: bool
+    is_known_by_key: bool
     """True when a duplicate key can only be a row that this load has sent."""
 
     def insert(self, rows: list[bytes]) -> bytes:
@@ -280,7 +280,7 @@ class SqlRows:
 
 
 def sql_rows(table: TableInfo, target: Name) -> SqlRows:
-    """Return the way of a table's rows into the table `target` of another server."""
+    """Return the INSERTs of a table's rows into the table `target` of another server."""
     columns = [c for c in table.columns if c.state == PUBLIC and not c.is_generated]
     texts = ", ".join(_expression(f"v{n}", column) for n, column in enumerate(columns))
     names = {"join": b",".join, "null": b"NULL"}

@@ -178,8 +178,8 @@ def _answer(status_addr: str, method: str, path: str) -> str:
 def _refusal(text: str) -> PenstockError:
     """Return the error that a page answered with."""
     try:
-        told = json.loads(text)
-        problem, hint = told["error"], told.get("hint")
+        answer = json.loads(text)
+        problem, hint = answer["error"], answer.get("hint")
     except (ValueError, KeyError, TypeError):
         return NeedsOperator(text.strip(), hint="look at the source's log")
     return NeedsOperator(problem, hint=hint) if hint else Retryable(problem)

@@ -176,9 +176,9 @@ class SourceConfig:
             "mode": (self.mode, ("full", "incremental", "all"), "full, incremental or all"),
             "cascades": (self.cascades, (STOP, ACCEPT), f"{STOP} or {ACCEPT}"),
         }
-        for name, (given, allowed, told) in choices.items():
+        for name, (given, allowed, wanted) in choices.items():
             if given not in allowed:
-                raise out_of_range(name, given, told)
+                raise out_of_range(name, given, wanted)
         if not 1 <= self.sync.group_count_max <= 4096:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
         if self.load.sink_options() is not None and self.load.readers > SESSIONS_MAX:

@@ -395,10 +395,10 @@ class Assembler:
         ends_open = query.statement.rstrip()[-_WORD_BYTES:].upper().split()[-2:]
         if ends_open == [b"START", b"TRANSACTION"]:
             self._open.has_begun = True
-        told = self._open
+        opened = self._open
         if self._done is None or end > self._done:
-            yield Statement(query, self._dialect, told.begin, end, told.gtid, timestamp_s)
-        if not told.has_begun:
+            yield Statement(query, self._dialect, opened.begin, end, opened.gtid, timestamp_s)
+        if not opened.has_begun:
             self._open = None
             self._tables.statement_is_over()
 

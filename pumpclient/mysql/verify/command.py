@@ -27,37 +27,37 @@ _STATEMENT_S = 3600.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
-    told = _parser().parse_args(argv)
+    args = _parser().parse_args(argv)
     try:
-        return verify(told)
+        return verify(args)
     except Retryable as error:  # 1 says that rows differ.
         sys.stderr.write(f"penstock verify: {error}\n")
         return 2
 
 
-def verify(told: argparse.Namespace) -> int:
+def verify(args: argparse.Namespace) -> int:
     """Compare as asked; return the exit code."""
-    names = names_of(told.source_config, told.route)
+    names = names_of(args.source_config, args.route)
     options = VerifyOptions(
-        tables=tuple(told.tables or ["*"]),
+        tables=tuple(args.tables or ["*"]),
         names=names,
-        strict=told.strict,
-        source=told.source or names.source,
-        rows_per_chunk=told.rows_per_chunk,
-        wait_s=told.wait_s,
-        differences_max=told.max_differences,
-        repair=told.repair and _is_confirmed(told),
+        strict=args.strict,
+        source=args.source or names.source,
+        rows_per_chunk=args.rows_per_chunk,
+        wait_s=args.wait_s,
+        differences_max=args.max_differences,
+        repair=args.repair and _is_confirmed(args),
     )
-    if told.repair and not options.repair:
+    if args.repair and not options.repair:
         sys.stderr.write("penstock verify: nothing was done\n")
         return 2
     with (
-        closing(MysqlSide(_address(told.upstream, "UPSTREAM"))) as upstream,
-        closing(_downstream(told)) as downstream,
+        closing(MysqlSide(_address(args.upstream, "UPSTREAM"))) as upstream,
+        closing(_downstream(args)) as downstream,
     ):
         report = Verifier(upstream, downstream, options, _say).run()
     lines = [*map(str, report.differences), _summary(report)]
-    show(told, _facts(report), "\n".join(lines))
+    show(args, _facts(report), "\n".join(lines))
     return 0 if report.is_equal else 1
 
 
@@ -103,8 +103,8 @@ def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def _is_confirmed(told: argparse.Namespace) -> bool:
-    if told.yes:
+def _is_confirmed(args: argparse.Namespace) -> bool:
+    if args.yes:
         return True
     sys.stderr.write(
         "Rows of the downstream that differ will be overwritten or deleted, while a Drainer may be"
@@ -114,10 +114,10 @@ def _is_confirmed(told: argparse.Namespace) -> bool:
     return sys.stdin.readline().strip() == "yes"
 
 
-def _downstream(told: argparse.Namespace) -> Downstream:
-    if told.downstream.startswith("sqlite:///"):
-        return SqliteSide(unquote(told.downstream.removeprefix("sqlite:///")))
-    return MysqlSide(_address(told.downstream, "DOWNSTREAM"), told.checkpoint_table)
+def _downstream(args: argparse.Namespace) -> Downstream:
+    if args.downstream.startswith("sqlite:///"):
+        return SqliteSide(unquote(args.downstream.removeprefix("sqlite:///")))
+    return MysqlSide(_address(args.downstream, "DOWNSTREAM"), args.checkpoint_table)
 
 
 def _address(url: str, side: str) -> ServerAddress:

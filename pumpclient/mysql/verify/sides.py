@@ -322,5 +322,5 @@ def _given(value: object, type_: str) -> object:
 def _position(found: Sequence[Sequence[Any]]) -> Position:
     if len(found) != 1:
         return Position()
-    told = json.loads(found[0][0])
-    return Position(int(told.get("commitTS", 0)), told.get("origins", {}))
+    stored = json.loads(found[0][0])
+    return Position(int(stored.get("commitTS", 0)), stored.get("origins", {}))

@@ -68,15 +68,15 @@ def names_of(source_config: str, routes: Sequence[str]) -> Names:
         )
     if not Path(source_config).is_file():
         raise NeedsOperator(f"there is no file {source_config}", hint="name the source's settings")
-    told = read_settings(
+    source = read_settings(
         SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"
     )
     return Names(
-        rules=Rules(told.filter, source_id=told.source_id),
-        online=told.online_ddl.rules(),
-        merges=told.shard_mode == OPTIMISTIC,
-        source=told.source_id,
-        leaves_rows_out=bool(told.filter.events or told.filter.expressions),
+        rules=Rules(source.filter, source_id=source.source_id),
+        online=source.online_ddl.rules(),
+        merges=source.shard_mode == OPTIMISTIC,
+        source=source.source_id,
+        leaves_rows_out=bool(source.filter.events or source.filter.expressions),
     )
 
 

@@ -291,7 +291,7 @@ def _refused(statement: Statement, error: NeedsOperator, names: Sequence[Name]) 
     return Refused(named, *names, place=place, is_statement=True)
 
 
-def _override_of(told: Mapping[str, Any] | None) -> Override | None:
-    if told is None:
+def _override_of(stored: Mapping[str, Any] | None) -> Override | None:
+    if stored is None:
         return None
-    return Override(Verb(told["verb"]), tuple(told.get("statements", ())))
+    return Override(Verb(stored["verb"]), tuple(stored.get("statements", ())))

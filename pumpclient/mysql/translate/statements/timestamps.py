@@ -47,8 +47,8 @@ def is_implicit(variables: StatusVariables, dialect: Dialect) -> bool:
     """Tell whether a statement's session gave TIMESTAMP columns defaults unasked."""
     if dialect.flavor is Flavor.MARIADB:
         return variables.flags2 is not None and not variables.flags2 & _EXPLICIT_BIT
-    told = variables.explicit_defaults_ts
-    return not told if told is not None else dialect.version < _MYSQL_EXPLICIT_SINCE
+    is_explicit = variables.explicit_defaults_ts
+    return not is_explicit if is_explicit is not None else dialect.version < _MYSQL_EXPLICIT_SINCE
 
 
 def may_hold_timestamps(sql: str) -> bool:

@@ -207,15 +207,15 @@ def _positions(
 
 def _declared(wire: Column, column: ColumnInfo) -> Mapping[str, Any]:
     """Return what the server did not send."""
-    told: dict[str, Any] = {"name": column.name}
+    declared_fields: dict[str, Any] = {"name": column.name}
     if column.native:  # No server ever distinguishes these from bytes.
-        told["declared"] = column.native.lower()
+        declared_fields["declared"] = column.native.lower()
     if wire.is_unsigned is None:
-        told["is_unsigned"] = column.is_unsigned
+        declared_fields["is_unsigned"] = column.is_unsigned
     if wire.collation is None:
         charset = "utf8mb4" if column.tp is MysqlType.JSON else column.charset
-        told["collation"] = _collation_of(charset or "utf8mb4")
-    return told
+        declared_fields["collation"] = _collation_of(charset or "utf8mb4")
+    return declared_fields
 
 
 @cache
@@ -239,8 +239,8 @@ def _check(table_map: TableMap, pair: ColumnPair) -> None:
             f" {here.name} in the table",
         )
     if here in _INTEGERS and wire.is_unsigned != column.is_unsigned:
-        told = "unsigned" if wire.is_unsigned else "signed"
-        raise _mismatch(table_map, f"column {column.name!r} is {told} in the rows only")
+        sign = "unsigned" if wire.is_unsigned else "signed"
+        raise _mismatch(table_map, f"column {column.name!r} is {sign} in the rows only")
     labels = wire.labels if here in (MysqlType.ENUM, MysqlType.SET) else None
     if labels is not None and column.elems[: len(labels)] != labels:
         raise _mismatch(

@@ -164,12 +164,12 @@ def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
         return replace(reading, expression=f"{name}(plain({{0}}))", names=names)
     if is_fixed and not is_text:
         return replace(reading, expression=f"{name}({{0}})", names={name: make})
-    told = [f"len(x := {{0}}) <= {min(limit, _SHORT - 1)}"]
-    told += ["x.isascii()"] if is_text else []
-    told += ["x[-1:] != b' '"] if is_fixed else []
+    conditions = [f"len(x := {{0}}) <= {min(limit, _SHORT - 1)}"]
+    conditions += ["x.isascii()"] if is_text else []
+    conditions += ["x[-1:] != b' '"] if is_fixed else []
     return replace(
         reading,
-        expression=f"(begin{pair.index}[len(x)] + x if {' and '.join(told)} else {name}(x))",
+        expression=f"(begin{pair.index}[len(x)] + x if {' and '.join(conditions)} else {name}(x))",
         names={name: make, f"begin{pair.index}": begin},
     )
 

@@ -101,11 +101,11 @@ class SequenceRows:
                 " columns there",
                 hint="drop the sequence here, or leave the table out",
             )
-        told: dict[int, dict[str, Any]] = {
+        declared: dict[int, dict[str, Any]] = {
             n: {"name": column, "is_unsigned": wire.is_unsigned or column in _UNSIGNED}
             for n, (column, wire) in enumerate(zip(_COLUMNS, table_map.columns, strict=True))
         }
-        self.table_map = table_map.completed(told)
+        self.table_map = table_map.completed(declared)
         self._name = name
         self._sequences = sequences
         self._decoder: Decoder = decoder_for(self.table_map, id_size=id_size)

@@ -269,8 +269,8 @@ class _Inserts:
         self._rowid = rowid
         self._codec = codec
         self._pairs = pairs
-        told = [(s, d) for s, d in pairing.missing if d != NULL or not s.omits_null]
-        self._end = b"".join(stored.header + datum for stored, datum in told)
+        always = [(s, d) for s, d in pairing.missing if d != NULL or not s.omits_null]
+        self._end = b"".join(stored.header + datum for stored, datum in always)
         self._given = [
             (stored.position, stored.field.decode(datum, 0)[0])
             for stored, datum in pairing.missing
@@ -369,9 +369,9 @@ def _made(
     values: Sequence[str] = (),
 ) -> Made:
     """Return code that joins `pieces`; without any, and with NULLs, `function` makes the row."""
-    told = "".join(f"{each}, " for each in pieces or values)
-    whole = f"join(({told}{'behind, ' if end else ''}))" if pieces else f"{name}(({told}))"
-    return Made(whole, name, {"join": b"".join, "behind": end, name: function})
+    listed = "".join(f"{each}, " for each in pieces or values)
+    whole = f"join(({listed}{'tail, ' if end else ''}))" if pieces else f"{name}(({listed}))"
+    return Made(whole, name, {"join": b"".join, "tail": end, name: function})
 
 
 def _updates(rows: Sequence[bytes]) -> EncodedChanges:

@@ -198,8 +198,8 @@ def test_text_becomes_rows_of_an_insert_with_quotes_doubled_and_bytes_marked() -
     one = sql_rows(table("id INT PRIMARY KEY"), ("s", "t"))
     one.reader.read(packet(b"1"), 0, out)
     assert out[-1] == b"(1)"
-    assert one.is_told_by_key
-    assert not sql_rows(table("id INT"), ("s", "t")).is_told_by_key
+    assert one.is_known_by_key
+    assert not sql_rows(table("id INT"), ("s", "t")).is_known_by_key
 
 
 def test_a_state_is_read_as_it_was_written_and_damage_is_told(tmp_path: Path) -> None:
