@@ -10,6 +10,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_source",
     "tests.kit.servers.fix_drainer",
     "tests.kit.servers.fix_spark",
+    "tests.kit.servers.fix_replication",
 ]
 
 # How long an example takes says how busy the machine is, not whether the code is right.

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main
 from penstock.cluster.history import JOBS
 from pumpclient import PumpClient
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
-from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
+from tests.kit.servers.fix_drainer import DrainerProcess
+from tests.kit.servers.fix_replication import Replication
+from tests.kit.workloads.random_writer import in_sqlite
 
 pytestmark = pytest.mark.fault
 
@@ -35,50 +34,40 @@ def told(drainer: DrainerProcess, etcd_url: str, sink: str, *words: str) -> int:
 
 
 def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_stream_goes_on(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "down.db"
-    sink, url = f"sqlite:///{path}", etcd_server.url
-    pump_factory(url)
-    drainer = drainer_factory(url, sink)
-    with PumpClient.connect(url) as client:
-        writer = RandomWriter(client)
-        writer.create()
-        writer.execute_ddl(
-            "CREATE TABLE shop.parts (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
-        )
-        before_ts = writer.transact(20)
-        skipped_ts = writer.execute_ddl(EMPTY_P0)
-        writer.transact(20)
-        replaced_ts = writer.execute_ddl(EMPTY_P0)
-        last_ts = writer.transact(20)
-        stopped(drainer, f"drainer ddl skip {skipped_ts}")
-        assert drainer.checkpoint_ts() < skipped_ts
+    drainer, sink, url = replication.start(), replication.sink, replication.url
+    writer = replication.begin()
+    writer.execute_ddl(
+        "CREATE TABLE shop.parts (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
+    )
+    before_ts = writer.transact(20)
+    skipped_ts = writer.execute_ddl(EMPTY_P0)
+    writer.transact(20)
+    replaced_ts = writer.execute_ddl(EMPTY_P0)
+    last_ts = writer.transact(20)
+    stopped(drainer, f"drainer ddl skip {skipped_ts}")
+    assert drainer.checkpoint_ts() < skipped_ts
 
-        assert told(drainer, url, sink, "list") == 0
-        assert f"{skipped_ts}  shop  {EMPTY_P0}".replace("shop.parts", "`parts`") in (
-            capsys.readouterr().out
-        )
-        assert told(drainer, url, sink, "skip", str(skipped_ts)) == 0
-        drainer.start()
-        stopped(drainer, f"drainer ddl skip {replaced_ts}")
-        assert told(drainer, url, sink, "skip", str(before_ts)) == 2
-        assert "is before the checkpoint" in capsys.readouterr().err
-        replacement = "ALTER TABLE shop.item ADD COLUMN instead INT"
-        assert told(drainer, url, sink, "replace", str(replaced_ts), replacement) == 0
-        drainer.start()
-        drainer.wait_until(last_ts)
-        assert drainer.stop() == 0
-        assert told(drainer, url, sink, "list") == 0
-        listed = capsys.readouterr().out
-        assert "0 DDLs come after it" in listed
-        assert f"replaced by: {replacement}" in listed
-    held, wanted = in_sqlite(path), writer.expected()
+    assert told(drainer, url, sink, "list") == 0
+    assert f"{skipped_ts}  shop  {EMPTY_P0}".replace("shop.parts", "`parts`") in (
+        capsys.readouterr().out
+    )
+    assert told(drainer, url, sink, "skip", str(skipped_ts)) == 0
+    drainer.start()
+    stopped(drainer, f"drainer ddl skip {replaced_ts}")
+    assert told(drainer, url, sink, "skip", str(before_ts)) == 2
+    assert "is before the checkpoint" in capsys.readouterr().err
+    replacement = "ALTER TABLE shop.item ADD COLUMN instead INT"
+    assert told(drainer, url, sink, "replace", str(replaced_ts), replacement) == 0
+    drainer.start()
+    drainer.wait_until(last_ts)
+    assert drainer.stop() == 0
+    assert told(drainer, url, sink, "list") == 0
+    listed = capsys.readouterr().out
+    assert "0 DDLs come after it" in listed
+    assert f"replaced by: {replacement}" in listed
+    held, wanted = in_sqlite(replication.path), writer.expected()
     assert held.keys() == wanted.keys()
     assert {name: len(rows) for name, rows in held.items()} == {
         name: len(rows) for name, rows in wanted.items()
@@ -128,20 +117,11 @@ class Site:
 
 
 @pytest.fixture
-def site(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> Iterator[Site]:
-    path, url = tmp_path / "down.db", etcd_server.url
-    pump_factory(url)
-    drainer = drainer_factory(url, f"sqlite:///{path}")
-    with PumpClient.connect(url) as client:
-        made = Site(client, url, drainer, path)
-        made.ddl("CREATE DATABASE shop")
-        yield made
+def site(replication: Replication) -> Site:
+    drainer = replication.start()
+    made = Site(replication.connect(), replication.url, drainer, replication.path)
+    made.ddl("CREATE DATABASE shop")
+    return made
 
 
 def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values(
@@ -201,20 +181,11 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
 
 
 @pytest.mark.slow
-def test_a_drainer_whose_history_was_wiped_refuses_to_start(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'down.db'}")
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client)
-        writer.create()
-        drainer.wait_until(writer.transact(10))
+def test_a_drainer_whose_history_was_wiped_refuses_to_start(replication: Replication) -> None:
+    drainer = replication.start()
+    writer = replication.begin()
+    drainer.wait_until(writer.transact(10))
     assert drainer.stop() == 0
-    etcd.delete_prefix(JOBS)
+    replication.etcd.delete_prefix(JOBS)
     drainer.spawn()
     stopped(drainer, "was etcd wiped or put back")

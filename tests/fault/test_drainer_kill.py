@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
@@ -19,8 +17,8 @@ from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
-from tests.kit.servers.fix_drainer import DrainerFactory
-from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite, writing_meanwhile
+from tests.kit.servers.fix_replication import Replication
+from tests.kit.workloads.random_writer import RandomWriter, in_sqlite, writing_meanwhile
 
 pytestmark = pytest.mark.fault
 SPARK_S = 180.0
@@ -40,190 +38,134 @@ def _alter(writer: RandomWriter, round_number: int) -> None:
 @pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     sink_server: SqlServer,
     kills: int,
 ) -> None:
     rng = random.Random(5)
-    pump_factory(etcd_server.url)
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, sink_server.url, batch_rows_max=500)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=11)
-        writer.create()
-        with writing_meanwhile(writer, _alter):
-            for _ in range(kills):
-                seen = drainer.checkpoint_ts()
-                drainer.wait_for("2 in all", SPARK_S)
-                _until(lambda seen=seen: drainer.checkpoint_ts() > seen)
-                time.sleep(rng.random())
-                drainer.restart()
-        drainer.wait_until(writer.last_ts)
-        assert in_mariadb(sink_server) == writer.expected()
-        extras = {f"extra_{n}" for n in range(12, 10**6, 12)}
-        tables = {name for (name,) in sink_server.query("SHOW TABLES FROM shop")}
-        assert tables - extras == {"item", "stock", "note"}
+    drainer = replication.start(sink_server, pumps=2, batch_rows_max=500)
+    writer = replication.begin(seed=11)
+    with writing_meanwhile(writer, _alter):
+        for _ in range(kills):
+            seen = drainer.checkpoint_ts()
+            drainer.wait_for("2 in all", SPARK_S)
+            _until(lambda seen=seen: drainer.checkpoint_ts() > seen)
+            time.sleep(rng.random())
+            drainer.restart()
+    drainer.wait_until(writer.last_ts)
+    replication.check()
+    extras = {f"extra_{n}" for n in range(12, 10**6, 12)}
+    tables = {name for (name,) in sink_server.query("SHOW TABLES FROM shop")}
+    assert tables - extras == {"item", "stock", "note"}
 
 
 @pytest.mark.slow
-def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
+def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(replication: Replication) -> None:
     rng = random.Random(6)
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", batch_rows_max=300)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=12)
-        writer.create()
-        with writing_meanwhile(writer):
-            for _ in range(2):
-                drainer.wait_for("2 in all", SPARK_S)
-                time.sleep(rng.random())
-                drainer.restart()
-        drainer.wait_until(writer.last_ts)
-        assert in_sqlite(path) == writer.expected()
+    drainer = replication.start(batch_rows_max=300)
+    writer = replication.begin(seed=12)
+    with writing_meanwhile(writer):
+        for _ in range(2):
+            drainer.wait_for("2 in all", SPARK_S)
+            time.sleep(rng.random())
+            drainer.restart()
+    drainer.wait_until(writer.last_ts)
+    replication.check()
 
 
 @pytest.mark.slow
-def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", batch_rows_max=20)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=14)
-        writer.create()
-        for _ in range(10):
-            drainer.kill()
-            writer.transact(100)
-            drainer.start()
-            drainer.wait_until(writer.last_ts)
-            assert "defect" not in drainer.log_text()
-        assert in_sqlite(path) == writer.expected()
+def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(replication: Replication) -> None:
+    drainer = replication.start(batch_rows_max=20)
+    writer = replication.begin(seed=14)
+    for _ in range(10):
+        drainer.kill()
+        writer.transact(100)
+        drainer.start()
+        drainer.wait_until(writer.last_ts)
+        assert "defect" not in drainer.log_text()
+    replication.check()
 
 
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_once(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     sink_server: SqlServer,
 ) -> None:
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, sink_server.url)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=13)
-        writer.create()
-        with writing_meanwhile(writer):
-            drainer.wait_for("2 in all", SPARK_S)
-            for _ in range(2):
-                time.sleep(1)
-                sink_server.kill()
-                time.sleep(0.5)
-                sink_server.start()
-        drainer.wait_until(writer.last_ts)
-        assert in_mariadb(sink_server) == writer.expected()
+    drainer = replication.start(sink_server)
+    writer = replication.begin(seed=13)
+    with writing_meanwhile(writer):
+        drainer.wait_for("2 in all", SPARK_S)
+        for _ in range(2):
+            time.sleep(1)
+            sink_server.kill()
+            time.sleep(0.5)
+            sink_server.start()
+    drainer.wait_until(writer.last_ts)
+    replication.check()
 
 
 def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serves(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
-    path = tmp_path / "down.db"
-    first, second = pump_factory(etcd_server.url), pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=14)
-        writer.create()
-        drainer.wait_until(writer.transact(20))
-        with writing_meanwhile(writer):
-            third = pump_factory(etcd_server.url)
-            assert "drainer drainer-1 was notified" in third.log_text()
-            drainer.wait_for("pulling from Pump pump-3")
-            time.sleep(1)
-            second.kill()
-            drainer.wait_for(r"has waited \d+ s for Pump pump-2 .* at low water \d+", 15)
-            held = drainer.checkpoint_ts()
-            time.sleep(1)
-            assert drainer.checkpoint_ts() == held
-            second.start()
-        drainer.wait_until(writer.last_ts)
-        assert in_sqlite(path) == writer.expected()
-        first.kill()
-        first.start()
-        drainer.wait_until(writer.transact(20))
-        assert in_sqlite(path) == writer.expected()
+    drainer = replication.start(pumps=2)
+    first, second = replication.pumps
+    writer = replication.begin(seed=14)
+    drainer.wait_until(writer.transact(20))
+    with writing_meanwhile(writer):
+        third = replication.add_pump()
+        assert "drainer drainer-1 was notified" in third.log_text()
+        drainer.wait_for("pulling from Pump pump-3")
+        time.sleep(1)
+        second.kill()
+        drainer.wait_for(r"has waited \d+ s for Pump pump-2 .* at low water \d+", 15)
+        held = drainer.checkpoint_ts()
+        time.sleep(1)
+        assert drainer.checkpoint_ts() == held
+        second.start()
+    drainer.wait_until(writer.last_ts)
+    replication.check()
+    first.kill()
+    first.start()
+    drainer.wait_until(writer.transact(20))
+    replication.check()
 
 
 def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=15)
-        writer.create()
-        drainer.wait_until(writer.transact(20))
-        with writing_meanwhile(writer):
-            drainer.freeze()
-            time.sleep(11)
-            newcomer = pump_factory(etcd_server.url)
-            assert "drainer drainer-1 is not running" in newcomer.log_text()
-            time.sleep(1)
-            drainer.thaw()
-            time.sleep(1)
-        drainer.wait_until(writer.last_ts)
-        assert in_sqlite(path) == writer.expected()
+    drainer = replication.start()
+    writer = replication.begin(seed=15)
+    drainer.wait_until(writer.transact(20))
+    with writing_meanwhile(writer):
+        drainer.freeze()
+        time.sleep(11)
+        newcomer = replication.add_pump()
+        assert "drainer drainer-1 is not running" in newcomer.log_text()
+        time.sleep(1)
+        drainer.thaw()
+        time.sleep(1)
+    drainer.wait_until(writer.last_ts)
+    replication.check()
 
 
 def test_a_ddl_that_nobody_knows_stops_the_drainer_before_it_with_a_hint(
-    etcd: EtcdClient,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=16)
-        writer.create()
-        before_ts = writer.transact(20)
-        _write_unknown_ddl(etcd, client)
-        shop_then = writer.expected()
-        writer.transact(5)
-        assert drainer.wait(60) == 2
+    drainer = replication.start()
+    writer = replication.begin(seed=16)
+    before_ts = writer.transact(20)
+    _write_unknown_ddl(replication.etcd, replication.client)
+    shop_then = writer.expected()
+    writer.transact(5)
+    assert drainer.wait(60) == 2
     log = drainer.log_text()
     assert "stopped:" in log
     assert "EXCHANGE PARTITION" in log
     assert drainer.checkpoint_ts() >= before_ts
-    assert in_sqlite(path) == shop_then
+    assert in_sqlite(replication.path) == shop_then
     # It stops there again: nothing was skipped meanwhile.
     assert drainer.spawn().wait(60) == 2
-    assert in_sqlite(path) == shop_then
+    assert in_sqlite(replication.path) == shop_then
 
 
 def _write_unknown_ddl(etcd: EtcdClient, client: PumpClient) -> None:

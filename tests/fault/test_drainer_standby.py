@@ -21,8 +21,9 @@ from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.wait import eventually
-from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite
+from tests.kit.workloads.random_writer import in_sqlite
 
 pytestmark = pytest.mark.fault
 
@@ -46,108 +47,80 @@ def _goes_on(etcd: Any, drainer: DrainerProcess, commit_ts: int) -> float:
 
 
 def test_a_standby_takes_over_from_a_killed_drainer_which_then_stands_by_itself(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
+    replication: Replication,
     drainer_factory: DrainerFactory,
     mariadb: MariadbServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    pump_factory(etcd_server.url)
-    registry = Registry(etcd)
-    one = drainer_factory(etcd_server.url, mariadb.url, spark_tasks=1)
+    registry = Registry(replication.etcd)
+    one = replication.start(mariadb, spark_tasks=1)
     # Another way to write the same server.
     other_url = mariadb.url.replace("127.0.0.1", "localhost") + "?params=lock_wait_timeout%3D99"
-    two = drainer_factory(etcd_server.url, other_url, spark_tasks=1, started=False)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=31)
-        writer.create()
-        one.wait_until(writer.transact(20))
-        two.spawn()
-        _stands_by(two)
-        two.addr = two.wait_for(r"status pages")[0] and standbys(etcd)[0].host
-        status = two.status()
-        assert status.state == "standby"
-        assert status.details["standby_for"] == one.node_id
-        assert registry.get(NodeKind.DRAINER, two.node_id) is None, "Pumps would keep for it"
-        assert binlogctl(["drainers", "--etcd-urls", etcd_server.url]) == 0
-        assert "standby" in capsys.readouterr().out
+    two = drainer_factory(replication.url, other_url, spark_tasks=1, started=False)
+    writer = replication.begin(seed=31)
+    one.wait_until(writer.transact(20))
+    two.spawn()
+    _stands_by(two)
+    two.addr = two.wait_for(r"status pages")[0] and standbys(replication.etcd)[0].host
+    status = two.status()
+    assert status.state == "standby"
+    assert status.details["standby_for"] == one.node_id
+    assert registry.get(NodeKind.DRAINER, two.node_id) is None, "Pumps would keep for it"
+    assert binlogctl(["drainers", "--etcd-urls", replication.url]) == 0
+    assert "standby" in capsys.readouterr().out
 
-        one.wait_until(writer.transact(20))
-        assert "stands by" not in one.log_text(), "the healthy one was disturbed"
+    one.wait_until(writer.transact(20))
+    assert "stands by" not in one.log_text(), "the healthy one was disturbed"
 
-        one.kill()
-        took_s = _goes_on(etcd, two, writer.transact(5))
-        assert took_s < _BUSY_S
-        eventually(lambda: one.state() == "offline", 60)  # No Pump keeps anything for it.
+    one.kill()
+    took_s = _goes_on(replication.etcd, two, writer.transact(5))
+    assert took_s < _BUSY_S
+    eventually(lambda: one.state() == "offline", 60)  # No Pump keeps anything for it.
 
-        one.spawn()
-        _stands_by(one)
-        two.wait_until(writer.transact(20))
-        assert two.is_running
-        assert in_mariadb(mariadb) == writer.expected()
+    one.spawn()
+    _stands_by(one)
+    two.wait_until(writer.transact(20))
+    assert two.is_running
+    replication.check()
 
 
 def test_a_hand_over_changes_who_writes_and_back_again(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainers = [
-        drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1, started=False)
-        for _ in range(2)
-    ]
-    one, two = drainers
-    hand_over = ["hand-over", "--etcd-urls", etcd_server.url, "--node-id"]
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=32)
-        one.start()
-        writer.create()
-        one.wait_until(writer.transact(10))
-        assert binlogctl([*hand_over, one.node_id]) == 2
-        assert "no standby waits" in capsys.readouterr().err
-        two.spawn()
-        _stands_by(two)
-        for active, idle in ((one, two), (two, one)):
-            assert binlogctl([*hand_over, active.node_id]) == 0
-            assert idle.node_id in capsys.readouterr().out
-            _goes_on(etcd, idle, writer.transact(10))
-            eventually(partial(_is_standby, etcd, active.node_id), _BUSY_S)
-            assert active.is_running
-        assert in_sqlite(path) == writer.expected()
-        assert binlogctl([*hand_over, two.node_id]) == 2
-        assert f"is a standby of {one.node_id}" in capsys.readouterr().err
+    one = replication.start(spark_tasks=1)
+    two = replication.add_drainer(spark_tasks=1, started=False)
+    hand_over = ["hand-over", "--etcd-urls", replication.url, "--node-id"]
+    writer = replication.begin(seed=32)
+    one.wait_until(writer.transact(10))
+    assert binlogctl([*hand_over, one.node_id]) == 2
+    assert "no standby waits" in capsys.readouterr().err
+    two.spawn()
+    _stands_by(two)
+    for active, idle in ((one, two), (two, one)):
+        assert binlogctl([*hand_over, active.node_id]) == 0
+        assert idle.node_id in capsys.readouterr().out
+        _goes_on(replication.etcd, idle, writer.transact(10))
+        eventually(partial(_is_standby, replication.etcd, active.node_id), _BUSY_S)
+        assert active.is_running
+    replication.check()
+    assert binlogctl([*hand_over, two.node_id]) == 2
+    assert f"is a standby of {one.node_id}" in capsys.readouterr().err
 
 
-def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    one = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1)
-    two = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1, started=False)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=33)
-        writer.create()
-        one.wait_until(writer.transact(10))
-        two.spawn()
-        _stands_by(two)
-        one.freeze()
-        _goes_on(etcd, two, writer.transact(10))
-        one.thaw()
-        one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
-        two.wait_until(writer.transact(10))
-        assert one.is_running
-        assert in_sqlite(path) == writer.expected()
+def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(replication: Replication) -> None:
+    one = replication.start(spark_tasks=1)
+    two = replication.add_drainer(spark_tasks=1, started=False)
+    writer = replication.begin(seed=33)
+    one.wait_until(writer.transact(10))
+    two.spawn()
+    _stands_by(two)
+    one.freeze()
+    _goes_on(replication.etcd, two, writer.transact(10))
+    one.thaw()
+    one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
+    two.wait_until(writer.transact(10))
+    assert one.is_running
+    replication.check()
 
 
 class Overriding:
@@ -259,26 +232,21 @@ def test_whoever_takes_over_goes_on_with_the_overrides_of_the_one_before(
 
 @pytest.mark.slow
 def test_a_copy_of_a_downstream_is_not_waited_for(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
+    replication: Replication,
     drainer_factory: DrainerFactory,
     tmp_path: Path,
 ) -> None:
-    path, copy = tmp_path / "down.db", tmp_path / "copy.db"
-    pump_factory(etcd_server.url)
-    one = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=34)
-        writer.create()
-        one.wait_until(writer.transact(10))
-        one.kill()
-        for file in tmp_path.glob("down.db*"):
-            copy.with_name(file.name.replace("down", "copy")).write_bytes(file.read_bytes())
-        one.start()
-        two = drainer_factory(etcd_server.url, f"sqlite:///{copy}", spark_tasks=1, started=False)
-        two.spawn()
-        last_ts = writer.transact(10)
-        one.wait_until(last_ts)
-        two.wait_until(last_ts)
-        assert in_sqlite(path) == in_sqlite(copy) == writer.expected()
+    copy = tmp_path / "copy.db"
+    one = replication.start(spark_tasks=1)
+    writer = replication.begin(seed=34)
+    one.wait_until(writer.transact(10))
+    one.kill()
+    for file in tmp_path.glob("down.db*"):
+        copy.with_name(file.name.replace("down", "copy")).write_bytes(file.read_bytes())
+    one.start()
+    two = drainer_factory(replication.url, f"sqlite:///{copy}", spark_tasks=1, started=False)
+    two.spawn()
+    last_ts = writer.transact(10)
+    one.wait_until(last_ts)
+    two.wait_until(last_ts)
+    assert in_sqlite(replication.path) == in_sqlite(copy) == writer.expected()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
-    make_server,
+    module_server,
     on_servers,
-    running,
 )
 from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
@@ -36,13 +34,7 @@ ALL = (
 )
 
 
-@pytest.fixture(scope="module", params=on_servers(MARIADB))
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    home = tmp_path_factory.mktemp("killed-source-server")
-    with running(make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)) as server:
-        yield server
+server = module_server(on_servers(MARIADB))
 
 
 def check(etcd: Any, url: str, pumps: list[Any], server: AnyBinlogServer) -> Downstream:

@@ -19,8 +19,8 @@ from tests.kit.servers.binlog_server import (
     MYSQL,
     AnyBinlogServer,
     make_server,
+    module_server,
     on_servers,
-    running,
 )
 from tests.kit.servers.fix_source import LONG_S, SourceRig, bulk, cleared
 from tests.kit.wait import eventually
@@ -28,13 +28,7 @@ from tests.kit.wait import eventually
 pytestmark = pytest.mark.fault
 
 
-@pytest.fixture(scope="module", params=on_servers(MARIADB))
-def shared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    home = tmp_path_factory.mktemp("faulty-source-server")
-    with running(make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)) as server:
-        yield server
+shared = module_server(on_servers(MARIADB))
 
 
 @pytest.fixture

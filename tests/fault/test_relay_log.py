@@ -17,6 +17,7 @@ from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.workloads.random_writer import RandomWriter, State, in_mariadb, in_sqlite
 
 pytestmark = pytest.mark.fault
@@ -214,18 +215,13 @@ def test_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothin
 
 @pytest.mark.slow
 def test_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     tmp_path: Path,
 ) -> None:
     downstream = Downstream(tmp_path / "down.db", None)
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, downstream.url)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=23)
-        drainer.wait_until(writer.create())
+    drainer = replication.start()
+    writer = RandomWriter(replication.connect(), seed=23)
+    drainer.wait_until(writer.create())
     assert drainer.stop() == 0
     then = downstream.checkpoint()
     assert then["consistent"] is True

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from deploy.local.etcd import EtcdServer
-from pumpclient import PumpClient
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_spark import SparkCluster
-from tests.kit.workloads.random_writer import RandomWriter, in_sqlite, writing_meanwhile
+from tests.kit.workloads.random_writer import writing_meanwhile
 
 pytestmark = pytest.mark.fault
 
@@ -56,68 +53,48 @@ MANY = ("task", "executor", "task", "worker", "driver") * 2
 )
 def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
     harms: tuple[str, ...],
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     spark_cluster: SparkCluster,
-    tmp_path: Path,
 ) -> None:
     rng = random.Random(57)
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(
-        etcd_server.url,
-        f"sqlite:///{path}",
+    drainer = replication.start(
         spark_master=spark_cluster.url,
         spark_tasks=2,
         spark_conf=",".join(SPECULATION),
         batch_rows_max=300,
     )
     drainer.wait_for("4 in all", 150)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=57)
-        writer.create()
-        with writing_meanwhile(writer):
-            for harm in harms:
-                past(drainer)
-                time.sleep(rng.random() / 4)
-                if harm == "driver":
-                    kill_jvm(drainer)
-                else:
-                    spark_cluster.kill_one(harm, rng)
+    writer = replication.begin(seed=57)
+    with writing_meanwhile(writer):
+        for harm in harms:
             past(drainer)
-        drainer.wait_until(writer.last_ts)
-        assert in_sqlite(path) == writer.expected()
-        drainer.wait_for(r"is lost, \d are left", 1)
-        assert drainer.stop() == 0
+            time.sleep(rng.random() / 4)
+            if harm == "driver":
+                kill_jvm(drainer)
+            else:
+                spark_cluster.kill_one(harm, rng)
+        past(drainer)
+    drainer.wait_until(writer.last_ts)
+    replication.check()
+    drainer.wait_for(r"is lost, \d are left", 1)
+    assert drainer.stop() == 0
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
     rounds: int,
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(
-        etcd_server.url, f"sqlite:///{path}", spark_master="local[2]", batch_rows_max=300
-    )
+    drainer = replication.start(spark_master="local[2]", batch_rows_max=300)
     drainer.wait_for("2 in all", 120)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=58)
-        writer.create()
-        with writing_meanwhile(writer):
-            for _ in range(rounds):
-                past(drainer)  # By what was SQL already, too: then a JVM dies as it starts.
-                orphans = kill_jvm(drainer)
-                _, alive = psutil.wait_procs(orphans, 60)
-                assert not alive, "Python workers outlive their JVM"
-        drainer.wait_until(writer.last_ts)
-        assert in_sqlite(path) == writer.expected()
-        drainer.wait_for(r"(?s)2 in all.*the Spark JVM has ended.*resident tasks")
-        assert drainer.stop() == 0
+    writer = replication.begin(seed=58)
+    with writing_meanwhile(writer):
+        for _ in range(rounds):
+            past(drainer)  # By what was SQL already, too: then a JVM dies as it starts.
+            orphans = kill_jvm(drainer)
+            _, alive = psutil.wait_procs(orphans, 60)
+            assert not alive, "Python workers outlive their JVM"
+    drainer.wait_until(writer.last_ts)
+    replication.check()
+    drainer.wait_for(r"(?s)2 in all.*the Spark JVM has ended.*resident tasks")
+    assert drainer.stop() == 0

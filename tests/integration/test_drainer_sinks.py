@@ -11,99 +11,73 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.ts import seconds_between
-from pumpclient import PumpClient
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import asked, scraped
-from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite
 
 
 @pytest.mark.alone
 def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     mariadb: MariadbServer,
 ) -> None:
-    for _ in range(3):
-        pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, mariadb.url)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client)
-        writer.create()
-        drainer.wait_until(writer.transact(150))
-        assert in_mariadb(mariadb) == writer.expected()
-        # A DDL in the middle of the stream, rows of both schemas around it.
-        writer.transact(20)
-        writer.execute_ddl("ALTER TABLE shop.item ADD COLUMN extra INT DEFAULT 7 FIRST")
-        with client.begin("shop") as txn:
-            txn.insert("item", {"id": 10**9, "code": "extra"})
-        writer.execute_ddl("ALTER TABLE shop.item DROP COLUMN extra")
-        with client.begin("shop") as txn:
-            row = dict.fromkeys(("id", "code", "price", "sold", "note"))
-            txn.delete("item", {**row, "id": 10**9, "code": "extra"})
-        drainer.wait_until(writer.transact(50))
-        assert in_mariadb(mariadb) == writer.expected()
-        # TRUNCATE gives the table a new id; what was in it must not come back.
-        writer.execute_ddl("TRUNCATE TABLE shop.item")
-        writer.items.clear()
-        drainer.wait_until(writer.bulk(3000))
-        assert in_mariadb(mariadb) == writer.expected()
+    drainer = replication.start(mariadb, pumps=3)
+    writer = replication.begin()
+    drainer.wait_until(writer.transact(150))
+    replication.check()
+    # A DDL in the middle of the stream, rows of both schemas around it.
+    writer.transact(20)
+    writer.execute_ddl("ALTER TABLE shop.item ADD COLUMN extra INT DEFAULT 7 FIRST")
+    with replication.client.begin("shop") as txn:
+        txn.insert("item", {"id": 10**9, "code": "extra"})
+    writer.execute_ddl("ALTER TABLE shop.item DROP COLUMN extra")
+    with replication.client.begin("shop") as txn:
+        row = dict.fromkeys(("id", "code", "price", "sold", "note"))
+        txn.delete("item", {**row, "id": 10**9, "code": "extra"})
+    drainer.wait_until(writer.transact(50))
+    replication.check()
+    # TRUNCATE gives the table a new id; what was in it must not come back.
+    writer.execute_ddl("TRUNCATE TABLE shop.item")
+    writer.items.clear()
+    drainer.wait_until(writer.bulk(3000))
+    replication.check()
     ((checkpoint,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
     assert json.loads(checkpoint)["commitTS"] >= writer.last_ts
 
 
 @pytest.mark.alone
 def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=2)
-        writer.create()
-        drainer.wait_until(writer.transact(80))
-        assert in_sqlite(path) == writer.expected()
+    drainer = replication.start(pumps=2)
+    writer = replication.begin(seed=2)
+    drainer.wait_until(writer.transact(80))
+    replication.check()
 
-        pids = [child.pid for child in drainer.children()]
-        assert len(pids) >= 3  # The JVM and two tasks.
-        began_s = time.monotonic()
-        assert drainer.stop() == 0
-        assert time.monotonic() - began_s < 15
-        assert drainer.state() == "paused"
-        assert _checkpoint(path)["consistent"] is True
-        _assert_gone(pids)
+    pids = [child.pid for child in drainer.children()]
+    assert len(pids) >= 3  # The JVM and two tasks.
+    began_s = time.monotonic()
+    assert drainer.stop() == 0
+    assert time.monotonic() - began_s < 15
+    assert drainer.state() == "paused"
+    assert _checkpoint(replication.path)["consistent"] is True
+    _assert_gone(pids)
 
-        writer.transact(40)
-        drainer.start()
-        drainer.wait_until(writer.last_ts)
-        assert in_sqlite(path) == writer.expected()
-        assert _checkpoint(path)["consistent"] is False
+    writer.transact(40)
+    drainer.start()
+    drainer.wait_until(writer.last_ts)
+    replication.check()
+    assert _checkpoint(replication.path)["consistent"] is False
 
 
 @pytest.mark.alone
 def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_drainer(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(
-        etcd_server.url, f"sqlite:///{path}", checkpoint_interval_s=0.5, synced_check_time=0
-    )
+    drainer = replication.start(checkpoint_interval_s=0.5, synced_check_time=0)
     _until(lambda: drainer.checkpoint_ts() > 0)
     seen = drainer.checkpoint_ts()
     _until(lambda: seconds_between(seen, drainer.checkpoint_ts()) > 1)
@@ -141,15 +115,8 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
     assert drainer.state() == "offline"
 
 
-def test_spark_ends_with_a_killed_drainer(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'down.db'}")
+def test_spark_ends_with_a_killed_drainer(replication: Replication) -> None:
+    drainer = replication.start()
     drainer.wait_for("2 in all")
     pids = [child.pid for child in drainer.children()]
     assert len(pids) >= 3
@@ -157,25 +124,15 @@ def test_spark_ends_with_a_killed_drainer(
     _assert_gone(pids)
 
 
-def test_a_killed_task_is_replaced_and_changes_nothing(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "down.db"
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
+def test_a_killed_task_is_replaced_and_changes_nothing(replication: Replication) -> None:
+    drainer = replication.start()
     drainer.wait_for("2 in all")
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=3)
-        writer.create()
-        writer.transact(30)
-        _task(drainer).kill()
-        drainer.wait_until(writer.transact(60))
-        assert in_sqlite(path) == writer.expected()
-        drainer.wait_for("is lost")
+    writer = replication.begin(seed=3)
+    writer.transact(30)
+    _task(drainer).kill()
+    drainer.wait_until(writer.transact(60))
+    replication.check()
+    drainer.wait_for("is lost")
 
 
 def _task(drainer: DrainerProcess) -> psutil.Process:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,12 @@ from tests.kit.servers.binlog_server import (
     MARIADB,
     MYSQL,
     AnyBinlogServer,
-    make_server,
+    module_server,
     on_servers,
-    running,
 )
 from tests.kit.servers.fix_source import SourceProcess, SourceRig, cleared, rows_of
 
-
-@pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    home = tmp_path_factory.mktemp("left-out-server")
-    made = make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)
-    with running(made) as server:
-        yield server
+server = module_server(on_servers(MARIADB, MYSQL))
 
 
 @pytest.fixture

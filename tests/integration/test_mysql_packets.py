@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.kit.servers.binlog_server import (
     MARIADB,
     AnyBinlogServer,
-    make_server,
+    module_server,
     on_servers,
-    running,
 )
 from tests.kit.servers.fix_source import SourceRig, cleared
 
@@ -19,14 +14,9 @@ PACKET_BYTES_MAX = 1 << 20
 ROW_BYTES = PACKET_BYTES_MAX - 1024
 
 
-@pytest.fixture(scope="module", params=on_servers(MARIADB))
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    home = tmp_path_factory.mktemp("small-packets-server")
-    options = ("--binlog-row-metadata=FULL", f"--max-allowed-packet={PACKET_BYTES_MAX}")
-    with running(make_server(home, 1, *options, kind=request.param)) as server:
-        yield server
+server = module_server(
+    on_servers(MARIADB), ("--binlog-row-metadata=FULL", f"--max-allowed-packet={PACKET_BYTES_MAX}")
+)
 
 
 def test_events_larger_than_the_packets_of_a_server_come_out(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +23,9 @@ from tests.kit.servers.binlog_server import (
     AnyBinlogServer,
     BinlogServer,
     binlog_server,
-    make_server,
     make_table,
+    module_server,
     on_servers,
-    running,
 )
 from tests.kit.wait import eventually
 
@@ -38,13 +36,7 @@ def only(kind: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shared", params, indirect=True)
 
 
-@pytest.fixture(scope="module", params=on_servers(MARIADB))
-def shared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    made = make_server(tmp_path_factory.mktemp("source"), kind=request.param)
-    with running(made) as server:
-        yield server
+shared = module_server(on_servers(MARIADB), ())
 
 
 @pytest.fixture

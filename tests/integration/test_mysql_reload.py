@@ -14,11 +14,10 @@ from pumpclient.mysql.source import command
 from tests.kit.servers.binlog_server import (
     MYSQL,
     AnyBinlogServer,
-    make_server,
+    module_server,
     numbers,
     on_servers,
     run_until_done,
-    running,
 )
 from tests.kit.servers.fix_source import (
     LONG_S,
@@ -34,14 +33,7 @@ from tests.kit.wait import eventually
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
 
 
-@pytest.fixture(scope="module", params=on_servers(MYSQL))
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    home = tmp_path_factory.mktemp("reload-server")
-    made = make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)
-    with running(made) as server:
-        yield server
+server = module_server(on_servers(MYSQL))
 
 
 @pytest.fixture

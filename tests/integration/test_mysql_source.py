@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,13 @@ from tests.kit.servers.binlog_server import (
     MARIADB,
     MYSQL,
     AnyBinlogServer,
-    make_server,
+    module_server,
     on_servers,
-    running,
 )
 from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
-
-@pytest.fixture(scope="module", params=on_servers(MARIADB, MYSQL))
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AnyBinlogServer]:
-    home = tmp_path_factory.mktemp("source-server")
-    made = make_server(home, 1, "--binlog-row-metadata=FULL", kind=request.param)
-    with running(made) as server:
-        yield server
+server = module_server(on_servers(MARIADB, MYSQL))
 
 
 @pytest.fixture

@@ -210,6 +210,22 @@ def running(server: AnyBinlogServer) -> Iterator[AnyBinlogServer]:
         server.stop()
 
 
+def module_server(
+    kinds: Sequence[Any], options: Sequence[str] = ("--binlog-row-metadata=FULL",)
+) -> Any:
+    """Return a fixture for a module: a server of each of these kinds, with `shop.t (id, v)`."""
+
+    @pytest.fixture(scope="module", params=kinds)
+    def server(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[AnyBinlogServer]:
+        home = tmp_path_factory.mktemp("server")
+        with running(make_server(home, 1, *options, kind=request.param)) as running_server:
+            yield running_server
+
+    return server
+
+
 def make_table(server: SqlServer) -> None:
     """Create `shop.t`."""
     server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
