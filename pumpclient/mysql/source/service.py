@@ -54,6 +54,7 @@ from pumpclient.mysql.source.state.overrides import (
 )
 from pumpclient.mysql.source.sync.loading import floors_of, load_tables
 from pumpclient.mysql.source.sync.reload import (
+    Pace,
     Reloads,
     StatementsOfSome,
     Surroundings,
@@ -66,18 +67,17 @@ from pumpclient.options import Options
 
 log = logging.getLogger(__name__)
 
-_RETRY_S_MIN, _RETRY_S_MAX = 0.2, 30.0
 _WAIT_S = 0.5
-_EDIT_S_MAX = 50.0
 _DAMAGED_HINT = "stop the source, move its relay-dir away, start it: the log is fetched again"
 
 
 class SourceService:
     """One source; `run` in a thread of its own until `stop`."""
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, pace: Pace | None = None) -> None:
         """Compile the rules; raise `NeedsOperator` for settings that cannot be."""
         self._config = config
+        self._pace = pace or Pace()
         self._address = config.source.address()
         self._stream = config.source.stream()
         self._rules = Rules(config.filter)
@@ -166,7 +166,7 @@ class SourceService:
         """
         done = self.asked(edit)
         try:
-            return done.result(_EDIT_S_MAX)
+            return done.result(self._pace.edit_s_max)
         except TooLate:
             done.cancel()
             raise Retryable(
@@ -298,6 +298,7 @@ class SourceService:
                 may_commit=self._owned_store.is_ours,
                 change=self.asked,
                 wake=self._interrupt,
+                pace=self._pace,
             )
         )
 
@@ -413,7 +414,8 @@ class SourceService:
             raise self._relay_log.failure
 
     def _retry_later(self, error: Retryable, failures: int) -> None:
-        bound_s = min(_RETRY_S_MAX, _RETRY_S_MIN * 2 ** min(failures, 10))
+        pace = self._pace
+        bound_s = min(pace.retry_s_max, pace.retry_s_min * 2 ** min(failures, 10))
         wait_s = bound_s * random.uniform(0.5, 1.0)
         log.warning("source %s: %s; again in %.1f s", self._config.source_id, error, wait_s)
         self.counters.problem = str(error)

@@ -25,7 +25,7 @@ from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.left_out import NO_TABLE
 from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Row
-from tests.kit.operated.source_world import SOURCE, TURN_S, WITHIN_S, Incarnation, Outside
+from tests.kit.operated.source_world import PACE, SOURCE, TURN_S, WITHIN_S, Incarnation, Outside
 
 
 class World(Outside):
@@ -44,7 +44,7 @@ class World(Outside):
         if self.unit is not None:
             return
         self.incarnation, self.ended = Incarnation(), None
-        self.unit = unit = SourceService(self.config)
+        self.unit = unit = SourceService(self.config, PACE)
 
         def run() -> None:
             try:

@@ -47,6 +47,7 @@ from pumpclient.mysql.source.pages import Pages
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceTaken
 from pumpclient.mysql.source.sync import reload
+from pumpclient.mysql.source.sync.reload import Pace
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
 from tests.kit.fakes.history import MemoryHistory
@@ -54,6 +55,7 @@ from tests.kit.operated.memory_server import SCHEMA, UUID, MemoryServer
 
 SOURCE = "db-1"
 TURN_S = 0.002
+PACE = Pace(retry_s_min=TURN_S, reload_poll_s=TURN_S, reload_retry_s=TURN_S, edit_s_max=5.0)
 WITHIN_S = 60.0
 _LOADED_AT_ONCE = 3
 
@@ -415,7 +417,7 @@ def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
     cascades = _Cascades("accept", lambda *_: False, None, lambda: True)
     begin = Checkpoint(epoch=1, server=UUID, done="mysql-bin|000001.000001:4")
     patch.setattr(ServerAddress, "session", session)
-    patch.setattr(source_unit, "checked", lambda address: Flavor.MARIADB)
+    patch.setattr(source_unit, "checked_flavor", lambda address: Flavor.MARIADB)
     patch.setattr(source_unit, "first_checkpoint", lambda *_: begin)
     patch.setattr(source_unit, "RelayLog", relay)
     patch.setattr(source_unit, "Cascades", SimpleNamespace(of=lambda config: cascades))
@@ -451,10 +453,6 @@ def twins(world: Outside) -> Iterator[None]:
             patch.setattr(module, "Journal", _journal_of(world))
         for module in (reload, load_state):
             patch.setattr(module, "replace_file", replaced)
-        for module, name in ((source_unit, "_RETRY_S_MIN"), (reload, "_POLL_S")):
-            patch.setattr(module, name, TURN_S)
-        patch.setattr(reload, "_RETRY_S", TURN_S)
-        patch.setattr(source_unit, "_EDIT_S_MAX", 5.0)
         patch.setattr(source_unit, "PumpClient", client)
         patch.setattr(command, "_answer", _served(world))
         yield

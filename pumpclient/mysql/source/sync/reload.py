@@ -64,10 +64,19 @@ from pumpclient.mysql.translate.statements.online import Kept
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.2
-_RETRY_S = 3.0
 _NEAR_BYTES = 8 << 20
 """As near to the source the reload asks it to stop for the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long a source waits before it tries again, and between two looks."""
+
+    retry_s_min: float = 0.2
+    retry_s_max: float = 30.0
+    edit_s_max: float = 50.0
+    reload_retry_s: float = 3.0
+    reload_poll_s: float = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,7 @@ class Surroundings:
     """Has the source's checkpoint changed, between two of its runs and in its thread."""
     wake: Callable[[], None]
     """Has the source look for reloads again."""
+    pace: Pace
 
 
 def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
@@ -245,7 +255,7 @@ class Reload:
                 if not self._stopped.is_set():
                     self.status.problem = str(error)
                     log.warning("reload of %s: %s; it is tried again", self._label, error)
-                    self._stopped.wait(_RETRY_S)
+                    self._stopped.wait(self._here.pace.reload_retry_s)
             except PenstockError as error:
                 problem = getattr(error, "problem", str(error))
                 self.status = ReloadStatus("failed", problem, getattr(error, "hint", ""))
@@ -311,7 +321,7 @@ class Reload:
             read = counters.read_location
             if self._source_place() >= at or (counters.idle and read is not None and read >= at):
                 break
-            if self._stopped.wait(_POLL_S):
+            if self._stopped.wait(self._here.pace.reload_poll_s):
                 raise Retryable("stopped")
         self._check_whole()
         self.status.state = "loads"
@@ -389,7 +399,7 @@ class Reload:
         done = self._here.change(self._joined)
         while True:
             try:
-                log.warning("%s", done.result(_POLL_S).strip())
+                log.warning("%s", done.result(self._here.pace.reload_poll_s).strip())
                 break
             except NotYet:
                 if self._stopped.is_set() and done.cancel():
