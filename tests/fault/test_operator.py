@@ -382,7 +382,10 @@ class RealNodes:
 
     def _is_done(self, last_ts: int) -> bool:
         """Tell whether one Drainer has written everything, and all others stand by."""
-        assert all(drainer.is_running for drainer in self._drainers)
+        for drainer in self._drainers:
+            if not drainer.is_running:  # It was still doing what a command had asked it for.
+                assert drainer.wait() == 0, self.typed
+                drainer.spawn()
         done = any(drainer.checkpoint_ts() >= last_ts for drainer in self._drainers)
         return done and len(standbys(self._etcd)) == len(self._drainers) - 1
 

@@ -28,7 +28,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Sink
+from drainer.sinks.protocol import RETRY_S_MAX, Sink
 from drainer.sinks.thread import SinkThread
 from drainer.task.sql.generate import answer
 from penstock.schema.model import DdlJob
@@ -50,7 +50,7 @@ class Way:
     run_binlogs: int = 6
     relay: bool = False
     pause_s: float = 0.0
-    retry_s_max: float = 60.0
+    retry_s_max: float = RETRY_S_MAX
     ignored: tuple[str, ...] = ()
 
 
