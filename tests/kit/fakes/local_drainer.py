@@ -151,7 +151,8 @@ async def run_drainer(
         stream = Stream(ledger, ledger, ledger.fetch_job, relay, 0.1)
         schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])
         checkpoint = replace(checkpoint, overrides=made, has_all_overrides=True)
-        pipeline = build_pipeline(config, components, stream, schema, Progress(checkpoint))
+        progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+        pipeline = build_pipeline(config, components, stream, schema, progress)
         if seen is not None:
             seen(pipeline, sink)
         return await _to_the_end(pipeline, bank.last_ts)
