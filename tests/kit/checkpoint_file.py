@@ -3,7 +3,7 @@
     <data-dir>/savepoint    TOML: consistent, commitTS, schema-version, ddl-intent, [origins],
                                  [pumps]
 
-The name and the first three keys are the original's, so that its file is continued. A save writes
+The name and the first three keys are TiDB-Binlog's, so that its file is continued. A save writes
 another file, syncs it, renames it and syncs the folder: a crash leaves the old file or the new one.
 What a sink delivered after the saved checkpoint it delivers again, so its consumers must bear that.
 """

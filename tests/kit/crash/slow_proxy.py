@@ -66,7 +66,7 @@ class SlowProxy:
         self._loop.run_until_complete(self._end())
 
     async def _end(self) -> None:
-        """Cancel what runs and cut what is open: a connection may be at any step of its life."""
+        """Cancel what runs and cut what is open: a connection may be at any step."""
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in others:
                 task.cancel()

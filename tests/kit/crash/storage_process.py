@@ -57,7 +57,7 @@ def leave_torn(folder: Path, ts: int) -> None:
 
 
 def torn(storage: Storage, folder: Path) -> None:
-    """Let `storage` die and put half a frame behind its log."""
+    """Let `storage` die and put half a frame after its log."""
     die(storage)
     last = max((folder / "log").glob("*.seg"))
     with last.open("ab") as log:

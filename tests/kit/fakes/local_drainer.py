@@ -91,7 +91,7 @@ class Ledger:
         """Do nothing."""
 
     def standing(self) -> dict[str, int]:
-        """Return nobody: there are no Pumps."""
+        """Return none: there are no Pumps."""
         return {}
 
     async def fetch_job(self, step: DdlStep) -> DdlJob:

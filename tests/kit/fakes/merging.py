@@ -91,7 +91,7 @@ class Merging:
         return self._ask(lambda pumps: {view.name: view for view in pumps.views()})
 
     def describe(self) -> dict[str, str]:
-        """Return what a status would tell."""
+        """Return what a status would say."""
         return self._ask(Pumps.describe)
 
     def breaks(self) -> int:

@@ -1,6 +1,6 @@
 """A downstream MariaDB fed from real Pumps by a Drainer's pipeline in this process, without Spark.
 
-Each `follow` is one life of it: from the checkpoint downstream up to a timestamp of now.
+Each `follow` is one run of it: from the checkpoint downstream up to a timestamp of now.
 """
 
 from __future__ import annotations

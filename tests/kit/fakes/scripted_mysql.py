@@ -1,4 +1,4 @@
-"""A MySQL that answers what it is told to: a handshake, queries by pattern, and a dump of events.
+"""A MySQL that answers by script: a handshake, queries by pattern, and a dump of events.
 
 It stands in for what a MariaDB cannot show, MySQL's own paths, and for errors on demand. What it is
 sent is kept in `queries` and `commands`.

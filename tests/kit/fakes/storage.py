@@ -47,7 +47,7 @@ def write(storage: Storage, *records: Record) -> None:
 def pulled(
     storage: Storage, after_ts: int = 0, *, bytes_max: int = 1 << 20, count_max: int = 1000
 ) -> list[Binlog]:
-    """Pull all there is, in pieces, and check that timestamps and payloads agree."""
+    """Pull all there is, batch by batch, and check that timestamps and payloads agree."""
     found: list[Binlog] = []
     while True:
         piece: Pulled = storage.pull(after_ts, bytes_max=bytes_max, count_max=count_max)

@@ -40,7 +40,7 @@ _SMALL = Bounds(rowwise_max=0, share_rows_min=3, statement_rows_max=2)
 
 
 class RowChange(NamedTuple):
-    """One row change as the stream tells it; changes of one transaction have one number."""
+    """One row change as it is in the stream; changes of one transaction have one number."""
 
     table: TableInfo
     transaction: int

@@ -73,7 +73,7 @@ _HINT = "the file is damaged, or the position is not the beginning of an event"
 
 
 class BinlogFile:
-    """A pass over a file's events from `position` on; `position` moves behind each one.
+    """A pass over a file's events from `position` on; `position` moves past each one.
 
     With `verifies` every checksum that the file's FORMAT_DESCRIPTION promises is checked. A file
     that ends within an event ends the pass: `torn_bytes` says how much of the event is there.

@@ -16,7 +16,7 @@ _KEPT_MAX = 4096
 class TableMaps:
     """The TABLE_MAPs of a stream, and the decoders of their tables.
 
-    `choose` gives a table's decoder, or None for a table whose rows nobody wants: they are never
+    `choose` gives a table's decoder, or None for a table whose rows no one wants: they are never
     read. It is asked once for each different map.
     """
 
@@ -47,7 +47,7 @@ class TableMaps:
     def decoder_of(self, body: bytes) -> Decoder | None:
         """Return the decoder of a rows event's table, None for one that is not wanted.
 
-        Raises `Malformed` when no TABLE_MAP told its id.
+        Raises `Malformed` when no TABLE_MAP gave its id.
         """
         try:
             return self._of_id[body[: self._id_size]]

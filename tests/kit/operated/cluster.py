@@ -94,7 +94,7 @@ class Line:
 
 
 class TwinPump:
-    """One Pump; `stopped` says why it ended by itself, if somebody has to do something."""
+    """One Pump; `stopped` says why it ended by itself, if an operator has to act."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
@@ -156,7 +156,7 @@ class TwinPump:
                 self.settle(start_ts)
 
     def settle(self, start_ts: int, *, committed: bool = True) -> None:
-        """End an open transaction: its writer lives, or the resolver knows what became of it."""
+        """End an open transaction: its writer is alive, or the resolver knows what became of it."""
         if self.storage is None:
             return
         self.open.remove(start_ts)
@@ -255,7 +255,7 @@ class TwinDrainer:
         self._take_over()
 
     async def die(self) -> None:
-        """Be killed; the standby goes on."""
+        """Be killed; the standby continues."""
         if self.is_running:
             await self.end(None)
             self._take_over()
@@ -421,17 +421,17 @@ class Cluster:
     async def until(self, condition: Callable[[], bool], what: str, within_s: float = 20) -> None:
         try:
             async with asyncio.timeout(within_s):
-                while not condition():  # noqa: ASYNC110  # No event tells of all that may be asked.
+                while not condition():  # noqa: ASYNC110  # No event stands for all that may be asked.
                     await asyncio.sleep(_TURN_S)
         except TimeoutError:
             raise AssertionError(f"not {what} in time: {self.told()}") from None
 
     async def turn(self) -> None:
-        """Let everybody do a little; not so much that all is done."""
+        """Let each node do a little; not so much that all is done."""
         await asyncio.sleep(_TURN_S * 2)
 
     async def pass_time(self, seconds: int) -> None:
-        """Let time pass; whoever lives and is not cut off beats all the while."""
+        """Let time pass; each node that is alive and not cut off beats meanwhile."""
         while seconds > 0:
             self.time.move(min(seconds, _BEAT_S))
             seconds -= _BEAT_S
@@ -500,7 +500,7 @@ class Cluster:
     # --- the end ---------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Mend what can be mended, start everybody, and wait until each is done or has a reason."""
+        """Mend what can be mended, start all nodes, and wait until each is done or has a reason."""
         for pump in self.pumps.values():
             if pump.storage is not None:
                 pump.line.is_cut = False

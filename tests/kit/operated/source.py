@@ -87,7 +87,7 @@ class World(Outside):
         return "" if self.unit is None else self.unit.counters.state
 
     def settle(self) -> None:
-        """Wait until the source can do no more: it has all, or waits for somebody."""
+        """Wait until the source can do no more: it has all, or waits for an operator."""
         self.until(self._is_settled)
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -252,7 +252,7 @@ class _Downstream:
 
 
 class _Figures:
-    """What the figures must say, from what the server logged and what came downstream of it."""
+    """What the counters must say, from what the server logged and what came downstream of it."""
 
     def __init__(self, world: World, down: _Downstream) -> None:
         self._world = world
@@ -261,7 +261,7 @@ class _Figures:
         self.keys: dict[str, set[int]] = {name: set() for name in world.server.tables}
 
     def check(self) -> None:
-        """Hold each stored checkpoint's figures against what is missing up to its place."""
+        """Hold each stored checkpoint's counters against what is missing up to its place."""
         log = iter(self._world.server.log)
         following = next(log, None)
         before: Mapping[str, Any] = {}

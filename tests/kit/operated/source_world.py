@@ -106,7 +106,7 @@ class Outside:
         """Called by each load of a table, once its snapshot is taken."""
 
     def next_ts(self, count: int = 1) -> range:
-        """Return timestamps that nobody else gets."""
+        """Return timestamps that no one else gets."""
         with self.lock:
             self.ts += count
             return range(self.ts - count + 1, self.ts + 1)
@@ -187,7 +187,7 @@ class _Fence:
 
 
 class _Client:
-    """A `PumpClient` of one life."""
+    """A `PumpClient` of one incarnation."""
 
     def __init__(self, world: Outside) -> None:
         self._world, self._incarnation = world, world.incarnation
@@ -246,7 +246,7 @@ class _Client:
 
 
 class _Store:
-    """The checkpoint in etcd, as one life sees it."""
+    """The checkpoint in etcd, as one incarnation sees it."""
 
     def __init__(self, world: Outside) -> None:
         self._world, self._incarnation = world, world.incarnation

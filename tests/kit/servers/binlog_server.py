@@ -148,7 +148,7 @@ _OPTIONS = ("--max-allowed-packet=1G", "--innodb-flush-log-at-trx-commit=0")
 
 
 class BinlogServer(_Binlogs, MariadbServer):
-    """A MariaDB; writes row events with checksums, unless told otherwise.
+    """A MariaDB; writes row events with checksums, unless its options say otherwise.
 
     Its uuid is `0-<server_id>`.
     """

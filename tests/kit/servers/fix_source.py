@@ -67,7 +67,7 @@ class SourceProcess(MysqlSource):
         eventually(lambda: self.has(server), LONG_S)
 
     def fails(self) -> dict[str, Any]:
-        """Wait until it waits for somebody to act."""
+        """Wait until it waits for an operator."""
         eventually(lambda: self.status().get("state") == "failed", LONG_S)
         return self.status()
 

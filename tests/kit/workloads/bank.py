@@ -172,7 +172,7 @@ class Bank:
         self._account(writing, one, one, (second, balance))
 
     def _renew(self, writing: _Writing, one: int, two: int) -> None:
-        """End an account and begin it anew, its owner being the same."""
+        """End an account and begin it again, its owner being the same."""
         row = (one, *self._accounts[one])
         writing.delete("account", row)
         writing.insert("account", row)

@@ -90,7 +90,7 @@ class Ledger:
 
 
 class LedgerWriter(threading.Thread):
-    """A writer that commits transactions one after the other to one Pump until told to stop.
+    """A writer that commits transactions one after the other to one Pump until it is to stop.
 
     A failed Prewrite ends its transaction; a Commit or Rollback that fails is sent again until it
     succeeds, as a client must, or until the writer is told to stop.
@@ -148,7 +148,7 @@ class LedgerWriter(threading.Thread):
         entry.acknowledged = self._insist(write, commit)
 
     def _insist(self, write: Callable[..., object], binlog: Binlog) -> bool:
-        """Send it until it is acknowledged; False when told to stop before that."""
+        """Send it until it is acknowledged; False when it is to stop before that."""
         while not self._write(write, binlog):
             if self._stopping.is_set():
                 return False

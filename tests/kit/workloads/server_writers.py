@@ -33,7 +33,7 @@ _KEYS_EACH = 1_000_000
 
 
 class ServerWriter(threading.Thread):
-    """One session: inserts, updates, deletes; the tables' rows tell visits apart by number.
+    """One session: inserts, updates, deletes; each has keys of its own.
 
     Rows of `shop.visit` are often the same, so that a change that is lost or repeated shows.
     """
@@ -144,7 +144,7 @@ class ServerHistory:
         self._server.run(*(sql for _ in range(count) for sql in self._transaction()))
 
     def ddl(self) -> None:
-        """Change the schema: columns come and go, a table is emptied or made anew."""
+        """Change the schema: columns come and go, a table is emptied or renamed and back."""
         kind = self._random.randrange(4)
         table = self._random.choice(HISTORY_TABLES)
         if kind == 0:

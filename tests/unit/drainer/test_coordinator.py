@@ -91,7 +91,7 @@ def test_a_task_that_connects_as_the_drainer_ends_is_hung_up_on(
             hello = f"{where.token} {code_version()}".encode()
             writer.write(HEADER.pack(HELLO, 0, len(hello)) + hello)
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await turn()
         await asyncio.wait_for(where.close(), 5)
         with suppress(ConnectionResetError):
             assert await asyncio.wait_for(reader.read(), 5) == b""
