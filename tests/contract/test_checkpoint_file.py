@@ -10,7 +10,7 @@ import pytest
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.errors import Malformed, Retryable
 from penstock.log.files import Files, OsFiles
-from tests.kit.checkpoint_file import NAME, CheckpointFile
+from tests.kit.fakes.checkpoint_file import NAME, CheckpointFile
 from tests.kit.fakes.files import MemoryFiles
 
 FIRST = Checkpoint(5, 1)

@@ -1,16 +1,24 @@
-"""Waiting for a condition, for one turn of the event loop, or without end."""
+"""Waiting: for a condition, for one turn of the event loop, without end, or in virtual time.
+
+In virtual time a sleep takes no time at all and yet exactly as long as it says: no test in it
+depends on the machine. It is only for code whose every wait is a timer of the event loop. What
+waits for a thread or a socket would see its time-outs pass at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import selectors
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
 
 _POLL_S = 0.01
+
+T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], bool], within_s: float = 10) -> None:
@@ -43,3 +51,38 @@ def is_within(thread: threading.Thread, function: str) -> bool:
     """Return whether a thread is in a function of this name, or in what that one called."""
     frame = sys._current_frames().get(thread.ident or 0)
     return any(each.f_code.co_name == function for each, _ in traceback.walk_stack(frame))
+
+
+class _Skipping(selectors.DefaultSelector):
+    """Instead of waiting for a time, moves the clock on by it."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready now; never wait for a time-out."""
+        if timeout is None:
+            return super().select(None)
+        self.now_s += timeout
+        return super().select(0)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._skipping = _Skipping()
+        super().__init__(self._skipping)
+
+    def time(self) -> float:
+        """Return the seconds that the tasks have slept."""
+        return self._skipping.now_s
+
+
+def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` as `asyncio.run` does, in no time."""
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(main)
+
+
+async def pass_time(seconds: float) -> None:
+    """Let virtual time pass, and whatever is due in it happen."""
+    assert isinstance(asyncio.get_running_loop(), _Loop), "not in virtual time"
+    await asyncio.sleep(seconds)

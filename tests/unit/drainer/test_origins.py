@@ -27,7 +27,7 @@ from penstock.wire.binlog import (
     TableMutation,
 )
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.checkpoint_file import CheckpointFile
+from tests.kit.fakes.checkpoint_file import CheckpointFile
 
 
 def lookup(table_id: int, version: int) -> tuple[str, TableInfo]:

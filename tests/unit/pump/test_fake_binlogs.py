@@ -10,7 +10,7 @@ from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
 from pump.cluster.fake_binlogs import FakeBinlogs
 from pump.store.record import Record
-from tests.kit.fakes.virtual_time import pass_time, run_in_virtual_time
+from tests.kit.wait import pass_time, run_in_virtual_time
 
 
 class Stream:
