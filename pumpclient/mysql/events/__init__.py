@@ -17,6 +17,8 @@ from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
     FormatDescription,
     GtidList,
+    Heartbeat,
+    Incident,
     PreviousGtids,
     Rotate,
     StartEncryption,
@@ -31,8 +33,7 @@ from pumpclient.mysql.events.frame import (
     Header,
     read_header,
 )
-from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import IntVar, Query, Rand, RowsQuery, UserVar
 from pumpclient.mysql.events.transactions import (
     Gtid,
     MariadbGtidEvent,

@@ -1,4 +1,4 @@
-"""File events: how a binlog file is laid out, what was before it, which one follows.
+"""File events: how a binlog file is laid out, where it is, what is before and after it.
 
 FORMAT_DESCRIPTION is the first event of every file:
 
@@ -17,6 +17,9 @@ After it this event has four checksum bytes in any case; they are no part of the
     ROTATE              8 position in the next file, then its name
     BINLOG_CHECKPOINT   4 bytes of name, the oldest file that MariaDB's crash recovery needs
     START_ENCRYPTION    scheme 1, key version 4, nonce 12; what a server sends is decrypted
+    HEARTBEAT           the name of the file; its position is the header's
+    HEARTBEAT_V2        fields: number, length, value; 1 the file's name, 2 the position; 0 ends
+    INCIDENT            2 number, 1 bytes of the message, message: data may be missing after it
 
 The first event of a stream is a ROTATE that names its file, and the FORMAT_DESCRIPTION that says
 whether events end in checksums comes after it. `rotate_of` sees by the last bytes of such a ROTATE
@@ -43,6 +46,7 @@ _VERSION_SIZE = 50
 _BINLOG_VERSION = 4
 _POSITION_SIZE = 8
 _COUNT_BITS = 28
+_NAME_FIELD, _POSITION_FIELD, _END_FIELD = 1, 2, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +177,45 @@ class StartEncryption:
         event = cls(body.uint(1), body.uint(4), body.take(12))
         body.finish()
         return event
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The server is alive and has nothing new; `position` is None where the header has it."""
+
+    file: str
+    position: int | None = None
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a HEARTBEAT; raise `Malformed` when it is none."""
+        body = BodyReader(data, "HEARTBEAT")
+        return cls(body.text(body.left))
+
+    @classmethod
+    def decode_v2(cls, data: bytes) -> Self:
+        """Read a HEARTBEAT_V2; fields that are unknown are passed over, as it is meant."""
+        body = BodyReader(data, "HEARTBEAT_V2")
+        file, position = "", None
+        while body.left and (number := body.packed()) != _END_FIELD:
+            value = BodyReader(body.take(body.packed()), "HEARTBEAT_V2")
+            if number == _NAME_FIELD:
+                file = value.text(value.left)
+            elif number == _POSITION_FIELD:
+                position = value.packed()
+        return cls(file, position)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something happened to the server that its binlog does not hold."""
+
+    number: int
+    message: str
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "INCIDENT")
+        number = body.uint(2)
+        return cls(number, body.take(body.uint(1)).decode("utf-8", "replace"))

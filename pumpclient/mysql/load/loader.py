@@ -27,11 +27,12 @@ from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.readers import Readers, RowGroup, TableJob
 from pumpclient.mysql.load.sessions import Snapshot, SnapshotSession, snapshot
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
-from pumpclient.mysql.load.state import BinlogPlace, LoadState, Name, StateFile
+from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.load.tables import SourceTable, base_tables, check_engines, views
 from pumpclient.mysql.load.targets import Targets
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from pumpclient.mysql.translate.statements.statement_text import dialect_of
 from pumpclient.rows import Table

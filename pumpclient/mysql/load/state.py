@@ -20,8 +20,8 @@ from typing import Any
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import replace_file
 from penstock.wire.binlog import Origin
+from pumpclient.mysql.rows.table_map import Name
 
-Name = tuple[str, str]
 Floor = tuple[int, int]
 """Number in the binlog file's name, and position."""
 

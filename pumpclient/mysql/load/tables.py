@@ -14,7 +14,7 @@ from typing import Protocol
 
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.load.state import Name
+from pumpclient.mysql.rows.table_map import Name
 
 Key = tuple[object, ...]
 

@@ -13,9 +13,9 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
-from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import Fetch, SourceTable, create_database, create_table
 from pumpclient.mysql.load.text_rows import text_rows
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.statements.ddl_pieces import Translator
 from pumpclient.mysql.translate.statements.statement_text import Dialect, built_into, plain_text
 from pumpclient.rows import Table

@@ -42,7 +42,7 @@ from penstock.errors import Malformed
 from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
 from penstock.wire import varint
 from pumpclient.changes import next_row_id
-from pumpclient.mysql.load.state import Name
+from pumpclient.mysql.rows.table_map import Name
 
 INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}

@@ -16,7 +16,7 @@ from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.compressed import decompress_block
 from pumpclient.mysql.events.files import GtidList, PreviousGtids
 from pumpclient.mysql.events.frame import HEADER_SIZE, ROWS_TYPES, Checksum, EventType
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import GtidFlag, decode_tagged
 from pumpclient.mysql.gtid import Gtid, GtidSet, MariadbGtid, MariadbGtidSet, MysqlGtid
 

@@ -33,8 +33,7 @@ from pumpclient.mysql.events.frame import (
     make_event,
     read_header,
 )
-from pumpclient.mysql.events.notes import UserVar
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query, UserVar
 from pumpclient.mysql.protocol.refusals import PositionLost
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 

@@ -346,6 +346,9 @@ def label_text(raw: bytes, collation: int | None, flavor: Flavor) -> str:
     return raw.decode("latin-1") if charset.is_binary else charset.decode(raw)
 
 
+Name = tuple[str, str]
+"""Schema and table, as the server has them."""
+
 TABLE_ID_SIZE = 6
 NO_TABLE = 0xFFFFFF
 """The table id of rows events that only end a statement."""

@@ -30,6 +30,7 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.purger import Purger
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.receiver import RelayReceiver
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.statements import Statements
@@ -62,7 +63,6 @@ from pumpclient.mysql.source.sync.reload import (
 )
 from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Refused, place_text
-from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.options import Options
 
 log = logging.getLogger(__name__)

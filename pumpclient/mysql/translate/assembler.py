@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events import Event, StatementPart, decode_event
 from pumpclient.mysql.events.compressed import TransactionPayload
-from pumpclient.mysql.events.files import FormatDescription
+from pumpclient.mysql.events.files import FormatDescription, Incident
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
@@ -31,8 +31,7 @@ from pumpclient.mysql.events.frame import (
     EventType,
     read_header,
 )
-from pumpclient.mysql.events.notes import Incident
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import (
     GTID_EVENT_SIZE_MIN,
     Gtid,

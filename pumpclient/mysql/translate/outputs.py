@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.statements.statement_text import Dialect
 from pumpclient.mysql.translate.transcoding.transcode import EncodedChanges, Transcoder
-
-Name = tuple[str, str]
 
 
 class Refused(NeedsOperator):

@@ -20,7 +20,7 @@ from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
 from pumpclient.mysql.verify.table_names import names_of
-from pumpclient.mysql.verify.verifier import Report, Verifier, VerifyOptions
+from pumpclient.mysql.verify.verifier import Verifier, VerifyOptions, VerifyReport
 
 _STATEMENT_S = 3600.0
 
@@ -61,7 +61,7 @@ def verify(args: argparse.Namespace) -> int:
     return 0 if report.is_equal else 1
 
 
-def _facts(report: Report) -> dict[str, Any]:
+def _facts(report: VerifyReport) -> dict[str, Any]:
     """Return the report for programs."""
     differences = [
         {
@@ -85,7 +85,7 @@ def _facts(report: Report) -> dict[str, Any]:
     }
 
 
-def _summary(report: Report) -> str:
+def _summary(report: VerifyReport) -> str:
     hidden = report.different - len(report.differences)
     more = f"… and {hidden} more\n" if hidden else ""
     text = f"{report.tables} tables, {report.chunks} chunks at commit_ts {report.commit_ts}: "

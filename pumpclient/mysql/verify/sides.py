@@ -12,7 +12,6 @@ from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.sessions import SnapshotSession
-from pumpclient.mysql.load.state import Name
 from pumpclient.mysql.load.tables import (
     IS_BOUND,
     SYSTEM_SCHEMAS,
@@ -24,6 +23,7 @@ from pumpclient.mysql.load.tables import (
 )
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
 from pumpclient.mysql.protocol.server import identify, master_status
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.verify.comparison import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
 
 Checksum = tuple[object, ...]

@@ -16,10 +16,9 @@ from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
 from penstock.settings.load import read_settings
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.translate.statements.online import OnlineDdl
-
-Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

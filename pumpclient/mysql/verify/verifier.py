@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.load.state import Name, file_number
+from pumpclient.mysql.load.state import file_number
 from pumpclient.mysql.load.tables import (
     INTEGER_TYPES,
     TEXT_TYPES,
@@ -17,6 +17,7 @@ from pumpclient.mysql.load.tables import (
     base_tables,
     chunks_of,
 )
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.verify.comparison import (
     ComparedColumn,
     ComparedRows,
@@ -52,7 +53,7 @@ class VerifyOptions:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """What was found. `differences` is bounded, `different` counts all."""
 
     tables: int = 0
@@ -98,10 +99,10 @@ class Verifier:
         self._down = downstream
         self._options = options
         self._say = say
-        self._report = Report()
+        self._report = VerifyReport()
         self._has_waited = self._was_behind = False
 
-    def run(self) -> Report:
+    def run(self) -> VerifyReport:
         """Compare everything; raises `NeedsOperator` and `Retryable` when that cannot be done."""
         tables = {table.full_name: table for table in base_tables(self._up.session)}
         names = self._options.names

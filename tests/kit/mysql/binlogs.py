@@ -25,7 +25,7 @@ from pumpclient.mysql.events.frame import (
     checksum_holds,
     make_event,
 )
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, Xid
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
 from pumpclient.mysql.rows.decoder import Decoder, RowChanges, decoder_for

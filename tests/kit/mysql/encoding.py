@@ -19,13 +19,23 @@ from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
     FormatDescription,
     GtidList,
+    Heartbeat,
+    Incident,
     PreviousGtids,
     Rotate,
     StartEncryption,
 )
 from pumpclient.mysql.events.frame import HEADER_SIZE
-from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
-from pumpclient.mysql.events.query import ALTER_COMMITS, ALTER_IS_UNDONE, Query, StatusVariables
+from pumpclient.mysql.events.statements import (
+    ALTER_COMMITS,
+    ALTER_IS_UNDONE,
+    IntVar,
+    Query,
+    Rand,
+    RowsQuery,
+    StatusVariables,
+    UserVar,
+)
 from pumpclient.mysql.events.transactions import (
     NO_UUID,
     CommitInfo,

@@ -7,7 +7,7 @@ import pytest
 from penstock.ddl.charsets import collation_name, full_name, pads
 from penstock.ddl.rewrite.explicit_collations import SessionCollations, explicit
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.query import StatusVariables, decode_status
+from pumpclient.mysql.events.statements import StatusVariables, decode_status
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.statement_text import Dialect, session_collations
 from tests.kit.mysql.encoding import encode_status

@@ -44,10 +44,11 @@ from penstock.filters import Rules
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import Connection, ServerAddress
 from pumpclient.mysql.protocol.server import Check, logs_cascades
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece
-from pumpclient.mysql.translate.statements.online import Name, OnlineDdl
+from pumpclient.mysql.translate.statements.online import OnlineDdl
 from pumpclient.mysql.translate.statements.statement_text import Dialect
 
 _BELOW_BINLOG = ("CASCADE", "SET NULL")

@@ -26,12 +26,13 @@ from penstock.filters import Rules
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
 from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
 from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
-from pumpclient.mysql.translate.statements.changed_tables import Name, changed_tables
+from pumpclient.mysql.translate.statements.changed_tables import changed_tables
 from pumpclient.mysql.translate.statements.ddl_pieces import (
     Override,
     Piece,

@@ -32,7 +32,8 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.translate.statements.changed_tables import Name, changed_by, likened
+from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.translate.statements.changed_tables import changed_by, likened
 from pumpclient.mysql.translate.statements.ddl_pieces import Piece, Translation
 
 NO_TABLE: Name = ("", "")

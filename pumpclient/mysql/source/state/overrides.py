@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.relay.layout import FileName
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.translate.outputs import Refused, place_text
-from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.schema import split_name
 
 Edit = Callable[[Checkpoint], tuple[Checkpoint, str]]

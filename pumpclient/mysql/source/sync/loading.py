@@ -16,9 +16,10 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.load.state import Floor, Floors, Name, StateFile
+from pumpclient.mysql.load.state import Floor, Floors, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator

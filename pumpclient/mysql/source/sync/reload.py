@@ -49,6 +49,7 @@ from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import Growth, RelayReader
+from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.statements import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
@@ -58,7 +59,6 @@ from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
 from pumpclient.mysql.source.sync.syncer import SyncContext, Syncer, SyncOptions
 from pumpclient.mysql.translate.outputs import Statement
-from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Translator
 from pumpclient.mysql.translate.statements.online import Kept
 

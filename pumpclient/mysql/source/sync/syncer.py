@@ -31,7 +31,7 @@ from pumpclient.mysql.journal import Journal
 from pumpclient.mysql.load.state import Floors
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
-from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.rows.table_map import Name, TableMap
 from pumpclient.mysql.source.ddl.statements import Statements, place_of
 from pumpclient.mysql.source.ddl.table_mapping import Routed, Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
@@ -51,7 +51,6 @@ from pumpclient.mysql.translate.outputs import (
     Undone,
     place_text,
 )
-from pumpclient.mysql.translate.statements.changed_tables import Name
 from pumpclient.mysql.translate.statements.ddl_pieces import Translation, Verb
 from pumpclient.mysql.translate.transcoding.sequences import SequenceRows
 

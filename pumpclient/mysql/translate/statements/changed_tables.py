@@ -22,8 +22,7 @@ from penstock.ddl.syntax.statements import (
     TableRef,
 )
 from penstock.errors import NeedsOperator
-
-Name = tuple[str, str]
+from pumpclient.mysql.rows.table_map import Name
 
 _FROM_SELECT = re.compile(r"\s+START\s+TRANSACTION$", re.IGNORECASE)
 _BEFORE_NAMES = {"IF", "NOT", "EXISTS"}

@@ -28,7 +28,8 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
-from pumpclient.mysql.translate.statements.online import Kept, Name, OnlineDdl
+from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.translate.statements.online import Kept, OnlineDdl
 
 _SKIPPED = [
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), reason)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.errors import NeedsOperator
+from pumpclient.mysql.rows.table_map import Name
 
 SHADOW = (r"^_(.+)_(?:new|gho)$",)
 TRASH = (r"^_(.+)_(?:ghc|del|old)$",)
 _HINT = "give the statement to run instead, or skip it"
 
-Name = tuple[str, str]
 Kept = Mapping[str, Sequence[str]]
 
 

@@ -27,7 +27,7 @@ from penstock.ddl.charsets import charset_of_collation, collation_name
 from penstock.ddl.rewrite.explicit_collations import SessionCollations
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.query import ALTER_BEGINS, ALTER_IS_UNDONE, Query, StatusVariables
+from pumpclient.mysql.events.statements import ALTER_BEGINS, ALTER_IS_UNDONE, Query, StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.table_map import charset_of
 

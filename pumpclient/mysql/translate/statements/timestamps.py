@@ -33,7 +33,7 @@ from penstock.ddl.syntax.statements import (
     edited,
 )
 from penstock.schema.model import MysqlType, TableInfo
-from pumpclient.mysql.events.query import StatusVariables
+from pumpclient.mysql.events.statements import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statements.statement_text import Dialect
 

@@ -22,7 +22,7 @@ from typing import Any
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import Malformed
 from pumpclient.mysql.rows.decoder import Decoder, decoder_for
-from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, Name, TableMap
 
 _CACHES_RESERVED = 100
 _NUMBERS_RESERVED_MIN = 10_000
@@ -31,8 +31,6 @@ _COLUMNS = (
     "cache_size", "cycle_option", "cycle_count",
 )  # fmt: skip
 _UNSIGNED = ("cache_size", "cycle_option")
-
-Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)

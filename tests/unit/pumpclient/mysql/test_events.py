@@ -16,6 +16,8 @@ from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
     FormatDescription,
     GtidList,
+    Heartbeat,
+    Incident,
     PreviousGtids,
     Rotate,
     StartEncryption,
@@ -31,8 +33,15 @@ from pumpclient.mysql.events.frame import (
     make_event,
     read_header,
 )
-from pumpclient.mysql.events.notes import Heartbeat, Incident, IntVar, Rand, RowsQuery, UserVar
-from pumpclient.mysql.events.query import Query, StatusVariables, decode_status
+from pumpclient.mysql.events.statements import (
+    IntVar,
+    Query,
+    Rand,
+    RowsQuery,
+    StatusVariables,
+    UserVar,
+    decode_status,
+)
 from pumpclient.mysql.events.transactions import (
     CommitInfo,
     Gtid,

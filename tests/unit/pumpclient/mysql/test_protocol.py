@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pumpclient.mysql.events.files import Rotate
+from pumpclient.mysql.events.files import Heartbeat, Rotate
 from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
-from pumpclient.mysql.events.notes import Heartbeat
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
 from pumpclient.mysql.protocol.packets import FULL_PACKET, PacketReader
 from pumpclient.mysql.protocol.refusals import PositionLost, Purged, ServerIdTaken, refusal

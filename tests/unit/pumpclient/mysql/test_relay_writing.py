@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from pumpclient.mysql.events import decode_event
+from pumpclient.mysql.events.files import Heartbeat
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     Checksum,
@@ -20,8 +21,7 @@ from pumpclient.mysql.events.frame import (
     checksum_holds,
     read_header,
 )
-from pumpclient.mysql.events.notes import Heartbeat, UserVar
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query, UserVar
 from pumpclient.mysql.events.transactions import Gtid, GtidFlag, XaId, XaPrepare, Xid
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 from pumpclient.mysql.protocol.refusals import PositionLost

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
-from pumpclient.mysql.events.query import Query, StatusVariables
+from pumpclient.mysql.events.statements import Query, StatusVariables
 from pumpclient.mysql.translate.statements.ddl_pieces import (
     Override,
     Translator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumpclient.mysql.events.query import (
+from pumpclient.mysql.events.statements import (
     ALTER_BEGINS,
     ALTER_COMMITS,
     ALTER_IS_UNDONE,

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.events.query import StatusVariables
+from pumpclient.mysql.events.statements import StatusVariables
 from pumpclient.mysql.translate.statements.statement_text import dialect_of
 from pumpclient.mysql.translate.statements.timestamps import (
     is_implicit,

@@ -10,7 +10,7 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.compressed import Compression
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
-from pumpclient.mysql.events.query import Query
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import (
     Gtid,
     GtidFlag,

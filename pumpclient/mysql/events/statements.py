@@ -1,16 +1,24 @@
-"""QUERY event: a statement as text, with the session variables that it ran under.
+"""Statement events: QUERY, and what stands beside a statement or in front of it.
 
-4    connection that ran it
-4    seconds it ran
-1    bytes of the default schema's name
-2    error code it ended with
-2    bytes of status variables
-n    status variables: the session that the statement ran under
-n+1  schema, then 0
-n    the statement, in the character set of the session
+QUERY, a statement as text, with the session variables that it ran under:
+
+    4    connection that ran it
+    4    seconds it ran
+    1    bytes of the default schema's name
+    2    error code it ended with
+    2    bytes of status variables
+    n    status variables: the session that the statement ran under
+    n+1  schema, then 0
+    n    the statement, in the character set of the session
 
 Each status variable is a code of one byte and a value whose length only the code gives, so that an
 unknown code makes everything after it unreadable.
+
+    ROWS_QUERY      1 ignored, then the statement that the next rows come from
+    ANNOTATE_ROWS   the same of MariaDB, statement only
+    INTVAR          1 kind, 8 value                     } session values for the statement
+    RAND            8 seed, 8 seed                      } that follows, when it is logged
+    USER_VAR        4 bytes of name, name, 1 is null, … } as text
 """
 
 from __future__ import annotations
@@ -191,3 +199,69 @@ class Query:
     def variables(self) -> StatusVariables:
         """Return the session's variables; raise `Malformed` when one is unknown."""
         return decode_status(self.status)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsQuery:
+    """The statement that the rows after it come from; for people only."""
+
+    statement: bytes
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read MySQL's ROWS_QUERY; raise `Malformed` when it is none."""
+        body = BodyReader(data, "ROWS_QUERY")
+        body.take(1)  # A length that says nothing above 255.
+        return cls(body.rest())
+
+
+@dataclass(frozen=True, slots=True)
+class IntVar:
+    """LAST_INSERT_ID (1) or INSERT_ID (2) of the next statement."""
+
+    kind: int
+    value: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "INTVAR")
+        event = cls(body.uint(1), body.uint(8))
+        body.finish()
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class Rand:
+    """The seeds of RAND() in the next statement."""
+
+    seed1: int
+    seed2: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "RAND")
+        event = cls(body.uint(8), body.uint(8))
+        body.finish()
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class UserVar:
+    """A user variable of the next statement; `value` is None for NULL, else type and bytes."""
+
+    name: bytes
+    value: bytes | None
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a body; raise `Malformed` when it is none."""
+        body = BodyReader(data, "USER_VAR")
+        name = body.take(body.uint(4))
+        return cls(name, None if body.uint(1) else body.rest())
+
+    def encode(self) -> bytes:
+        """Return the body."""
+        value = b"\1" if self.value is None else b"\0" + self.value
+        return pack_uint(len(self.name), 4) + self.name + value
