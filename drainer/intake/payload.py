@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drainer.intake.message_walk import Source
 from drainer.intake.slicing import Outline
 from penstock.errors import NeedsOperator
 from penstock.wire.codec import decode_binlog
+from penstock.wire.protowire import Source
 
 _HANDLE_BYTES = 1000
 _REMOTE_BYTES = 100

@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from drainer.intake.message_walk import (
+from penstock.wire.binlog import MutationType, Origin
+from penstock.wire.codec import decode_origin
+from penstock.wire.protowire import (
     LEN,
     VARINT,
     Source,
+    encode_uvarint,
     fields,
     malformed,
     raw_fields,
     signed,
     tag,
 )
-from penstock.wire.binlog import MutationType, Origin
-from penstock.wire.codec import decode_origin
-from penstock.wire.varint import encode_uvarint
 
 _TP, _START_TS, _COMMIT_TS = tag(1, VARINT), tag(2, VARINT), tag(3, VARINT)
 _PREWRITE_VALUE, _DDL_JOB_ID, _ORIGIN = tag(5, LEN), tag(7, VARINT), tag(15, LEN)

@@ -14,7 +14,7 @@ last       tables without row key, and the checkpoint
 
 What a downstream will not take is `Refused`, with the row of the statement that it was. A statement
 of many rows is refused as a whole, with a message that counts: `Data too long for column 'v' at row
-3`. The row is in the statement (`penstock.sql.inserts`).
+3`. The row is in the statement (`penstock.refused_inserts`).
 """
 
 from __future__ import annotations

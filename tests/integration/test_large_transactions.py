@@ -19,9 +19,9 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.schema.model import TableInfo
-from penstock.wire.batch import read_varint
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_prewrite_value, encode_binlog
+from penstock.wire.protowire import read_uvarint
 from pumpclient import Options, PumpClient, Transaction
 from pumpclient.changes import SpoolFile
 from tests.kit.crash.disks import small_volume
@@ -121,12 +121,12 @@ def check_rows(parts: Iterator[bytes], start_ts: int, table: TableInfo, count: i
         buffer += part
         if not size:
             at = len(encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts)))
-            _, at = read_varint(buffer, at + 1)  # prewrite_value
-            _, at = read_varint(buffer, at + 1)  # schema_version
+            _, at = read_uvarint(buffer, at + 1)  # prewrite_value
+            _, at = read_uvarint(buffer, at + 1)  # schema_version
             del buffer[:at]
         size += len(part)
         while buffer[:1] == b"\x12" and len(buffer) > 10:
-            length, at = read_varint(buffer, 1)
+            length, at = read_uvarint(buffer, 1)
             if len(buffer) < at + length:
                 break
             value = decode_prewrite_value(bytes(buffer[: at + length]))

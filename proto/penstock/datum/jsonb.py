@@ -27,7 +27,7 @@ from decimal import Decimal
 
 from penstock.datum import times
 from penstock.datum.values import INT64_MAX, INT64_MIN, UINT64_MAX, damaged, read_uvarint, take
-from penstock.wire.varint import encode_uvarint
+from penstock.wire.protowire import encode_uvarint
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C
 OPAQUE, DATE, DATETIME, TIMESTAMP, DURATION = 0x0D, 0x0E, 0x0F, 0x10, 0x11

@@ -24,7 +24,8 @@ from __future__ import annotations
 import struct
 
 from penstock.errors import Malformed
-from penstock.wire.varint import encode_uvarint
+from penstock.wire import protowire
+from penstock.wire.protowire import encode_uvarint
 
 NULL_FLAG = 0
 BYTES_FLAG = 1
@@ -63,20 +64,17 @@ def encode_varint(value: int) -> bytes:
 
 def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
     """Read an unsigned varint; more than 64 bits are malformed."""
-    value = shift = 0
     try:
-        while shift < 63:
-            byte = data[at]
-            at += 1
-            if byte < 0x80:
-                return value | byte << shift, at
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        if data[at] <= 1:
-            return value | data[at] << 63, at + 1
+        if (value := data[at]) < 0x80:  # As most are.
+            return value, at + 1
+        value, end = protowire.read_uvarint(data, at)
     except IndexError:
-        raise damaged(f"a varint is cut off at byte {at}") from None
-    raise damaged(f"the varint before byte {at} has more than 64 bits")
+        raise damaged(f"a varint is cut off at byte {max(at, len(data))}") from None
+    except OverflowError:
+        value, end = UINT64_MAX + 1, at + 10
+    if value > UINT64_MAX:
+        raise damaged(f"the varint before byte {end - 1} has more than 64 bits")
+    return value, end
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

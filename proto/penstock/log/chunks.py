@@ -42,8 +42,7 @@ from google_crc32c import value
 from penstock.errors import Malformed
 from penstock.log.segments import Position
 from penstock.pb import binlog_pb2
-from penstock.wire.batch import read_varint
-from penstock.wire.varint import encode_uvarint
+from penstock.wire.protowire import encode_uvarint, read_uvarint, scan
 
 CHUNK, CHUNK_LIST = 1, 2
 FORMAT = 1
@@ -60,9 +59,9 @@ DATA_BYTES = (1 << 20) - _CHUNK.size
 """How much a chunk holds: with its head 1 MiB, so that a few of them make a group."""
 
 _VALUE_TAG = 0x2A
-_HEAD_TAGS = {0x08: False, 0x10: False, 0x18: False, 0x22: True, 0x32: True, 0x38: False}
-_HEAD_TAGS |= {0x40: False, 0x7A: True}
-"""What may stand before `prewrite_value`: True for fields whose bytes are stepped over."""
+_HEAD_NUMBERS = (0x08, 0x10, 0x18, 0x38, 0x40)
+_HEAD_CONTENTS = dict.fromkeys((0x22, 0x32, 0x7A))
+"""What may stand before `prewrite_value`: numbers, and fields whose bytes are jumped over."""
 
 _HINT = "this Penstock reads format 1; was the log written by a newer one?"
 
@@ -168,7 +167,7 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
             f"a large binlog whose row changes do not begin within {HEAD_BYTES_MAX} bytes",
             hint="prewrite_value must be its last field, the fields before it in the first chunk",
         )
-    length, begin = read_varint(data, at + 1)
+    length, begin = read_uvarint(data, at + 1)
     if begin + length != size_bytes:
         raise Malformed(
             f"a large binlog of {size_bytes} bytes whose row changes are bytes {begin} to"
@@ -193,14 +192,11 @@ def parsed_head(head: bytes) -> binlog_pb2.Binlog:
 
 def _value_at(data: bytes) -> int | None:
     """Return the index of the tag of `prewrite_value`, None if it is not in `data`."""
-    at = 0
+    at = scan(data, dict.fromkeys(_HEAD_NUMBERS, 0), _HEAD_CONTENTS, until=_VALUE_TAG)
+    if at < 0 or data[at : at + 1] != bytes((_VALUE_TAG,)):
+        return None
     try:
-        while (tag := data[at]) != _VALUE_TAG:
-            if tag not in _HEAD_TAGS:
-                return None
-            number, after = read_varint(data, at + 1)
-            at = after + number if _HEAD_TAGS[tag] else after
-        read_varint(data, at + 1)
-    except IndexError:
+        read_uvarint(data, at + 1)
+    except (IndexError, OverflowError):
         return None
     return at

@@ -7,10 +7,10 @@ hand pays for large payloads only: below that, protobuf's C code is quicker than
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.pb import binlog_pb2, penstock_pb2
-from penstock.wire.varint import encode_uvarint
+from penstock.wire.protowire import encode_uvarint, scan
 
 _BY_HAND_BYTES = 64 << 10
 """From this length on, walking a message's fields (2.4 µs) is cheaper than having it copied."""
@@ -19,6 +19,8 @@ _BATCH_BY_HAND_BYTES = 256 << 10
 
 _INT64_END = 1 << 63
 _TP_MAX = 4
+_BINLOG_CONTENTS = dict.fromkeys((0x22, 0x2A, 0x32, 0x7A))
+"""Tags of prewrite_key, prewrite_value, ddl_query and origin, whose bytes are jumped over."""
 
 
 def _payloads(tag: bytes, payloads: Sequence[bytes]) -> list[bytes]:
@@ -39,8 +41,10 @@ def encode_write_batch(cluster_id: int, seq: int, payloads: Sequence[bytes]) -> 
 
 def decode_write_batch(data: bytes) -> tuple[int, int, Sequence[bytes]]:
     """Return cluster id, sequence number and payloads; raise protobuf's `DecodeError`."""
-    if len(data) >= _BATCH_BY_HAND_BYTES and (found := _walk_batch(data)) is not None:
-        return found
+    if len(data) >= _BATCH_BY_HAND_BYTES:
+        numbers, payloads = {0x08: 0, 0x10: 0}, list[bytes]()
+        if _is_plain(data, numbers, {0x1A: payloads}):
+            return numbers[0x08], numbers[0x10], payloads
     batch = penstock_pb2.WriteBatch.FromString(data)
     return batch.cluster_id, batch.seq, batch.payloads
 
@@ -66,65 +70,16 @@ def encode_pull_piece(commit_ts: int, size_bytes: int, offset: int, data: bytes)
 
 def peek_binlog(payload: bytes) -> tuple[int, int, int, int]:
     """Return tp, start_ts, commit_ts and ddl_job_id of a binlog; raise protobuf's `DecodeError`."""
-    if len(payload) >= _BY_HAND_BYTES and (found := _walk_binlog(payload)) is not None:
-        return found
+    if len(payload) >= _BY_HAND_BYTES:
+        numbers = {0x08: 0, 0x10: 0, 0x18: 0, 0x38: 0}
+        if _is_plain(payload, numbers, _BINLOG_CONTENTS) and numbers[0x08] <= _TP_MAX:
+            return numbers[0x08], numbers[0x10], numbers[0x18], numbers[0x38]
     binlog = binlog_pb2.Binlog.FromString(payload)
     return binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.ddl_job_id
 
 
-def read_varint(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    """Return the number at index `at` and the index behind it; `IndexError` at the end."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-
-
-def _walk_batch(data: bytes) -> tuple[int, int, Sequence[bytes]] | None:
-    """Return what `decode_write_batch` does, None for anything unusual: protobuf shall judge."""
-    numbers = {0x08: 0, 0x10: 0}
-    payloads: list[bytes] = []
-    at, end = 0, len(data)
-    try:
-        while at < end:
-            tag = data[at]
-            number, at = read_varint(data, at + 1)
-            if tag == 0x1A:
-                payloads.append(data[at : at + number])
-                at += number
-            elif tag in numbers and number < _INT64_END:
-                numbers[tag] = number
-            else:
-                return None
-    except IndexError:
-        return None
-    return (numbers[0x08], numbers[0x10], payloads) if at == end else None
-
-
-_BINLOG_FIELDS = {0x22, 0x2A, 0x32, 0x7A}
-"""Tags of prewrite_key, prewrite_value, ddl_query and origin, whose bytes are stepped over."""
-
-
-def _walk_binlog(payload: bytes) -> tuple[int, int, int, int] | None:
-    """Return what `peek_binlog` does, None for anything unusual: protobuf shall judge."""
-    numbers = {0x08: 0, 0x10: 0, 0x18: 0, 0x38: 0}
-    at, end = 0, len(payload)
-    try:
-        while at < end:
-            tag = payload[at]
-            number, at = read_varint(payload, at + 1)
-            if tag in _BINLOG_FIELDS:
-                at += number
-            elif tag in numbers and number < _INT64_END:
-                numbers[tag] = number
-            else:
-                return None
-    except IndexError:
-        return None
-    if at != end or numbers[0x08] > _TP_MAX:
-        return None
-    return numbers[0x08], numbers[0x10], numbers[0x18], numbers[0x38]
+def _is_plain(
+    data: bytes, numbers: dict[int, int], contents: Mapping[int, list[bytes] | None]
+) -> bool:
+    """Scan a message; False for anything unusual, negative numbers among it."""
+    return scan(data, numbers, contents) == len(data) and max(numbers.values()) < _INT64_END

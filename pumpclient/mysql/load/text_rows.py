@@ -40,7 +40,7 @@ from penstock.datum.times import Held
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import Malformed
 from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
-from penstock.wire import varint
+from penstock.wire import protowire
 from pumpclient.changes import next_row_id
 from pumpclient.mysql.rows.table_map import Name
 
@@ -161,7 +161,7 @@ def _joined(
         return _Join(f"by_values(({_tuple(len(stored))}))", names)
     handle = handle_position(table)
     names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
-    names |= {"last": varint.LAST_BYTES, "more": varint.MORE_BYTES}
+    names |= {"last": protowire.LAST_BYTES, "more": protowire.MORE_BYTES}
     first, pieces = "int_datum(rowid())", []
     for n, (each, encode) in enumerate(zip(stored, encoders, strict=True)):
         if each.position == handle:
@@ -198,7 +198,7 @@ def _begins(header: bytes) -> list[bytes]:
 
 def _integer(text: str, head: str, otherwise: str, *, shift: int, below: int) -> str:
     """Return the expression for a number's datum; a signed one is a zig-zag varint (shift 1)."""
-    short, low = len(varint.LAST_BYTES) >> shift, len(varint.LAST_BYTES) - 1
+    short, low = len(protowire.LAST_BYTES) >> shift, len(protowire.LAST_BYTES) - 1
     return (
         f"(({head} + last[x << {shift}] if x < {short} else"
         f" {head} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"

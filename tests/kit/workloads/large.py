@@ -20,7 +20,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.batch import encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock.wire.varint import encode_uvarint
+from penstock.wire.protowire import encode_uvarint
 from pump.store.record import CHUNK, IN_ONE, ChunkRecord
 from pump.store.space import IncomingTransaction
 from pump.store.storage import Record, Storage

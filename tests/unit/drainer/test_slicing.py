@@ -12,14 +12,13 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.intake import message_walk
-from drainer.intake.message_walk import LEN, VARINT, Source, fields, raw_fields, tag
 from drainer.intake.slicing import Limits, outline, slices, survey
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2 as pb
+from penstock.wire import protowire
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock.wire.varint import encode_uvarint
+from penstock.wire.protowire import LEN, VARINT, Source, encode_uvarint, fields, raw_fields, tag
 
 Changes = dict[int, list[tuple[int, bytes]]]
 
@@ -82,13 +81,13 @@ def serialized(table_id: int, changes: list[tuple[int, bytes]], form: int) -> by
 def test_slices_hold_the_same_changes_in_the_same_order(
     mutations: Any, version: int, bytes_max: int
 ) -> None:
-    chunk_bytes, message_walk.CHUNK_BYTES = message_walk.CHUNK_BYTES, 64
+    chunk_bytes, protowire.CHUNK_BYTES = protowire.CHUNK_BYTES, 64
     try:
         told = encode_uvarint(tag(1, VARINT)) + encode_uvarint(version)
         data = b"".join(a_field(2, serialized(*mutation)) for mutation in mutations) + told
         parts = sliced(data, bytes_max)
     finally:
-        message_walk.CHUNK_BYTES = chunk_bytes
+        protowire.CHUNK_BYTES = chunk_bytes
     assert changes_of(*parts) == changes_of(data)
     assert {pb.PrewriteValue.FromString(part).schema_version for part in parts} <= {version}
     for part in parts:

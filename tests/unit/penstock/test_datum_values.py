@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.datum import skip, values
 from penstock.datum.rows import ints
 from penstock.errors import Malformed
-from penstock.wire import varint
+from penstock.wire import protowire
 from tests.unit.penstock.datum_tables import UNHURRIED
 
 INT64 = st.integers(values.INT64_MIN, values.INT64_MAX)
@@ -63,7 +63,7 @@ def test_a_memcomparable_int_has_its_sign_flipped() -> None:
 
 ROUND_TRIPS = [
     (values.encode_varint, values.read_varint, INT64),
-    (varint.encode_uvarint, values.read_uvarint, UINT64),
+    (protowire.encode_uvarint, values.read_uvarint, UINT64),
     (values.encode_int_comparable, values.read_int_comparable, INT64),
     (values.encode_uint_comparable, values.read_uint_comparable, UINT64),
     (values.encode_float_comparable, values.read_float_comparable, FLOATS),

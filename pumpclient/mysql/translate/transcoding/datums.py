@@ -17,7 +17,7 @@ from penstock.datum import values
 from penstock.datum.rows.fields import decimal_size, fraction_digits
 from penstock.datum.rows.ints import integer_range
 from penstock.schema.model import MysqlType
-from penstock.wire import varint
+from penstock.wire import protowire
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.table_map import WireType, charset_of
 from pumpclient.mysql.rows.values.reading import Reading
@@ -91,7 +91,7 @@ def _integer(pair: ColumnPair, reading: Reading) -> Reading | None:
     head, datum = pair.stored.header, values.uint_datum if is_unsigned else values.int_datum
     begin, otherwise = head + datum(0)[:1], f"number{pair.index}"
     shift = 0 if is_unsigned else 1  # A signed one is zig-zag.
-    low, short = len(varint.LAST_BYTES) - 1, len(varint.LAST_BYTES) >> shift
+    low, short = len(protowire.LAST_BYTES) - 1, len(protowire.LAST_BYTES) >> shift
     return replace(
         reading,
         expression=(
@@ -101,8 +101,8 @@ def _integer(pair: ColumnPair, reading: Reading) -> Reading | None:
         ),
         names={
             **reading.names,
-            "last": varint.LAST_BYTES,
-            "more": varint.MORE_BYTES,
+            "last": protowire.LAST_BYTES,
+            "more": protowire.MORE_BYTES,
             otherwise: lambda number: head + datum(number),
         },
     )
@@ -181,7 +181,7 @@ def _begins(head: bytes) -> list[bytes]:
 
 
 def _length(size: int) -> bytes:
-    return b"\x02" + varint.encode_uvarint(size << 1)
+    return b"\x02" + protowire.encode_uvarint(size << 1)
 
 
 def _fraction(fsp: int) -> tuple[int, int, int]:
@@ -192,7 +192,7 @@ def _fraction(fsp: int) -> tuple[int, int, int]:
 
 def _date(pair: ColumnPair, reading: Reading) -> Reading:
     """Return what takes a DATE as it is: with ALLOW_INVALID_DATES servers hold 31 February too."""
-    begin, datum = pair.stored.header + bytes([values.UVARINT_FLAG]), varint.encode_uvarint
+    begin, datum = pair.stored.header + bytes([values.UVARINT_FLAG]), protowire.encode_uvarint
 
     @lru_cache(maxsize=_DAYS_KEPT)
     def make(packed: int) -> bytes:
@@ -207,7 +207,7 @@ def _date(pair: ColumnPair, reading: Reading) -> Reading:
 
 def _datetime2(head: bytes, fsp: int) -> Callable[[Any], bytes]:
     bits, mask, unit = _fraction(fsp)
-    bias, from_bytes, datum = _DATETIME_BIAS << bits, int.from_bytes, varint.encode_uvarint
+    bias, from_bytes, datum = _DATETIME_BIAS << bits, int.from_bytes, protowire.encode_uvarint
     begin = head + bytes([values.UVARINT_FLAG])
 
     def make(raw: bytes) -> bytes:
@@ -222,7 +222,7 @@ def _datetime2(head: bytes, fsp: int) -> Callable[[Any], bytes]:
 def _timestamp2(head: bytes, fsp: int) -> Callable[[Any], bytes]:
     bits, mask, unit = _fraction(fsp)
     days: dict[int, int] = {}
-    from_bytes, datum = int.from_bytes, varint.encode_uvarint
+    from_bytes, datum = int.from_bytes, protowire.encode_uvarint
     begin = head + bytes([values.UVARINT_FLAG])
 
     def day_of(number: int) -> int:

@@ -1,23 +1,29 @@
-"""Walk serialized protobuf messages from wherever they lie, with bounded memory.
+"""The protobuf wire format by hand: varints, and messages walked field by field in bounded memory.
 
     field   varint  number << 3 | wire type      value
             0  VARINT  a varint                  1  I64  8 bytes little-endian
             2  LEN     a varint, then so many bytes      5  I32  4 bytes little-endian
 
-Groups (wire types 3 and 4) and field number 0 are refused, and so is whatever does not end where
-its message ends: `Malformed`, with the offset. Reading goes forward in chunks of `CHUNK_BYTES`;
-what no one asked for is jumped over.
+`scan` is for a message in memory of which a few numbers and contents are wanted. `fields` and
+`raw_fields` walk one wherever it lies, forward in chunks of `CHUNK_BYTES`; what no one asked for is
+jumped over. Groups (wire types 3 and 4) and field number 0 are refused, and so is whatever does not
+end where its message ends: `Malformed`, with the offset.
+
+Varints are also what rows are made of (`penstock.datum.values`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from penstock.errors import Malformed
 
 CHUNK_BYTES = 256 << 10
 _HEAD_BYTES_MAX = 20
 """Two varints: a tag, and a value or a length."""
+
+_UINT64 = (1 << 64) - 1
+_SHIFTS = tuple(range(7, 70, 7))
 
 VARINT, I64, LEN, I32 = 0, 1, 2, 5
 _FIXED = {I64: 8, I32: 4}
@@ -27,6 +33,79 @@ Source = Callable[[int, int], bytes]
 
 Field = tuple[int, int, int, int]
 """(tag, where the tag is, the varint's value or where the content is, where the field ends)."""
+
+
+# Varints are most of what a row is made of, so two bytes of them come from tables at a time:
+# the last ones of a varint, and ones after which more will come.
+LAST_BYTES = tuple(
+    bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14)
+)
+MORE_BYTES = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Return an unsigned LEB128 varint of `value`, at most ten bytes."""
+    assert 0 <= value <= _UINT64, value
+    if value < 1 << 14:
+        return LAST_BYTES[value]
+    out = MORE_BYTES[value & 0x3FFF]
+    value >>= 14
+    while value >= 1 << 14:
+        out += MORE_BYTES[value & 0x3FFF]
+        value >>= 14
+    return out + LAST_BYTES[value]
+
+
+def read_uvarint(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Return the number at index `at`, of at most 70 bits, and the index after it.
+
+    `IndexError` at the end of `data`, `OverflowError` for a number of more than ten bytes.
+    """
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in _SHIFTS:
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            return value | byte << shift, at
+        value |= (byte & 0x7F) << shift
+    raise OverflowError("a varint of more than ten bytes")
+
+
+def scan(
+    data: bytes,
+    numbers: dict[int, int],
+    contents: Mapping[int, list[bytes] | None],
+    until: int = -1,
+) -> int:
+    """Read a message whose tags have one byte into `numbers` and `contents`, both by tag.
+
+    Contents without a list are jumped over. Returns where the tag `until` stands, or the end of
+    what was read; -1 for anything unusual, a tag that is in neither among it: protobuf shall judge.
+    """
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            tag = data[at]
+            if tag == until:
+                return at
+            number, after = read_uvarint(data, at + 1)
+            if tag in contents:
+                at = after + number
+                found = contents[tag]
+                if found is not None:
+                    found.append(data[after:at])
+            elif tag in numbers:
+                numbers[tag] = number
+                at = after
+            else:
+                return -1
+    except (IndexError, OverflowError):
+        return -1
+    return at
 
 
 def malformed(at: int, what: str) -> Malformed:
@@ -89,39 +168,23 @@ def _read(source: Source, at: int, count: int) -> bytes:
 def _head(buffer: bytes, index: int, at: int) -> tuple[int, int, int, int]:
     """Return a field's tag, its varint, the index behind them, and how many bytes then follow."""
     try:
-        found, index = _varint(buffer, index, at)
+        found, index = read_uvarint(buffer, index)
         kind = found & 7
         if found >> 3 == 0:
             raise malformed(at, "a field without a number")
         if kind == LEN:
-            size, index = _varint(buffer, index, at)
+            size, index = read_uvarint(buffer, index)
             return found, 0, index, size
         if kind == VARINT:
-            value, index = _varint(buffer, index, at)
-            return found, value, index, 0
+            value, index = read_uvarint(buffer, index)
+            return found, value & _UINT64, index, 0
     except IndexError:
         raise malformed(at, "the message ends within a field") from None
+    except OverflowError:
+        raise malformed(at, "a number of more than ten bytes") from None
     if kind not in _FIXED:
         raise malformed(at, f"a field of wire type {kind}")
     return found, 0, index, _FIXED[kind]
-
-
-def _varint(buffer: bytes, index: int, at: int) -> tuple[int, int]:
-    value = buffer[index]
-    index += 1
-    if value < 0x80:
-        return value, index
-    value &= 0x7F
-    shift = 7
-    while True:
-        byte = buffer[index]
-        index += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, index
-        shift += 7
-        if shift >= 70:
-            raise malformed(at, "a number of more than ten bytes")
 
 
 def signed(value: int) -> int:
