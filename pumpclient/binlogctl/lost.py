@@ -180,12 +180,12 @@ def _refuse_more_than_accepted(
     if least is not None and least.ts < after_ts:
         raise NeedsOperator(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
-            hint="wait for it; or abandon for good what it lacks, and accept more:"
+            hint="wait for it; or declare lost for good what it lacks, and accept more:"
             f" --accept-loss-after {least.ts}",
         )
     if known is not None and known.after_ts < after_ts:
         raise NeedsOperator(
-            f"more is abandoned already: what is after {known.after_ts}",
+            f"more is declared lost already: what is after {known.after_ts}",
             hint="a declaration can be widened, not taken back",
         )
 
