@@ -227,7 +227,7 @@ def _kept(variables: Variables) -> Check:
         )
     )
     return Check(
-        "binlog kept", passed, "for ever" if seconds == 0 else f"{seconds:g} s", hint, False
+        "binlog kept", passed, "indefinitely" if seconds == 0 else f"{seconds:g} s", hint, False
     )
 
 

@@ -106,7 +106,7 @@ class RelayReader:
         self._seen: Location | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield events for ever; the one that describes their file comes first, wherever it begins.
+        """Yield events indefinitely; the one that describes their file first, wherever it begins.
 
         At the end of what is there a chunk without events comes: then `wait`. Raises
         `NeedsOperator` when the place is not in the log, `Corrupt` for bytes that are no events.

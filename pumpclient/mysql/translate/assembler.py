@@ -188,7 +188,7 @@ class Assembler:
         """Begin outside of a transaction; what ended at or before `done` is not done again.
 
         Rows of tables that are left out are counted. `is_skipped` says of the end of an event that
-        cannot be followed whether an operator has decided to leave that event out.
+        cannot be followed whether an operator wants to leave that event out.
         """
         self._tables = MappedTables(choose, id_size, is_left_out)
         self._is_skipped = is_skipped
@@ -430,7 +430,7 @@ class Assembler:
             yield RowsLeftOut(None, None)
 
     def _refuse(self, end: Location, error: NeedsOperator) -> None:
-        """Raise `error` as refused, unless an operator has decided to skip what ends there."""
+        """Raise `error` as refused, unless an operator wants to skip what ends there."""
         if not self._is_skipped(end):
             raise Refused(error, place=end)
 

@@ -54,7 +54,7 @@ class RowsLeftOut(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """All rows since the last end are left out, because an operator decided so."""
+    """All rows since the last end are left out, as an operator wants."""
 
 
 class Finished(NamedTuple):

@@ -33,8 +33,8 @@ def override_at(verb: str, place: str, statements: Sequence[str]) -> Edit:
     """Return the edit that notes what to do at a place, instead of what was noted before."""
 
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
-        decided = {"verb": verb, "statements": tuple(statements)}
-        rulings = {**checkpoint.rulings, place: decided}
+        override = {"verb": verb, "statements": tuple(statements)}
+        rulings = {**checkpoint.rulings, place: override}
         return replace(checkpoint, rulings=rulings), f"{verb} at {place}: noted\n"
 
     return edit
@@ -125,11 +125,11 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
 def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, str]:
     if is_passed(checkpoint, place):
         raise NeedsOperator(
-            f"the source is past {place}, so what was decided about it is done",
+            f"the source is past {place}, so the override of it is done",
             hint="mysql-source status says how much was left out",
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}
-    return replace(checkpoint, rulings=left), f"{place} is not decided any more\n"
+    return replace(checkpoint, rulings=left), f"{place} is not overridden any more\n"
 
 
 def is_passed(checkpoint: Checkpoint, place: str) -> bool:
@@ -147,16 +147,16 @@ def table_name(text: str) -> Name:
     return split_name(text, None)
 
 
-def choices(error: Refused, decided: Collection[str] = ()) -> tuple[str, ...]:
+def choices(error: Refused, overridden: Collection[str] = ()) -> tuple[str, ...]:
     """Return what an operator may do about what is refused, the safe one first.
 
-    `decided` are the places with a override_at: one that does not help can be taken back.
+    `overridden` are the places with an override: one that does not help can be taken back.
     """
     place = place_text(error.place) if error.place is not None else ""
     label = ", ".join(".".join(name) for name in error.tables)
     found = []
-    if place in decided:
-        found.append(f"mysql-source revoke {place}: take back what was decided about this place")
+    if place in overridden:
+        found.append(f"mysql-source revoke {place}: take back the override of this place")
     if error.is_statement:
         found += [
             f"mysql-source replace --at {place} 'SQL': run other statements instead, which make"

@@ -440,7 +440,7 @@ class Reloads:
     @property
     def statuses(self) -> Mapping[Name, ReloadStatus]:
         """What the status page says, by table."""
-        found = {name: told for names, told in self._ended.values() for name in names}
+        found = {name: status for names, status in self._ended.values() for name in names}
         running = self._running
         return found if running is None else found | dict.fromkeys(running.names, running.status)
 

@@ -228,7 +228,7 @@ class Syncer:
         return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
 
     def _is_skipped(self, end: Location) -> bool:
-        """Tell whether an operator has decided to leave out what ends there."""
+        """Tell whether an operator wants to leave out what ends there."""
         found = self._context.counters.rulings.get(place_text(end))
         return found is not None and found["verb"] == Verb.SKIP.value
 

@@ -163,7 +163,7 @@ class Translator:
             for sql in override.statements
             for part, statement in _split(sql)
         )
-        return Translation(pieces, kept, "" if pieces else "an operator decided so")
+        return Translation(pieces, kept, "" if pieces else "an operator wants it so")
 
     def _translated(
         self, text: str, schema: str, kept: Kept, written_out: Callable[[str], str]
