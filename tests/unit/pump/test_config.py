@@ -35,7 +35,7 @@ def test_every_setting_is_a_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "expected"),
     [
         (["--addr", "8250"], "addr is '8250'.*host:port"),
         (["--addr", "http://127.0.0.1:8250"], "addr is"),
@@ -47,8 +47,8 @@ def test_every_setting_is_a_flag() -> None:
         (["--gc-day", "3"], "did you mean --gc-days"),
     ],
 )
-def test_a_value_out_of_range_stops_with_a_hint(argv: list[str], told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_value_out_of_range_stops_with_a_hint(argv: list[str], expected: str) -> None:
+    with pytest.raises(NeedsOperator, match=expected):
         load(*argv)
 
 

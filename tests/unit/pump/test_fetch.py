@@ -1,4 +1,4 @@
-"""A Drainer is told of transactions first, and its tasks fetch them afterwards."""
+"""A Drainer gets the metadata of transactions first, and its tasks fetch them afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pump.store.record import PurgedRange, Record
 from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite, run
 
 
-async def told(pump: Pump) -> Any:
+async def metadata_of(pump: Pump) -> Any:
     """Return the first message of a pull that wants no rows."""
     request = penstock_pb2.PullRequest(cluster_id=CLUSTER, metadata_only=True)
     stream = pump.batches.pull(request.SerializeToString(), Call())
@@ -46,7 +46,7 @@ def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_origin(
         for binlog in (prewrite(1), commit(1, 2), ddl, commit(3, 4), passed_on, commit(5, 6)):
             await pump.write(binlog)
         assert len(await pump.pulled(3)) == 3  # Then the index has come so far.
-        batch = await told(pump)
+        batch = await metadata_of(pump)
         plain, change, head = batch.payloads
         whole = encode_binlog(prewrite(1)) + encode_binlog(commit(1, 2))
         assert (batch.commit_ts, batch.start_ts) == ([2, 4, 6], [1, 3, 5])
@@ -115,7 +115,7 @@ def test_a_fake_binlog_is_told_whole(tmp_path: Path) -> None:
         assert len(await pump.pulled(1)) == 1  # Then the index has come so far.
         payload = encode_binlog(fake_binlog(9))
         pump.storage.index(pump.storage.append([Record(BinlogType.ROLLBACK, 9, 9, payload)]))
-        batch = await told(pump)
+        batch = await metadata_of(pump)
         assert batch.commit_ts == [2, 9]
         assert batch.sizes[1] == 0
         assert batch.payloads[1] == payload

@@ -21,7 +21,7 @@ class Appended:
 
 
 class Disk:
-    """A storage that notes what is asked of it, and fails when told to."""
+    """A storage that notes what is asked of it, and fails on demand."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[int]]] = []

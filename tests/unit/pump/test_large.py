@@ -239,8 +239,8 @@ def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) 
 
     async def body(pump: Pump) -> None:
         for sent, code, text in cases:
-            ((told, message),) = await pump.write(sent)
-            assert (told, text in message) == (code, True), message
+            ((refusal, message),) = await pump.write(sent)
+            assert (refusal, text in message) == (code, True), message
             assert pump.storage.unmatched() == []
             assert len(pump.storage.incoming) == 0
         assert await pump.write(good) == []

@@ -61,7 +61,7 @@ class Waiting:
 
 
 class Oracle:
-    """A resolver that says what it was told to say, and counts."""
+    """A resolver that says what it was made to say, and counts."""
 
     def __init__(self, *answers: Resolution | Retryable) -> None:
         self.answers = list(answers)

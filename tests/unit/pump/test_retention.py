@@ -25,8 +25,8 @@ def ago(hours: float) -> int:
     return compose(NOW_MS - int(hours * HOUR_MS), 0)
 
 
-def drainer(node_id: str, hours_behind: float, state: NodeState = NodeState.ONLINE) -> NodeStatus:
-    return NodeStatus(node_id=node_id, host="h:1", state=state, max_commit_ts=ago(hours_behind))
+def drainer(node_id: str, hours_late: float, state: NodeState = NodeState.ONLINE) -> NodeStatus:
+    return NodeStatus(node_id=node_id, host="h:1", state=state, max_commit_ts=ago(hours_late))
 
 
 def planned(*drainers: NodeStatus, gc_days: float = 7, force_after_days: float = 0) -> Plan:
@@ -58,7 +58,7 @@ def test_force_passes_a_checkpoint_and_says_so_but_never_what_is_younger() -> No
 
 
 @pytest.mark.parametrize(
-    ("hours_behind", "force_after_days", "told"),
+    ("hours_late", "force_after_days", "expected"),
     [
         (7 * 24 - 21, 0, ""),
         (7 * 24 - 19, 0, "in 19.0 h holds up the purge"),
@@ -69,11 +69,11 @@ def test_force_passes_a_checkpoint_and_says_so_but_never_what_is_younger() -> No
     ],
 )
 def test_a_drainer_is_named_twenty_hours_before_its_checkpoint_is_reached(
-    hours_behind: float, force_after_days: float, told: str
+    hours_late: float, force_after_days: float, expected: str
 ) -> None:
-    warnings = planned(drainer("d", hours_behind), force_after_days=force_after_days).warnings
-    assert bool(warnings) == bool(told)
-    assert all(told in w and "drainer d (online) is at checkpoint" in w for w in warnings)
+    warnings = planned(drainer("d", hours_late), force_after_days=force_after_days).warnings
+    assert bool(warnings) == bool(expected)
+    assert all(expected in w and "drainer d (online) is at checkpoint" in w for w in warnings)
 
 
 def test_a_short_age_warns_in_its_second_half_only() -> None:
@@ -83,10 +83,10 @@ def test_a_short_age_warns_in_its_second_half_only() -> None:
 
 @given(st.lists(st.floats(0, 1000), max_size=4), st.floats(0.1, 20), st.floats(0, 20))
 def test_nothing_young_goes_and_nothing_needed_unless_forced(
-    behind: list[float], gc_days: float, extra_days: float
+    hours_late: list[float], gc_days: float, extra_days: float
 ) -> None:
     force_days = gc_days + extra_days if extra_days else 0
-    drainers = [drainer(str(i), hours) for i, hours in enumerate(behind)]
+    drainers = [drainer(str(i), hours) for i, hours in enumerate(hours_late)]
     found = planned(*drainers, gc_days=gc_days, force_after_days=force_days)
     assert seconds_between(found.before_ts, NOW_TS) >= gc_days * 86400 - 0.002
     lost = [d for d in drainers if d.max_commit_ts < found.before_ts]
@@ -127,9 +127,9 @@ def retention(storage: Any, near: Neighbours, force_after_days: float = 0) -> Re
 def test_a_purge_tells_what_it_took_and_what_holds_the_next_one(ten_days: Any) -> None:
     near = Neighbours(drainer("d", 0))
     keeper = retention(ten_days, near)
-    told = asyncio.run(keeper.purge())
-    assert told == keeper.report
-    assert f"purged (0, {ten_days.purged_ts}]: 3 segments" in told
+    report = asyncio.run(keeper.purge())
+    assert report == keeper.report
+    assert f"purged (0, {ten_days.purged_ts}]: 3 segments" in report
     assert ago(8 * 24) < ten_days.purged_ts < ago(7 * 24)
     again = asyncio.run(keeper.purge())
     assert f"0 segments went, all up to {ten_days.purged_ts} is gone" in again
@@ -146,8 +146,8 @@ def test_a_forced_purge_is_an_error_that_names_drainer_checkpoint_and_range(
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
     caplog.clear()
-    told = asyncio.run(retention(ten_days, near, force_after_days=8).purge())
-    assert "those older than 8 days went all the same" in told
+    report = asyncio.run(retention(ten_days, near, force_after_days=8).purge())
+    assert "those older than 8 days went all the same" in report
     purged_ts = ten_days.purged_ts
     assert late.max_commit_ts < purged_ts < ago(8 * 24)
     errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]

@@ -203,7 +203,7 @@ def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("binlog", "cluster_id", "code", "told"),
+    ("binlog", "cluster_id", "code", "expected"),
     [
         (prewrite(10), 78, "PERMISSION_DENIED", "cluster ID are mismatch, 78 vs 77"),
         (b"\xff", CLUSTER, "INVALID_ARGUMENT", "undecodable binlog of 1 bytes"),
@@ -216,14 +216,14 @@ def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused_is_refused_with_a_reason(
-    tmp_path: Path, binlog: Binlog | bytes, cluster_id: int, code: str, told: str
+    tmp_path: Path, binlog: Binlog | bytes, cluster_id: int, code: str, expected: str
 ) -> None:
     async def body(pump: Pump) -> None:
         refusal = await pump.refusal(binlog, cluster_id)
         assert refusal.code.name == code
-        assert told in refusal.details
+        assert expected in refusal.details
         (ack,) = await pump.write_batches([[binlog]], cluster_id)
-        assert told in ack.refusals[0].message
+        assert expected in ack.refusals[0].message
 
     run(tmp_path, body)
 

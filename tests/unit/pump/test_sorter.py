@@ -57,7 +57,7 @@ def test_the_unmatched_are_listed_by_age() -> None:
 
 
 class Queue:
-    """The original's sorter: a queue in order of arrival, stopped by its first open Prewrite."""
+    """TiDB-Binlog's sorter: a queue in order of arrival, stopped by its first open Prewrite."""
 
     def __init__(self) -> None:
         self.items: deque[tuple[bool, int]] = deque()

@@ -193,31 +193,31 @@ def test_a_database_that_hangs_keeps_no_other_from_answering(path: Path) -> None
         async with asyncio.timeout(5):
             answer: Resolution = await resolver.resolve(question(waited_s=60))
         hanging.set()
-        told = [str(error) for error in await asyncio.gather(*stuck, return_exceptions=True)]
-        assert sum("too many questions to the database crm" in text for text in told) == 44
-        assert sum("timed out" in text for text in told) == 256
+        texts = [str(error) for error in await asyncio.gather(*stuck, return_exceptions=True)]
+        assert sum("too many questions to the database crm" in text for text in texts) == 44
+        assert sum("timed out" in text for text in texts) == 256
         return answer
 
     assert run(resolver, use) == ROLLED_BACK
 
 
 def test_wrong_settings_say_what_would_be_right(path: Path) -> None:
-    for settings, told in [
+    for settings, expected in [
         ({"kind": "oracle"}, "one of none and sql"),
         ({"kind": "sql"}, "kind sql needs one"),
         ({"kind": "none", "url": ("sqlite:///x",)}, "kind none has none"),
         ({"timeout_s": 0}, "above zero"),
     ]:
-        with pytest.raises(NeedsOperator, match=told):
+        with pytest.raises(NeedsOperator, match=expected):
             ResolverConfig(**settings)  # type: ignore[arg-type]
-    for url, told in [
+    for url, expected in [
         ("postgres://host/db", "scheme 'postgres'"),
         ("sqlite://host/db", "names no file"),
         ("mysql://user:secret@host:port/db", "unreadable"),
         ("mysql://user:secret@host", "names no host or schema"),
         ("mysql://user:secret@host/db?tls=1", "unknown option 'tls'"),
     ]:
-        with pytest.raises(NeedsOperator, match=told) as caught:
+        with pytest.raises(NeedsOperator, match=expected) as caught:
             databases(config(url))
         assert "secret" not in str(caught.value)
     with pytest.raises(NeedsOperator, match="twice"):

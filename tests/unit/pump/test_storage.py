@@ -99,15 +99,15 @@ def test_a_pull_keeps_its_bounds_and_always_moves(
     everything = [(ts, ts + 1) for ts in range(10, 200, 10)]
     found = pulled(storage, bytes_max=bytes_max, count_max=count_max)
     assert [(b.start_ts, b.commit_ts) for b in found] == everything
-    piece = storage.pull(0, bytes_max=bytes_max, count_max=count_max)
-    assert len(piece.payloads) <= count_max
-    assert len(piece.payloads) == 1 or sum(map(len, piece.payloads)) <= bytes_max
+    batch = storage.pull(0, bytes_max=bytes_max, count_max=count_max)
+    assert len(batch.payloads) <= count_max
+    assert len(batch.payloads) == 1 or sum(map(len, batch.payloads)) <= bytes_max
 
 
 def test_an_exhausted_pull_says_how_far_it_is_complete(storage: Storage) -> None:
     write(storage, prewrite(1), commit(1, 5), fake(8))
-    piece = storage.pull(8, bytes_max=100, count_max=100)
-    assert (piece.payloads, piece.last_ts) == ([], 8)
+    batch = storage.pull(8, bytes_max=100, count_max=100)
+    assert (batch.payloads, batch.last_ts) == ([], 8)
 
 
 def test_single_binlogs_are_found_by_timestamp(storage: Storage) -> None:
@@ -376,13 +376,13 @@ def test_progress_of_a_replay_is_told(tmp_path: Path) -> None:
         starts = range(begin, begin + 1000, 10)
         write(storage, *(r for ts in starts for r in (prewrite(ts), commit(ts, ts + 1))))
     die(storage)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     files = files.after_kill()
-    storage = Storage.open(tmp_path, SMALL, on_progress=lambda *t: told.append(t), files=files)
+    storage = Storage.open(tmp_path, SMALL, on_progress=lambda *t: reported.append(t), files=files)
     storage.close()
-    assert len(told) > 2
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1] > 0
+    assert len(reported) > 2
+    assert reported == sorted(reported)
+    assert reported[-1][0] == reported[-1][1] > 0
 
 
 def filled(path: Path, files: MemoryFiles | None = None) -> Storage:
@@ -487,15 +487,15 @@ def test_pulls_and_purges_run_beside_appends(tmp_path: Path) -> None:
         try:
             while not stop.is_set() or after_ts < storage.max_commit_ts:
                 try:
-                    piece = storage.pull(after_ts, bytes_max=5000, count_max=50)
+                    batch = storage.pull(after_ts, bytes_max=5000, count_max=50)
                 except PurgedRange as purged:
                     after_ts = purged.purged_ts
                     continue
-                assert piece.commit_ts == sorted(piece.commit_ts)
-                assert all(ts > after_ts for ts in piece.commit_ts)
-                expected = [ts for ts in range(after_ts + 1, piece.last_ts + 1) if ts % 10 == 1]
-                assert piece.commit_ts == [ts for ts in expected if ts > 1]
-                after_ts = piece.last_ts
+                assert batch.commit_ts == sorted(batch.commit_ts)
+                assert all(ts > after_ts for ts in batch.commit_ts)
+                expected = [ts for ts in range(after_ts + 1, batch.last_ts + 1) if ts % 10 == 1]
+                assert batch.commit_ts == [ts for ts in expected if ts > 1]
+                after_ts = batch.last_ts
                 seen.append(after_ts)
                 pulled.set()
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""A Pump on loopback that does what a test tells it to: both services, no storage."""
+"""A Pump on loopback that does what a test wants: both services, no storage."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class ScriptedPump:
             code, message = refused
             refusal = penstock_pb2.Refusal(code=code, message=message)
             return penstock_pb2.WriteAck(refusals=[refusal])
-        data = b"".join([first.data, *(piece.data for piece in requests)])
+        data = b"".join([first.data, *(message.data for message in requests)])
         if len(data) == first.bytes and context.is_active():
             self.large.append(data)
         return penstock_pb2.WriteAck()

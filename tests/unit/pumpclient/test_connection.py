@@ -125,12 +125,12 @@ def test_a_pump_that_is_not_there_stores_nothing(
 def test_nothing_is_sent_to_a_stranger_on_the_pumps_address(
     make_pump: MakePump, make_writer: MakeWriter
 ) -> None:
-    stranger = make_pump("pump-2")
-    failure = write(make_writer(stranger, node_id="pump-1"), prewrite(1))
+    other = make_pump("pump-2")
+    failure = write(make_writer(other, node_id="pump-1"), prewrite(1))
     assert failure is not None
     assert not failure.maybe_stored
     assert "pump-2" in failure.message
-    assert stranger.binlogs == []
+    assert other.binlogs == []
 
 
 def test_no_answer_in_time_is_a_failure_in_doubt(
