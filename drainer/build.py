@@ -37,7 +37,7 @@ from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
-from drainer.pipeline.large import Large
+from drainer.pipeline.large import LargeTransactions
 from drainer.pipeline.pipeline import Downstream, Feed, Merge, Pipeline, Source
 from drainer.pipeline.progress import Progress
 from drainer.plan.filters import compiled, fetch_settings, selection_of
@@ -265,7 +265,7 @@ async def build_active(
     stop: asyncio.Event,
     former: str,
 ) -> Active:
-    """Build what goes on from the downstream's checkpoint; nothing of it runs yet.
+    """Build what continues from the downstream's checkpoint; nothing of it runs yet.
 
     `former` is the node id of the one whose place this Drainer takes, empty if there was none.
     """
@@ -421,7 +421,7 @@ def build_pipeline(
     sink, thread, generation = components.sink, components.thread, _generation(components)
     downstream = Downstream(
         strategy=build_strategy(config.apply, components, checkpoint),
-        large=Large(generation.statements, sink, thread).prepare,
+        large=LargeTransactions(generation.statements, sink, thread).prepare,
         sink=sink,
         thread=thread,
         tables=lambda: [table for _, table in schemas.tables_downstream()],

@@ -74,7 +74,7 @@ class DdlFollower:
     async def follow(self, step: DdlStep) -> FollowedDdl:
         """Track a DDL and return what becomes of it downstream.
 
-        One that cannot be followed raises NeedsOperator, whose hint says how to go on.
+        One that cannot be followed raises NeedsOperator, whose hint says how to continue.
         """
         override = self._overrides.get(step.commit_ts)
         tracked: Tracked | None = None
@@ -134,7 +134,7 @@ class DdlFollower:
 def with_way_out(
     error: NeedsOperator, commit_ts: int, change: SchemaChange | None
 ) -> NeedsOperator:
-    """Return the error about a DDL with the overrides that let the Drainer go on, the safe first.
+    """Return the error about a DDL with the overrides that let a Drainer continue, safest first.
 
     `change` is what it did upstream, None when that cannot be tracked.
     """

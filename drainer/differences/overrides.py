@@ -12,7 +12,7 @@ a replacement and one without is a skip. `ended` is where a skip or a replacemen
 from there on nothing is left out because of it.
 
 All overrides are in the checkpoint, with the downstream that they are about: of DDL to come, and of
-DDL that it has passed. So whichever Drainer writes that downstream next goes on with the same ones,
+DDL that it has passed. So whichever Drainer writes that downstream next continues with these,
 and rebuilds the schema with what really happened to it. Older versions kept those to come in etcd
 (`drainer.ddl.starting_schema`).
 """

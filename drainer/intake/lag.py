@@ -4,7 +4,7 @@
     slow      its stream is not there, says nothing, or is far behind the others
     dead      its stream is not there, and its heartbeat is stale or no one listens at its address
     stopped   its stream is not there, and it said itself that it has stopped
-    lost      declared lost by an operator (`binlogctl lost-pump`): the merge goes on without it
+    lost      declared lost by an operator (`binlogctl lost-pump`): the merge continues without it
 
 Lag is measured by the cluster's time, which the oracle gave this Drainer a few seconds ago at most;
 the clocks of Pumps and of readers do not count.

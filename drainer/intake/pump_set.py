@@ -402,7 +402,7 @@ class Pumps:
         if received_ts >= lost.up_to_ts:
             return  # Nothing of it was missed.
         log.error(
-            "Pump %s was declared lost at %s, the merge goes on without it: what it held of"
+            "Pump %s was declared lost at %s, the merge continues without it: what it held of"
             " (%d, %d] is lost to this Drainer for good",
             name, lost.made, received_ts, lost.up_to_ts,
         )  # fmt: skip

@@ -58,7 +58,7 @@ Generate = Callable[[HeldBatch], Awaitable[list[bytes]]]
 _Ready = queue.SimpleQueue[list[bytes] | Exception | None]
 
 
-class Large:
+class LargeTransactions:
     """How all large steps are applied."""
 
     def __init__(self, generate: Generate, sink: Sink, thread: SinkThread) -> None:
@@ -73,33 +73,33 @@ class Large:
         Raises `Malformed` when the step holds no row changes, and what looking up a table raises.
         """
         version, targets = await asyncio.to_thread(_surveyed, step.payload, step.lookup)
-        large = _Large(step, version, targets, self)
+        large = _LargeTransaction(step, version, targets, self)
         if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets.values())):
             await asyncio.to_thread(large.count)
         return large
 
-    async def commit(self, transaction: _Large, checkpoint: Checkpoint) -> None:
+    async def commit(self, transaction: _LargeTransaction, checkpoint: Checkpoint) -> None:
         """Run all slices in one transaction with the checkpoint."""
         if transaction.ends_here:
             await self._thread.call(lambda: self._sink.save_checkpoint(checkpoint))
             return
         handover = _Handover(transaction.batches, self._generate)
         try:
-            await self._thread.call(lambda: self._sink.apply_slices(handover.parts, checkpoint))
+            await self._thread.call(lambda: self._sink.apply_slices(handover.slices, checkpoint))
         finally:
             handover.close()
 
 
-class _Large:
+class _LargeTransaction:
     """A large step whose tables are known; see `Prepared`."""
 
     def __init__(
-        self, step: LargeStep, version: int, targets: dict[int, Target], way: Large
+        self, step: LargeStep, version: int, targets: dict[int, Target], owner: LargeTransactions
     ) -> None:
         self._step = step
         self._version = version
         self._targets = targets
-        self._way = way
+        self._owner = owner
         self.ends_here = False
         """True when nothing of it goes downstream."""
 
@@ -109,12 +109,12 @@ class _Large:
             self._end(self._ignored_counts())
             return
         found = Counts()
-        with closing(self._slices()) as parts:
-            for part in parts:
-                if self._is_returning(part):
+        with closing(self._slices()) as values:
+            for value in values:
+                if self._is_returning(value):
                     self._end(Counts([LeftOut(TRANSACTIONS, LOOP_BACK)]))
                     return
-                for change in read_changes(part, self._target):
+                for change in read_changes(value, self._target):
                     found.update(change.left_out or {})
         self._step.left_out.update(found)
 
@@ -124,16 +124,16 @@ class _Large:
 
     def _ignored_counts(self) -> Counts:
         found = Counts([LeftOut(TRANSACTIONS, IGNORED)])
-        with closing(self._slices()) as parts:
-            for part in parts:
-                for mutation in pb.PrewriteValue.FromString(part).mutations:
+        with closing(self._slices()) as values:
+            for value in values:
+                for mutation in pb.PrewriteValue.FromString(value).mutations:
                     name = name_of(self._target, mutation.table_id, self._version)
                     found[LeftOut(ROWS, IGNORED, name)] += len(mutation.sequence)
         return found
 
-    def _is_returning(self, part: bytes) -> bool:
+    def _is_returning(self, value: bytes) -> bool:
         """Tell whether a slice has this Drainer's own mark."""
-        for mutation in pb.PrewriteValue.FromString(part).mutations:
+        for mutation in pb.PrewriteValue.FromString(value).mutations:
             target = self._targets.get(mutation.table_id)
             if isinstance(target, MarkTable) and is_own(mutation, target):
                 return True
@@ -143,7 +143,7 @@ class _Large:
         """Bring the transaction downstream and delete its file."""
         payload, began_s = self._step.payload, time.monotonic()
         log.info("applying the %d bytes of transaction %d", payload.size, self._step.commit_ts)
-        await self._way.commit(self, checkpoint)
+        await self._owner.commit(self, checkpoint)
         _committed()
         payload.release()
         log.info(
@@ -155,15 +155,15 @@ class _Large:
         """Yield the slices from the first on; each call is a walk of its own."""
         step, report_s = self._step, time.monotonic() + _REPORT_S
         read_bytes, number = 0, 0
-        with closing(self._slices()) as parts:
-            for part in parts:
-                changes = [each for each in read_changes(part, self._target) if each.rows]
-                read_bytes += len(part)
+        with closing(self._slices()) as values:
+            for value in values:
+                changes = [each for each in read_changes(value, self._target) if each.rows]
+                read_bytes += len(value)
                 if changes:
                     number += 1
                     collector = Collector()
-                    collector.add(changes, len(part))
-                    del part, changes
+                    collector.add(changes, len(value))
+                    del value, changes
                     yield HeldBatch(number, collector.tables(), displaces=True)
                 if time.monotonic() > report_s:
                     report_s = time.monotonic() + _REPORT_S
@@ -204,7 +204,7 @@ class _Handover:
         self._making: asyncio.Task[None] | None = None
         self._closed = False
 
-    def parts(self) -> Generator[list[bytes]]:
+    def slices(self) -> Generator[list[bytes]]:
         """Yield the statements of slice after slice; called in the sink thread, once a try."""
         batches, ready = self._batches(), _Ready()
         self._call(self._begin, batches, ready)

@@ -56,7 +56,7 @@ partition_committed = point("drainer.partition_committed")
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
-Parts = Callable[[], Generator[Sequence[str | bytes]]]
+StatementLists = Callable[[], Generator[Sequence[str | bytes]]]
 """Begins the lists of statements of one transaction again."""
 
 
@@ -105,8 +105,8 @@ class Sink(Protocol):
         """Run all statements and store `checkpoint` in ONE transaction, exactly once."""
         ...
 
-    def apply_slices(self, parts: Parts, checkpoint: Checkpoint) -> None:
-        """As `apply`, for more statements than memory holds: `parts` yields list after list.
+    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
+        """As `apply`, for more statements than memory holds: `slices` yields list after list.
 
         It is called once for every try, and must yield the same each time. What it raises ends
         the transaction and is passed on. No list is kept while the next one is asked for.
@@ -337,7 +337,7 @@ def _shown(value: str) -> str:
 
 
 def located(error: Refused, after_ts: int, through_ts: int) -> Refused:
-    """Return the error with the batch it came from, and with ways to go on."""
+    """Return the error with the batch it came from, and with ways to continue."""
     return Refused(
         f"{error.problem}; this is in the batch of the transactions after commit_ts {after_ts}"
         f" and up to {through_ts}, and nothing after that was applied",

@@ -82,14 +82,14 @@ class Snapshot:
 
 
 class _Statements:
-    def __init__(self, statements: list[bytes], way: Snapshot) -> None:
+    def __init__(self, statements: list[bytes], strategy: Snapshot) -> None:
         self._statements = statements
-        self._way = way
+        self._strategy = strategy
 
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Hand over what is to be run, and keep nothing."""
         statements, self._statements = self._statements, []
-        await self._way.apply(statements, checkpoint)
+        await self._strategy.apply(statements, checkpoint)
 
 
 PARTITION_BYTES_MIN = 128 << 10
@@ -176,12 +176,12 @@ def arranged(
 
 
 class _Ready:
-    def __init__(self, partitions: Partitions, way: Parallel) -> None:
+    def __init__(self, partitions: Partitions, strategy: Parallel) -> None:
         self._partitions: Partitions | None = partitions
-        self._way = way
+        self._strategy = strategy
 
     async def commit(self, checkpoint: Checkpoint) -> None:
         """Hand over what is to be run, and keep nothing."""
         partitions, self._partitions = self._partitions, None
         assert partitions is not None, "a batch is committed once"
-        await self._way.apply(partitions, checkpoint)
+        await self._strategy.apply(partitions, checkpoint)

@@ -54,7 +54,7 @@ compaction, both codecs, SQL and sink. LOAD DATA of the same rows, in the same r
   clock, where the database has cores to spare.
 * Of many small tables the fixed cost is ours: a table's first batch takes the driver 4.7 ms, later
   ones 0.3 (inserts), 1.0 (updates) or 1.6 ms (all kinds), and a task 1.0 to 2.7 ms. Row by row
-  costs as much at about 100 rows, which is where `ROWWISE_MAX` is.
+  costs as much at about 100 rows, which is where `Bounds.rowwise_max` is.
 * Small tables (below 5,000 rows) that differ in name only share that cost
   (`groups`): 100 tables of 200 mixed changes take 1.5 to 4.5 µs a row from batch
   to SQL instead of 20 to 25, of 20 changes 6 instead of 39; 10 tables of 2,000 take 1.6 instead of

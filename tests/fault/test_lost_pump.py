@@ -107,7 +107,7 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: 
         code, told = lost_pump("--accept-loss-after", str(received_ts), "--confirm", "pump-2")
         assert code == 0, told
 
-        drainer.wait_for(r"Pump pump-2 was declared lost at .* the merge goes on without it")
+        drainer.wait_for(r"Pump pump-2 was declared lost at .* the merge continues without it")
         drainer.wait_until(after_death_ts)
         assert "lost, declared lost at" in drainer.status().details["pump pump-2"]
         up_to_ts = Registry(etcd).lost()["pump-2"].up_to_ts

@@ -30,7 +30,7 @@ from pymysql.constants import CLIENT, ER
 
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql.ddl import ALREADY_CODES
-from drainer.sinks.mysql.url import Target
+from drainer.sinks.mysql.url import MysqlTarget
 from drainer.sinks.protocol import Refused, row_of
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE
 from penstock import refused_inserts
@@ -87,7 +87,9 @@ class _MarkingConnection(pymysql.connections.Connection):
 class MysqlSession:
     """A connection that only one thread at a time uses; `close` may come from another."""
 
-    def __init__(self, target: Target, *, retry_s_max: float, closing: threading.Event) -> None:
+    def __init__(
+        self, target: MysqlTarget, *, retry_s_max: float, closing: threading.Event
+    ) -> None:
         """Contact nothing yet; `closing` ends the waiting of all sessions that share it."""
         self._target = target
         self._retry_s_max = retry_s_max
@@ -185,12 +187,12 @@ class MysqlSession:
                 connection.close()
 
 
-def rows_sql_mode(target: Target) -> str:
+def rows_sql_mode(target: MysqlTarget) -> str:
     """Return the mode that rows are written under."""
     return f"{target.sql_mode},{_NEEDED_MODES}" if target.sql_mode else ROWS_SQL_MODE
 
 
-def ddl_sql_mode(target: Target) -> str:
+def ddl_sql_mode(target: MysqlTarget) -> str:
     """Return the mode that DDL is run under."""
     return target.sql_mode or DDL_SQL_MODE
 

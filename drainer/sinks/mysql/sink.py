@@ -50,7 +50,7 @@ from drainer.sinks.mysql.side_connections import (
     foreign_keys,
     run_rows,
 )
-from drainer.sinks.mysql.url import Target, parse_url
+from drainer.sinks.mysql.url import MysqlTarget, parse_url
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
@@ -73,7 +73,7 @@ from penstock.schema.model import DdlType
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
-    from drainer.sinks.protocol import Parts
+    from drainer.sinks.protocol import StatementLists
     from penstock.ddl import SchemaChange
     from penstock.schema.model import TableInfo
 
@@ -88,7 +88,7 @@ class MysqlSink:
     dialect = MYSQL
 
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._target: Target = parse_url(url)
+        self._target: MysqlTarget = parse_url(url)
         self._cluster_id = cluster_id
         self._ledger = Ledger()
         self._closing = threading.Event()
@@ -157,18 +157,18 @@ class MysqlSink:
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint` in one transaction, exactly once."""
 
-        def parts() -> Generator[Sequence[str | bytes]]:
+        def one_list() -> Generator[Sequence[str | bytes]]:
             yield statements
 
-        self.apply_slices(parts, checkpoint)
+        self.apply_slices(one_list, checkpoint)
 
-    def apply_slices(self, parts: Parts, checkpoint: Checkpoint) -> None:
+    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
 
         is_between = self._is_between
 
         def work(connection: Connection) -> None:
-            with closing(parts()) as lists:
+            with closing(slices()) as lists:
                 for statements in lists:
                     self._check_sizes(statements)
                     if statements and is_between:

@@ -37,7 +37,7 @@ _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isola
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MysqlTarget:
     """Where to connect, and where the checkpoint lives."""
 
     name: str
@@ -58,7 +58,7 @@ class Target:
         return {**self.options, "password": self.password_file.password()}
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str) -> MysqlTarget:
     """Return the parts of `url`; raise `NeedsOperator` for an unknown option."""
     try:
         parts = urlsplit(url)
@@ -97,7 +97,7 @@ def parse_url(url: str) -> Target:
         options["read_timeout"] = read_timeout_s
     if "unix-socket" in asked:
         options["unix_socket"] = asked["unix-socket"]
-    return Target(
+    return MysqlTarget(
         name=f"{host}:{port}",
         options=options,
         tls=tls if ca or cert else None,

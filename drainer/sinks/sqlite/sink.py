@@ -48,7 +48,7 @@ from drainer.task.sql.literals import SQLITE
 from penstock.errors import NeedsOperator, Retryable
 
 if TYPE_CHECKING:
-    from drainer.sinks.protocol import Parts
+    from drainer.sinks.protocol import StatementLists
     from penstock.ddl import SchemaChange
     from penstock.schema.model import TableInfo
 
@@ -133,11 +133,11 @@ class SqliteSink:
 
         self._commit(work, checkpoint)
 
-    def apply_slices(self, parts: Parts, checkpoint: Checkpoint) -> None:
+    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
         """Run list after list of statements in one transaction with `checkpoint`."""
 
         def work(connection: sqlite3.Connection) -> None:
-            with closing(parts()) as lists:
+            with closing(slices()) as lists:
                 for statements in lists:
                     _execute(connection, statements)
                     del statements

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from drainer.intake.payload import Spooled
 from drainer.intake.slicing import Limits, outline
-from drainer.pipeline.large import Large
+from drainer.pipeline.large import LargeTransactions
 from drainer.plan.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
@@ -207,7 +207,7 @@ def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Pat
             seen.append(await asyncio.to_thread(rig.count))
             return await rig.generate(batch)
 
-        prepared = await Large(generate, rig.sink, thread).prepare(rig.step)
+        prepared = await LargeTransactions(generate, rig.sink, thread).prepare(rig.step)
         rig.known.clear()  # A DDL behind the step: its rows still go where they belong.
         await prepared.commit(Checkpoint(50, VERSION))
         assert rig.count() == 2000
@@ -240,7 +240,7 @@ def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> N
 
     async def test() -> None:
         rig, thread, sink = Rig(tmp_path), SinkThread(), Flaky()
-        prepared = await Large(rig.generate, sink, thread).prepare(rig.step)  # type: ignore[arg-type]
+        prepared = await LargeTransactions(rig.generate, sink, thread).prepare(rig.step)  # type: ignore[arg-type]
         await prepared.commit(Checkpoint(50, VERSION))
         assert sink.tries[0] == 1
         assert sink.tries[1] == 7
@@ -253,7 +253,7 @@ def test_a_slice_that_is_malformed_leaves_nothing_downstream(tmp_path: Path) -> 
     async def test() -> None:
         rig, thread = Rig(tmp_path, bad_at=1990), SinkThread()
         await thread.call(rig.create)
-        prepared = await Large(rig.generate, rig.sink, thread).prepare(rig.step)
+        prepared = await LargeTransactions(rig.generate, rig.sink, thread).prepare(rig.step)
         with pytest.raises(NeedsOperator):
             await prepared.commit(Checkpoint(50, VERSION))
         assert rig.made > 10
@@ -280,7 +280,7 @@ def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> No
             rig.sink.close()
             rig.sink.save_checkpoint(Checkpoint(1, 1))
 
-        prepared = await Large(generate, rig.sink, thread).prepare(rig.step)
+        prepared = await LargeTransactions(generate, rig.sink, thread).prepare(rig.step)
         committing = asyncio.create_task(prepared.commit(Checkpoint(50, VERSION)))
         await reached.wait()
         committing.cancel()
@@ -304,7 +304,7 @@ def test_at_most_two_slices_exist_at_a_time(tmp_path: Path) -> None:
                     for number, _ in enumerate(lists, 1):
                         ahead.append(rig.made - number)
 
-        large = Large(rig.generate, Slow(), thread)  # type: ignore[arg-type]
+        large = LargeTransactions(rig.generate, Slow(), thread)  # type: ignore[arg-type]
         await (await large.prepare(rig.step)).commit(Checkpoint(50, VERSION))
         assert max(ahead) <= 1
 

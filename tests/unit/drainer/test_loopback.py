@@ -12,7 +12,7 @@ from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.slicing import Limits, outline
-from drainer.pipeline.large import Large
+from drainer.pipeline.large import LargeTransactions
 from drainer.plan.filters import protected_schemas
 from drainer.plan.planner import LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
@@ -186,7 +186,7 @@ def test_a_large_transaction_with_our_mark_only_moves_the_checkpoint(
     async def test() -> None:
         sink, thread = open_sink(f"sqlite:///{tmp_path / 'd.db'}", cluster_id=1), SinkThread()
         await thread.call(sink.load_checkpoint)
-        prepared = await Large(generate, sink, thread).prepare(step)
+        prepared = await LargeTransactions(generate, sink, thread).prepare(step)
         await prepared.commit(Checkpoint(20, 1))
         assert await thread.call(sink.load_checkpoint) == Checkpoint(20, 1)
         sink.close()
