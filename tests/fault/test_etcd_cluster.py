@@ -16,8 +16,7 @@ from deploy.local.etcd import EtcdCluster, EtcdServer
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.registry import NodeKind, NodeState, Registry, is_live
 from penstock.errors import Retryable
-from penstock.oracle.client import OracleClient
-from penstock.oracle.stream import LEADER_KEY
+from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog

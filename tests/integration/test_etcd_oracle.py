@@ -18,9 +18,8 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect, read
 from penstock.errors import Retryable
-from penstock.oracle.client import COUNT_MAX, OracleClient
+from penstock.oracle.client import COUNT_MAX, LEADER_KEY, OracleClient
 from penstock.oracle.server import WINDOW_KEY
-from penstock.oracle.stream import LEADER_KEY
 from penstock.pb import pdpb_pb2
 from penstock.ts import LOGICAL_END, compose, physical_ms
 from tests.kit.fakes.oracle import OracleNode

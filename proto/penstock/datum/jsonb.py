@@ -229,7 +229,7 @@ def _scalar(tp: int, body: bytes) -> str:
     if tp == UINT64:
         return str(_U64.unpack(body)[0])
     if tp == DOUBLE:
-        return double_text(_F64.unpack(body)[0])
+        return json_double(_F64.unpack(body)[0])
     if tp == OPAQUE:
         raw = body[read_uvarint(body, 1)[1] :]
         return f'"base64:type{body[0]}:{base64.b64encode(raw).decode()}"'
@@ -252,7 +252,7 @@ def _quoted(raw: bytes) -> str:
         raise damaged("JSON text is not UTF-8") from None
 
 
-def double_text(value: float) -> str:
+def json_double(value: float) -> str:
     """Return the shortest digits that read back as `value`, laid out as JavaScript does.
 
     One thing differs: a whole number keeps ".0", or the next reader would make it an integer.

@@ -28,8 +28,7 @@ from penstock.cluster.lease import Lease
 from penstock.cluster.registry import Registry
 from penstock.errors import PenstockError, Retryable
 from penstock.node.requests import parsed
-from penstock.oracle.client import COUNT_MAX
-from penstock.oracle.stream import LEADER_KEY
+from penstock.oracle.client import COUNT_MAX, LEADER_KEY
 from penstock.pb import pdpb_pb2
 from penstock.ts import LOGICAL_END, compose, physical_ms
 

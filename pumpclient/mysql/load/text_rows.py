@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.datum import values
-from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES
-from penstock.datum.rows.ints import integer_range
-from penstock.datum.rows.layout import (
+from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES, integer_range
+from penstock.datum.rows.reader import (
     EMPTY_ROW,
     Stored,
     handle_parts,

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from penstock.datum import jsonb
-from penstock.datum.rows import fields, ints
+from penstock.datum.rows import fields
 from penstock.schema.model import (
     ColumnFlag,
     ColumnInfo,
@@ -46,7 +46,7 @@ def _decimal_columns() -> st.SearchStrategy[ColumnInfo]:
 COLUMNS = st.one_of(
     st.builds(
         column,
-        st.sampled_from(sorted(ints.INTEGER_BITS)),
+        st.sampled_from(sorted(fields.INTEGER_BITS)),
         flag=st.sampled_from([ColumnFlag(0), ColumnFlag.UNSIGNED]),
     ),
     st.sampled_from([column(_T.YEAR), column(_T.FLOAT), column(_T.DOUBLE), column(_T.DATE)]),
@@ -68,7 +68,7 @@ COLUMNS = st.one_of(
 
 
 def _integers(c: ColumnInfo) -> st.SearchStrategy[object]:
-    low, high = ints.integer_range(c)
+    low, high = fields.integer_range(c)
     return st.one_of(st.integers(low, high), st.sampled_from([low, high]))
 
 
@@ -131,7 +131,7 @@ JSON_VALUES = st.recursive(
 
 def values_of(c: ColumnInfo) -> st.SearchStrategy[object]:
     """Return values of a column in exactly the form in which they are decoded."""
-    if c.tp in ints.INTEGER_BITS or c.tp is _T.BIT:
+    if c.tp in fields.INTEGER_BITS or c.tp is _T.BIT:
         return _integers(c)
     if c.tp is _T.YEAR:
         return st.one_of(st.just(0), st.integers(1901, 2155))
@@ -175,7 +175,7 @@ def tables(draw: st.DrawFn) -> TableInfo:
     if kind == "int":
         columns[0] = replace(
             columns[0],
-            tp=draw(st.sampled_from(sorted(ints.INTEGER_BITS))),
+            tp=draw(st.sampled_from(sorted(fields.INTEGER_BITS))),
             flag=ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL | draw(
                 st.sampled_from([ColumnFlag(0), ColumnFlag.UNSIGNED])
             ),

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum import skip, values
-from penstock.datum.columnar import decode, plan, render
+from penstock.datum import values
+from penstock.datum.columnar import decode, render
 from penstock.datum.columnar.decode import Side, decode_columns, decode_keys
-from penstock.datum.rows import fields
+from penstock.datum.rows import fields, reader
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnFlag, MysqlType, TableInfo
@@ -42,7 +42,7 @@ def encode(table: TableInfo, kind: MutationType, row: Row, after: Row) -> bytes:
 
 def row_wise(table: TableInfo, kind: MutationType, rows: Sequence[bytes]) -> list[list[Row]]:
     """Return stored values by image and row, as the row-wise reader has them."""
-    reader = plan.plan_of(table).reader
+    reader = decode.plan_of(table).reader
     if kind is UPDATE:
         both = [reader.update(raw) for raw in rows]
         return [[image[i] for image in both] for i in (0, 1)]
@@ -128,7 +128,7 @@ def test_random_bytes_decode_as_they_do_row_by_row(
 
 
 def _column_pairs(raw: bytes) -> list[bytes]:
-    parts = skip.cut_all(raw)
+    parts = reader.cut_all(raw)
     return [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
 
 

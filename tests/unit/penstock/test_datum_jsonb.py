@@ -56,7 +56,7 @@ def test_every_value_comes_back(value: object) -> None:
     ],
 )  # fmt: skip
 def test_doubles_are_laid_out_as_javascript_does_and_stay_doubles(value: float, text: str) -> None:
-    assert jsonb.double_text(value) == text
+    assert jsonb.json_double(value) == text
     assert text_of(jsonb.encode_text(text)) == text
 
 

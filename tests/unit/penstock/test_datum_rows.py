@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum import skip, values
-from penstock.datum.rows import defaults
+from penstock.datum import values
+from penstock.datum.rows import defaults, reader
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import (
@@ -102,9 +102,9 @@ def test_a_common_handle_is_the_datums_of_its_columns() -> None:
     raw = codec.encode_insert(row)
     time = "07" + values.encode_int_comparable(10**9).hex()
     prefix = "0206" + "är".encode().hex()
-    assert [part.hex() for part in skip.cut_all(raw)[:2]] == [time, prefix]
+    assert [part.hex() for part in reader.cut_all(raw)[:2]] == [time, prefix]
     # A prefix does not say the whole value, so the row says it again; the others it leaves out.
-    assert [part.hex() for part in skip.cut_all(raw)[3:]] == [
+    assert [part.hex() for part in reader.cut_all(raw)[3:]] == [
         "0804",
         "020c" + "ärger".encode().hex(),
     ]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum import skip, values
-from penstock.datum.rows import ints
+from penstock.datum import values
+from penstock.datum.rows import fields, reader
 from penstock.errors import Malformed
 from penstock.wire import protowire
 from tests.unit.penstock.datum_tables import UNHURRIED
@@ -26,7 +26,7 @@ FLOATS = st.floats(allow_nan=False).map(lambda x: x + 0.0)
 )
 def test_an_int_is_a_zigzag_varint(value: int, expected: str) -> None:
     assert values.int_datum(value).hex() == expected
-    assert ints.read_int(bytes.fromhex(expected), 0) == (value, len(expected) // 2)
+    assert fields.read_int(bytes.fromhex(expected), 0) == (value, len(expected) // 2)
 
 
 def test_a_uint_is_a_varint() -> None:
@@ -143,21 +143,21 @@ def test_padding_that_is_not_zero_is_malformed() -> None:
 )
 def test_cutting_one_datum_finds_its_end_whatever_its_flag(datum: str) -> None:
     raw = bytes.fromhex(datum)
-    assert skip.cut_one(b"?" + raw + b"\xff\xff", 1) == 1 + len(raw)
-    assert skip.cut_all(raw * 3) == [raw] * 3
+    assert reader.cut_one(b"?" + raw + b"\xff\xff", 1) == 1 + len(raw)
+    assert reader.cut_all(raw * 3) == [raw] * 3
     for end in range(len(raw)):
         with pytest.raises(Malformed):
-            skip.cut_one(raw[:end], 0)
+            reader.cut_one(raw[:end], 0)
 
 
 @UNHURRIED
 @given(st.binary(max_size=64))
 def test_cutting_random_bytes_ends_or_is_malformed(raw: bytes) -> None:
     with suppress(Malformed):
-        assert 0 < skip.cut_one(raw, 0) <= len(raw)
+        assert 0 < reader.cut_one(raw, 0) <= len(raw)
 
 
 @pytest.mark.parametrize("raw", ["02feffffffffffffffff01", "02ffffffffffffffffff01", "0201"])
 def test_a_length_that_no_bytes_back_is_malformed_and_allocates_nothing(raw: str) -> None:
     with pytest.raises(Malformed):
-        skip.cut_one(bytes.fromhex(raw), 0)
+        reader.cut_one(bytes.fromhex(raw), 0)

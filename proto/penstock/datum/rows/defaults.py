@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from penstock.datum.rows import fields, ints
+from penstock.datum.rows import fields
 from penstock.datum.times import fraction_text
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType
@@ -36,7 +36,7 @@ def parse_default(column: ColumnInfo, text: str) -> object:
 def _parsed(column: ColumnInfo, text: str) -> object:
     if column.tp is MysqlType.BIT:
         return _parse_bits(column, text)
-    if column.tp in ints.INTEGER_BITS or column.tp is MysqlType.YEAR:
+    if column.tp in fields.INTEGER_BITS or column.tp is MysqlType.YEAR:
         return _parse_int(column, text)
     if column.tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
         return _parse_float(column, text)

@@ -1,25 +1,101 @@
-"""Reads row bytes row by row, with one compiled function per column."""
+"""Row reader: which columns row bytes hold and in which order, and how they are read, row by row.
+
+There is one compiled function per column; a datum of a column that no one knows is stepped over
+without being decoded (`cut_one`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from penstock.datum import values
-from penstock.datum.rows import defaults, ints
-from penstock.datum.rows.field import Decode, Field
-from penstock.datum.rows.layout import (
-    EMPTY_ROW,
-    ROW_ID,
-    Row,
-    Stored,
-    handle_parts,
-    handle_position,
-    stored_columns,
-)
-from penstock.datum.skip import cut_one
+from penstock.datum import decimals, jsonb, values
+from penstock.datum.rows import defaults, fields
+from penstock.datum.rows.fields import Decode, Field
 from penstock.datum.values import damaged
 from penstock.errors import Malformed
-from penstock.schema.model import TableInfo
+from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, TableInfo
+
+ROW_ID = -1
+"""The column id under which a table without a handle of its own keeps its hidden row id."""
+EMPTY_ROW = b"\x00"
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A column that rows hold: its place in the table, what reads and writes it."""
+
+    position: int
+    column: ColumnInfo
+    field: Field
+    header: bytes
+    omits_null: bool
+
+
+def stored_columns(table: TableInfo) -> tuple[Stored, ...]:
+    """Return the columns that rows of `table` hold, in the order in which they are written."""
+    return tuple(
+        Stored(
+            position,
+            column,
+            fields.compile_field(column),
+            values.int_datum(column.id),
+            # An insert may only leave out a NULL that will read as NULL again.
+            column.origin_default is None and (column.is_generated or not column.is_not_null),
+        )
+        for position, column in enumerate(table.columns)
+        if column.state == PUBLIC and not (column.is_generated and not column.generated_stored)
+    )
+
+
+def handle_position(table: TableInfo) -> int | None:
+    """Return the position of the integer primary key that is the row's handle."""
+    key = table.primary_key if table.pk_is_handle else None
+    return key.columns[0].offset if key else None
+
+
+def handle_parts(table: TableInfo) -> tuple[IndexColumn, ...]:
+    """Return the columns of a common handle, in index order."""
+    key = table.primary_key if table.is_common_handle else None
+    return key.columns if key else ()
+
+
+_FIXED = frozenset({values.INT_FLAG, values.UINT_FLAG, values.FLOAT_FLAG, values.DURATION_FLAG})
+_VARINTS = frozenset({values.VARINT_FLAG, values.UVARINT_FLAG})
+
+
+def cut_one(data: bytes, at: int) -> int:
+    """Return where the datum at `at` ends; raises `Malformed` if it is cut off or has no flag."""
+    flag = values.flag_at(data, at)
+    at += 1
+    if flag in _VARINTS:
+        return values.read_uvarint(data, at)[1]
+    if flag == values.COMPACT_BYTES_FLAG:
+        return values.read_bytes(data, at)[1]
+    if flag == values.NULL_FLAG:
+        return at
+    if flag in _FIXED:
+        return values.take(data, at, 8)[1]
+    if flag == values.DECIMAL_FLAG:
+        return decimals.end_of(data, at)
+    if flag == values.JSON_FLAG:
+        return at + jsonb.length(data, at)
+    if flag == values.BYTES_FLAG:
+        return values.read_bytes_comparable(data, at)[1]
+    raise damaged(f"no datum has the flag {flag} found at byte {at - 1}")
+
+
+def cut_all(data: bytes) -> list[bytes]:
+    """Return the datums of which `data` consists, as the handle in a row's key is cut."""
+    at, parts = 0, []
+    while at < len(data):
+        end = cut_one(data, at)
+        parts.append(data[at:end])
+        at = end
+    return parts
+
 
 _ABSENT = object()
 
@@ -38,7 +114,7 @@ class RowReader:
         self._handle_mask = 0
         if self._handle is not None:
             column = table.columns[self._handle]
-            self._handle_range = ints.integer_range(column)
+            self._handle_range = fields.integer_range(column)
             self._handle_mask = values.UINT64_MAX if column.is_unsigned else -1
         by_position = {s.position: s for s in stored}
         self._handle_parts = [
@@ -48,7 +124,7 @@ class RowReader:
         self._steps = [(s.header, s.position, read(s.field)) for s in stored]
         if self._handle is None and not self._handle_parts:
             # The row id goes to a place behind the row, and is cut off with it.
-            self._steps.append((values.int_datum(ROW_ID), self._width, ints.read_int))
+            self._steps.append((values.int_datum(ROW_ID), self._width, fields.read_int))
         self._insert_steps = [step for step in self._steps if step[1] != self._handle]
 
     def insert(self, data: bytes) -> Row:
@@ -162,7 +238,7 @@ class RowReader:
     def _read_handle(self, data: bytes) -> tuple[dict[int, object], int]:
         found: dict[int, object] = {}
         if not self._handle_parts:
-            number, at = ints.read_int(data, 0)
+            number, at = fields.read_int(data, 0)
             if self._handle is not None:
                 found[self._handle] = self._handle_value(number)
             return found, at

@@ -19,17 +19,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.datum import values
-from penstock.datum.rows import ints
-from penstock.datum.rows.field import Decode, Encode, Field, refused
-from penstock.datum.rows.layout import (
+from penstock.datum.rows import fields
+from penstock.datum.rows.fields import Decode, Encode, Field, refused
+from penstock.datum.rows.reader import (
     EMPTY_ROW,
     ROW_ID,
+    RowReader,
     Stored,
     handle_parts,
     handle_position,
     stored_columns,
 )
-from penstock.datum.rows.reader import RowReader
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 
@@ -50,7 +50,7 @@ class RowCodec:
         self._handle = handle_position(table)
         self._handle_range = (0, 0)
         if self._handle is not None:
-            self._handle_range = ints.integer_range(table.columns[self._handle])
+            self._handle_range = fields.integer_range(table.columns[self._handle])
         parts = handle_parts(table)
         by_position = {s.position: s for s in self._stored}
         self._handle_parts = [(by_position[p.offset], p.length) for p in parts]
@@ -103,7 +103,7 @@ class RowCodec:
         if self._handle is None:
             return values.int_datum(rowid)
         column = self.table.columns[self._handle]
-        number = ints.as_int(column, row[self._handle])
+        number = fields.as_int(column, row[self._handle])
         low, high = self._handle_range
         if not low <= number <= high:
             raise refused(column, number, f"{low} to {high} is the range")

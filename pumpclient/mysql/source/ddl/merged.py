@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from penstock.datum.rows.fields import STRING_TYPES
-from penstock.datum.rows.ints import INTEGER_BITS
+from penstock.datum.rows.fields import INTEGER_BITS, STRING_TYPES
 from penstock.ddl.syntax.statements import (
     AddColumns,
     AddKey,

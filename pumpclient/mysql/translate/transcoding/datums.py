@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.datum import values
-from penstock.datum.rows.fields import decimal_size, fraction_digits
-from penstock.datum.rows.ints import integer_range
+from penstock.datum.rows.fields import decimal_size, fraction_digits, integer_range
 from penstock.schema.model import MysqlType
 from penstock.wire import protowire
 from pumpclient.mysql.rows.column_types import reading_of

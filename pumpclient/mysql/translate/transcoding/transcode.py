@@ -30,7 +30,7 @@ from typing import TypeVar
 
 from penstock.datum import values
 from penstock.datum.rows.fields import TIME_TYPES
-from penstock.datum.rows.layout import EMPTY_ROW, ROW_ID, handle_parts, handle_position
+from penstock.datum.rows.reader import EMPTY_ROW, ROW_ID, handle_parts, handle_position
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.datum.times import Held
 from penstock.errors import Malformed, NeedsOperator
