@@ -19,8 +19,8 @@ from pymysql.protocol import MysqlPacket
 from pymysqlreplication import event, row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
 
-from pumpclient.mysql.events import body_of, decode_event
-from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType
+from pumpclient.mysql.events import decode_event
+from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType, body_of
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from tests.bench.figure import Figure

@@ -42,7 +42,7 @@ from pumpclient.mysql.events.transactions import (
     decode_tagged,
 )
 
-__all__ = ["Event", "IgnoredEvent", "Stop", "UnreadRows", "body_of", "decode_event"]
+__all__ = ["Event", "IgnoredEvent", "Stop", "UnreadRows", "decode_event"]
 
 
 class UnreadRows(NamedTuple):
@@ -124,11 +124,6 @@ _STATEMENT_PARTS = frozenset(
         EventType.DELETE_FILE,
     }
 )
-
-
-def body_of(event: bytes, checksum: Checksum) -> bytes:
-    """Return a whole event's bytes between its header and its checksum."""
-    return event[HEADER_SIZE:-CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
 
 
 def decode_event(event: bytes, checksum: Checksum, header: Header | None = None) -> Event:

@@ -176,6 +176,11 @@ def read_header(data: bytes | memoryview, at: int = 0) -> Header:
     return header
 
 
+def body_of(event: bytes, checksum: Checksum) -> bytes:
+    """Return a whole event's bytes between its header and its checksum."""
+    return event[HEADER_SIZE:-CHECKSUM_SIZE] if checksum else event[HEADER_SIZE:]
+
+
 def make_event(
     type_: int,
     body: bytes,

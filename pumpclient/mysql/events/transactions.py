@@ -56,6 +56,7 @@ from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from pumpclient.mysql.events.field_reader import BodyReader
+from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, EventType, body_of
 from pumpclient.mysql.gtid import MariadbGtid, MysqlGtid
 
 _XID_SIZE = 8
@@ -74,6 +75,7 @@ _LONG = 0xFF
 _GTID_HEAD = struct.Struct("<QIB")
 _GTID_EVENT = struct.Struct("<5xI10xQIB")  # The header's server before it.
 GTID_EVENT_SIZE_MIN = _GTID_EVENT.size
+_MYSQL_GTID = struct.Struct("<x16sQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,16 @@ def decode_tagged(data: bytes) -> Gtid:
             ticket=fields.get(11),
         ),
     )
+
+
+def mysql_gtid_of(type_: int, event: bytes, checksum: Checksum) -> MysqlGtid | None:
+    """Return the id in a whole GTID or GTID_TAGGED, None of an ANONYMOUS_GTID: no more is read."""
+    if type_ == EventType.ANONYMOUS_GTID:
+        return None
+    if type_ == EventType.GTID_TAGGED:
+        return decode_tagged(body_of(event, checksum)).gtid
+    source, number = _MYSQL_GTID.unpack_from(event, HEADER_SIZE)
+    return MysqlGtid(UUID(bytes=source), number)
 
 
 def _field(body: BodyReader, key: int) -> Any:

@@ -10,18 +10,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from uuid import UUID
 
-from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.compressed import decompress_block
 from pumpclient.mysql.events.files import GtidList, PreviousGtids
-from pumpclient.mysql.events.frame import HEADER_SIZE, ROWS_TYPES, Checksum, EventType
+from pumpclient.mysql.events.frame import HEADER_SIZE, ROWS_TYPES, Checksum, EventType, body_of
 from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag, decode_tagged
+from pumpclient.mysql.events.transactions import GtidFlag, mysql_gtid_of
 from pumpclient.mysql.gtid import Gtid, GtidSet, MariadbGtid, MariadbGtidSet, MysqlGtid
 
 _MARIADB_GTID = struct.Struct("<QIB")
-_MYSQL_GTID = struct.Struct("<x16sQ")
 _SERVER_ID = struct.Struct("<I")
 _SERVER_ID_AT = 5
 _SHOWN_BYTES = 64
@@ -85,7 +82,7 @@ class TransactionTracker:
         self._end()
 
     def _gtid(self, type_: int, event: bytes) -> None:
-        self._pending = self._mysql_gtid(type_, event)
+        self._pending = mysql_gtid_of(type_, event, self.checksum)
         self.inside = Inside.GTID
 
     def _end(self) -> None:
@@ -99,14 +96,6 @@ class TransactionTracker:
         else:
             assert isinstance(gtid, MysqlGtid), "one flavour has one kind of GTID"
             self.gtids.add(gtid)
-
-    def _mysql_gtid(self, type_: int, event: bytes) -> MysqlGtid | None:
-        if type_ == EventType.ANONYMOUS_GTID:
-            return None
-        if type_ == EventType.GTID_TAGGED:
-            return decode_tagged(body_of(event, self.checksum)).gtid
-        source, number = _MYSQL_GTID.unpack_from(event, HEADER_SIZE)
-        return MysqlGtid(UUID(bytes=source), number)
 
     def _list(self, type_: int, event: bytes) -> None:
         body = body_of(event, self.checksum)

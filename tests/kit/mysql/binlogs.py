@@ -11,7 +11,6 @@ from io import BytesIO
 from typing import BinaryIO
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.files import FormatDescription, GtidList, PreviousGtids, Rotate
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
@@ -22,6 +21,7 @@ from pumpclient.mysql.events.frame import (
     EventFlag,
     EventType,
     Header,
+    body_of,
     checksum_holds,
     make_event,
 )

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import struct
-from uuid import UUID
 
-from pumpclient.mysql.events import body_of
 from pumpclient.mysql.events.files import GtidList, PreviousGtids
-from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum, EventType
-from pumpclient.mysql.events.transactions import decode_tagged
+from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum, EventType, body_of
+from pumpclient.mysql.events.transactions import mysql_gtid_of
 from pumpclient.mysql.gtid import (
     Flavor,
     GtidSet,
     MariadbGtid,
     MariadbGtidSet,
-    MysqlGtid,
     parse_gtid_set,
 )
 
 _MARIADB = struct.Struct("<QI")
-_MYSQL = struct.Struct("<x16sQ")
 _BEGINS = frozenset(
     {EventType.MARIADB_GTID, EventType.GTID, EventType.GTID_TAGGED, EventType.ANONYMOUS_GTID}
 )
@@ -72,11 +68,8 @@ class KnownTransactions:
             sequence, domain = _MARIADB.unpack_from(event, HEADER_SIZE)
             return MariadbGtid(domain, server_id, sequence) in gtids
         assert not isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
-        if type_ == EventType.GTID_TAGGED:
-            tagged = decode_tagged(body_of(event, checksum)).gtid
-            return tagged is not None and tagged in gtids
-        source, number = _MYSQL.unpack_from(event, HEADER_SIZE)
-        return MysqlGtid(UUID(bytes=source), number) in gtids
+        found = mysql_gtid_of(type_, event, checksum)
+        return found is not None and found in gtids
 
 
 LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events import IgnoredEvent, Stop, UnreadRows, body_of, decode_event
+from pumpclient.mysql.events import IgnoredEvent, Stop, UnreadRows, decode_event
 from pumpclient.mysql.events.compressed import Compression, TransactionPayload, decompress_block
 from pumpclient.mysql.events.files import (
     BinlogCheckpoint,
@@ -29,6 +29,7 @@ from pumpclient.mysql.events.frame import (
     EventFlag,
     EventType,
     Header,
+    body_of,
     checksum_holds,
     make_event,
     read_header,
