@@ -33,7 +33,7 @@ from pumpclient.mysql.relay.receiver import RelayReceiver
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
-from pumpclient.mysql.source.ddl.statements import Statements
+from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.first_checkpoint import first_checkpoint, without_relay
 from pumpclient.mysql.source.relay_log import RelayLog

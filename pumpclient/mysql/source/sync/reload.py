@@ -51,7 +51,7 @@ from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import Growth, RelayReader
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
-from pumpclient.mysql.source.ddl.statements import Statements
+from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables, server_tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, sources
 from pumpclient.mysql.source.state.counters import SourceCounters

@@ -32,7 +32,7 @@ from pumpclient.mysql.load.state import Floors
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
 from pumpclient.mysql.rows.table_map import Name, TableMap
-from pumpclient.mysql.source.ddl.statements import Statements, place_of
+from pumpclient.mysql.source.ddl.execution import Statements, place_of
 from pumpclient.mysql.source.ddl.table_mapping import Routed, Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
 from pumpclient.mysql.source.state.counters import SourceCounters
