@@ -34,7 +34,7 @@ from pump.cluster.sql_resolver import open_resolver
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.counters import Counters, timed
-from pump.observe.pages import Pages
+from pump.pages import Pages
 from pump.service.admission import Admission
 from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import add_health, add_service, build_server, listen

@@ -1,6 +1,6 @@
 """Counters: what the parts of a Pump count while they work, and the files and calls that are timed.
 
-Metrics are made of them at a scrape (`observe/metrics.py`); nothing here knows how they look.
+Metrics are made of them at a scrape (`metrics.py`); nothing here knows how they look.
 Counting takes no lock: each counter has one thread that writes it.
 """
 

@@ -1,4 +1,4 @@
-"""Ledger: deduplicates and validates binlogs per transaction, before and after they are logged.
+"""Ledger: deduplicates and validates binlogs per transaction before they are logged.
 
     arrives    the transaction is   the Pump
     ─────────  ───────────────────  ────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""`python -m pumpclient.binlogctl`, the same as the `binlogctl` script."""
+"""Command: `python -m pumpclient.binlogctl`, the same as the `binlogctl` script."""
 
 from __future__ import annotations
 

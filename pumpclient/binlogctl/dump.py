@@ -1,4 +1,4 @@
-"""`binlogctl dump`: what lies in a Pump's log, without a Pump, without etcd, without writing.
+"""Dump: `binlogctl dump` shows what lies in a Pump's log, without a Pump, etcd or writing.
 
     000000.seg:32    prewrite  start_ts 463…  commit_ts -     2026-11-21T09:30:00.016Z  123 bytes
     000000.seg:179   commit    start_ts 463…  commit_ts 463…  2026-11-21T09:30:00.021Z  28 bytes

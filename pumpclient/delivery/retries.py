@@ -1,4 +1,4 @@
-"""Retries: delivers, in the background, Commits and Rollbacks that no Pump has acknowledged.
+"""Retries: delivers Commits and Rollbacks, in the background, until their Pump has acknowledged.
 
 Both end a transaction on the Pump that holds its Prewrite, and until one arrives that Pump's
 stream stands still. So they are tried again each second, for as long as it can help: the Pump

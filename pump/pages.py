@@ -22,12 +22,13 @@ from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
 from penstock.node.output import facts_of
 from penstock.wire.binlog_text import describe
 from penstock.wire.codec import decode_binlog
-from pump.observe.metrics import PumpMetrics
+from pump.metrics import PumpMetrics
 
 if TYPE_CHECKING:
     from penstock.cluster.registry import NodeRegistry, NodeStatus
     from pump.cluster.operator import Operator
     from pump.components import Components
+
 
 _OK, _WRONG = 200, 3
 """TiDB-Binlog's codes, in the body."""

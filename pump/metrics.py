@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.node.histogram import Distribution
     from pump.components import Components
 
+
 TIDB = "binlog_pump"
 OWN = "penstock_pump"
 

@@ -1,1 +1,0 @@
-"""Observation: metrics and status pages."""
