@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.workloads.large import CREATE, FIRST_ID, Huge, write_huge
 
 pytestmark = pytest.mark.fault
@@ -23,15 +23,11 @@ MIB = 1 << 20
 
 
 def test_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication,
 ) -> None:
     huge = Huge(rows=24_000, body_bytes=2800)
-    path = tmp_path / "down.db"
-    drainer, commit_ts = _begun(etcd, etcd_server, pump_factory, drainer_factory, path, huge)
+    path = replication.path
+    drainer, commit_ts = _begun(replication, huge)
     drainer.wait_for("applying the")
     _until(lambda: _size(Path(f"{path}-wal")) > 4 * MIB)
     drainer.kill()
@@ -44,23 +40,17 @@ def test_a_large_transaction_is_applied_once_in_bounded_memory_across_a_kill(
     assert _found(path) == _all(huge)
     _until(lambda: not list((drainer.data_dir / "spool").iterdir()))
     # What comes behind it, and around it, is not held up.
-    with PumpClient.connect(etcd_server.url) as client, client.begin("huge") as txn:
+    with replication.connect().begin("huge") as txn:
         txn.insert("t", {"id": 1, "body": b"small"})
     assert txn.commit_ts is not None
     drainer.wait_until(txn.commit_ts)
 
 
 @pytest.mark.slow
-def test_two_gibibytes_are_applied_in_bounded_memory(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-) -> None:
+def test_two_gibibytes_are_applied_in_bounded_memory(replication: Replication) -> None:
     huge = Huge(rows=550_000, body_bytes=4080)
-    path = tmp_path / "down.db"
-    drainer, commit_ts = _begun(etcd, etcd_server, pump_factory, drainer_factory, path, huge)
+    path = replication.path
+    drainer, commit_ts = _begun(replication, huge)
     drainer.wait_for("applying the 2[0-9]{9} bytes", timeout_s=300)
     drainer.wait_until(commit_ts, timeout_s=1800)
     assert _peak_bytes(drainer) < 330 * MIB
@@ -68,17 +58,12 @@ def test_two_gibibytes_are_applied_in_bounded_memory(
 
 
 def test_a_downstream_that_dies_within_a_large_transaction_gets_it_again_from_its_start(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
+    replication: Replication, mariadb: MariadbServer
 ) -> None:
     huge = Huge(rows=6000, body_bytes=3600)
-    pump = pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, mariadb.url, batch_bytes_max=MIB)
-    _create(etcd_server)
-    commit_ts = write_huge(etcd, pump.addr, huge)
+    drainer = replication.start(mariadb, batch_bytes_max=MIB)
+    _create(replication)
+    commit_ts = write_huge(replication.etcd, replication.pumps[0].addr, huge)
     drainer.wait_for("applying the")
     time.sleep(0.3)
     mariadb.kill()
@@ -91,27 +76,19 @@ def test_a_downstream_that_dies_within_a_large_transaction_gets_it_again_from_it
     ]
 
 
-def _create(etcd_server: EtcdServer) -> None:
-    with PumpClient.connect(etcd_server.url) as client:
+def _create(replication: Replication) -> None:
+    with PumpClient.connect(replication.url) as client:
         client.execute_ddl("CREATE DATABASE huge")
         client.execute_ddl(CREATE)
 
 
-def _begun(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    path: Path,
-    huge: Huge,
-) -> tuple[DrainerProcess, int]:
+def _begun(replication: Replication, huge: Huge) -> tuple[DrainerProcess, int]:
     """Return a Drainer that has the table, once the transaction is committed on a Pump."""
-    pump = pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}")
-    _create(etcd_server)
+    drainer = replication.start()
+    _create(replication)
     drainer.wait_for("2 in all")
     _forget_peak(drainer)
-    return drainer, write_huge(etcd, pump.addr, huge)
+    return drainer, write_huge(replication.etcd, replication.pumps[0].addr, huge)
 
 
 def _found(path: Path) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from tests.kit.servers.binlog_server import (
     module_server,
     on_servers,
 )
+from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 from tests.kit.workloads.server_writers import HISTORY_TABLES, ServerHistory
@@ -35,6 +36,14 @@ ALL = (
 
 
 server = module_server(on_servers(MARIADB))
+
+
+@pytest.fixture
+def pumps(etcd_server: EtcdServer, pump_factory: Any, server: AnyBinlogServer) -> list[PumpProcess]:
+    """Two Pumps, and a server without anything that an earlier test made."""
+    server.drop_user_databases()
+    server.reset_binlog()
+    return [pump_factory(etcd_server.url) for _ in range(2)]
 
 
 def check(etcd: Any, url: str, pumps: list[Any], server: AnyBinlogServer) -> Downstream:
@@ -64,13 +73,10 @@ def test_a_source_killed_at_every_step_brings_each_transaction_once(
     points: tuple[str, ...],
     etcd: Any,
     etcd_server: EtcdServer,
-    pump_factory: Any,
+    pumps: list[PumpProcess],
     server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
-    server.drop_user_databases()
-    server.reset_binlog()
-    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     history = ServerHistory(server, 1)
     history.begin()
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=8)
@@ -90,13 +96,10 @@ def test_a_source_killed_at_random_brings_each_transaction_once(
     seed: int,
     etcd: Any,
     etcd_server: EtcdServer,
-    pump_factory: Any,
+    pumps: list[PumpProcess],
     server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
-    server.drop_user_databases()
-    server.reset_binlog()
-    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     history, chance = ServerHistory(server, seed), random.Random(seed)
     history.begin()
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=16)

@@ -25,7 +25,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy.local.etcd import EtcdServer
 from deploy.local.process import flags
 from drainer import ddl_command
 from penstock.cluster.drainer_runs import standbys
@@ -35,8 +34,9 @@ from penstock.node.command import run as run_command
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.fault
@@ -279,20 +279,14 @@ class RealNodes:
     All Drainers have one downstream: the first that is there writes it, the others stand by.
     """
 
-    def __init__(
-        self,
-        etcd: Any,
-        url: str,
-        pumps: list[PumpProcess],
-        drainers: list[DrainerProcess],
-        down: Path,
-    ) -> None:
-        self.registry = Registry(etcd)
+    def __init__(self, replication: Replication, drainers: list[DrainerProcess]) -> None:
+        self.registry = Registry(replication.etcd)
         self.committed: dict[int, int] = {}
         self.tried = 0
         self.typed: list[str] = []
-        self._etcd, self._url, self._down = etcd, url, down
-        self._pumps, self._drainers = pumps, drainers
+        self._etcd, self._url = replication.etcd, replication.url
+        self._down = replication.path
+        self._pumps, self._drainers = replication.pumps, drainers
         self._stopping = threading.Event()
         self._writer = threading.Thread(target=self._write)
 
@@ -395,20 +389,12 @@ class RealNodes:
     [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))],
 )
 def test_an_operator_at_real_nodes_loses_nothing(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Callable[..., PumpProcess],
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    seed: int,
-    steps: int,
+    replication: Replication, capsys: pytest.CaptureFixture[str], seed: int, steps: int
 ) -> None:
-    down, chance = tmp_path / "down.db", random.Random(seed)
-    pumps = [pump_factory(etcd_server.url) for _ in range(2)]
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{down}")
+    chance = random.Random(seed)
+    drainer = replication.start(pumps=2)
     acts = ["command", "command", "ddl", "edit", "kill", "stop", "start", "start"]
-    with RealNodes(etcd, etcd_server.url, pumps, [drainer], down) as real:
+    with RealNodes(replication, [drainer]) as real:
         for _ in range(steps):
             real.step(chance, capsys, acts)
             time.sleep(chance.random())  # Any moment of what that has begun.
@@ -418,22 +404,14 @@ def test_an_operator_at_real_nodes_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "steps"), [(1, 3), (2, 8), (3, 8), (4, 8)])
 def test_an_operator_who_hands_over_between_two_drainers_loses_nothing(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Callable[..., PumpProcess],
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    seed: int,
-    steps: int,
+    replication: Replication, capsys: pytest.CaptureFixture[str], seed: int, steps: int
 ) -> None:
-    down, chance, url = tmp_path / "down.db", random.Random(seed), etcd_server.url
-    sink = f"sqlite:///{down}"
-    pumps = [pump_factory(url) for _ in range(2)]
-    drainers = [drainer_factory(url, sink, spark_tasks=1, started=False) for _ in range(2)]
+    chance, etcd, url = random.Random(seed), replication.etcd, replication.url
+    first = replication.start(pumps=2, spark_tasks=1, started=False)
+    drainers = [first, replication.add_drainer(spark_tasks=1, started=False)]
     acts = ["hand-over"] * 4 + ["command", "kill", "start", "start", "start a Drainer"]
     acts += ["kill a Drainer", "stop a Drainer", "start a Drainer"]
-    with RealNodes(etcd, url, pumps, drainers, down) as real:
+    with RealNodes(replication, drainers) as real:
         drainers[0].start()
         drainers[1].spawn()
         eventually(lambda: len(standbys(etcd)) == 1, 120)

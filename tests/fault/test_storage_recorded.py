@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class Promised:
     purging_ts: int
     flushed_index: Path | None
     index: Path | None
+
+
+Case = tuple[str, Promised, Disk, Path | None]
+"""What it is called, what was promised, and what is on the disk: log and index."""
 
 
 class Life:
@@ -114,7 +118,7 @@ class Life:
         return self.files.moments
 
 
-def cases(moments: list[Moment]) -> Iterator[tuple[str, Promised, Disk, Path | None]]:
+def cases(moments: list[Moment]) -> Iterator[Case]:
     for number, moment in enumerate(moments):
         promised = moment.mark
         assert isinstance(promised, Promised)
@@ -146,6 +150,19 @@ def is_kept(path: Path, files: MemoryFiles, promised: Promised, issued: list[Pai
     die(storage)
 
 
+def all_kept(path: Path, found: Iterable[Case], issued: list[Pair]) -> int:
+    """Open each case's disk with its index, and hold it against what was promised; count them."""
+    count = 0
+    for name, promised, disk, index in found:
+        put_index(path, index)
+        try:
+            is_kept(path, disk_of(disk), promised, issued)
+        except Exception as error:
+            raise AssertionError(f"{name}: {error}") from error
+        count += 1
+    return count
+
+
 @pytest.mark.parametrize(
     ("rows_bytes", "cases_min"),
     [(300, 400), pytest.param(6000, 1500, marks=pytest.mark.slow)],
@@ -155,12 +172,5 @@ def test_every_legal_state_after_a_crash_opens_with_all_that_was_acknowledged(
 ) -> None:
     life = Life(tmp_path, b"r" * rows_bytes)
     moments = life.live()
-    count = 0
-    for name, promised, disk, index in cases(moments):
-        put_index(tmp_path / "pump", index)
-        try:
-            is_kept(tmp_path / "pump", disk_of(disk), promised, life.issued)
-        except Exception as error:
-            raise AssertionError(f"{name}: {error}") from error
-        count += 1
+    count = all_kept(tmp_path / "pump", cases(moments), life.issued)
     assert count > cases_min, count
