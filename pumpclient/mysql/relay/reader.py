@@ -132,13 +132,13 @@ class RelayReader:
             yield self._description(path, file)
         following: Location | None = None
         while True:
-            chunk, torn_bytes = self._read(path, file)
+            chunk, torn_bytes = self._read(path, file, is_over=following is not None)
             if chunk is not None:
                 following = None
                 self.location = self.location.at(chunk.begin.position + sum(map(len, chunk.events)))
                 yield chunk
             elif following is not None:
-                # It was looked for again after the next one had been seen: nothing comes here.
+                # All of it was looked for again after the next one had been seen: there is no more.
                 if torn_bytes and following.suffix == self.location.suffix:
                     raise Corrupt(
                         str(path), self.location.position, f"{torn_bytes} bytes are half an event"
@@ -150,10 +150,13 @@ class RelayReader:
                 if following is None:
                     yield Chunk(self.location, [])
 
-    def _read(self, path: Path, file: int) -> tuple[Chunk | None, int]:
-        """Return the whole events after `location`, and how many bytes of half an event follow."""
+    def _read(self, path: Path, file: int, *, is_over: bool) -> tuple[Chunk | None, int]:
+        """Return the whole events after `location`, and how many bytes of half an event follow.
+
+        `is_over` where nothing is written to the file any more.
+        """
         begin = self.location
-        limit = self._limit(file)
+        limit = self._limit(file, is_over=is_over)
         wanted = _BLOCK_BYTES
         at, position = 0, begin.position
         if position >= limit:
@@ -178,11 +181,14 @@ class RelayReader:
             return None, end
         return Chunk(begin, events), 0
 
-    def _limit(self, file: int) -> int:
-        """Return up to where the file may be read."""
+    def _limit(self, file: int, *, is_over: bool) -> int:
+        """Return up to where the file may be read: what was reported, or all of one that is over.
+
+        The writer reports once it has written a batch, which may end one file and begin the next.
+        """
         end = self._seen = self._growth.end if self._growth is not None else None
         size = os.fstat(file).st_size
-        if end is not None and end[:2] == self.location[:2]:
+        if not is_over and end is not None and end[:2] == self.location[:2]:
             return min(end.position, size)
         return size
 

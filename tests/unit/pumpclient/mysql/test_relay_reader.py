@@ -124,9 +124,22 @@ def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
             log.file()
         else:
             reading.all()
-        log.told()
+        if chance.random() < 0.7:  # The writer reports a batch, which may go on in another file.
+            log.told()
     log.raw(left)
     log.told()
+    assert reading.all() == log.events
+
+
+def test_a_file_is_read_to_its_end_before_the_writer_has_reported_the_next_one(log: Log) -> None:
+    log.file()
+    log.add()
+    log.told()
+    reading = Reading(log, first(), log.growth)
+    assert reading.all() == log.events
+    log.add()
+    log.file()
+    log.add()
     assert reading.all() == log.events
 
 
