@@ -2,7 +2,7 @@
 
     PenstockError
     ├── Retryable      wait and try again: a Pump restarts, etcd elects, a lock is held
-    ├── NeedsOperator  a human must act: bad config, a DDL nobody can parse, a wrong cluster
+    ├── NeedsOperator  a human must act: bad config, a DDL no one can parse, a wrong cluster
     │   └── Malformed  bytes or values from outside are not what their format says
     └── Corrupt        bytes on disk are not what we wrote; never skipped, never retried
 

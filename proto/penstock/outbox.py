@@ -30,14 +30,14 @@ no time-out, however long, turns "not yet" into "never". So the Pump does not wa
 writes its Rollback. A primary key takes one row, so exactly one of the two gets in:
 
     the writer's row is  committed         the fence fails; the Pump reads commit_ts and commits
-                         inserted          the fence waits for its lock, or gives up and is tried
+                         inserted          the fence waits for its lock, or times out and is tried
                                            again later; it cannot get in beside it
                          still to come     the fence gets in, and 4 fails however late it comes:
                                            the writer rolls back and reports that nothing happened
 
 What time there is (`fence_after_s`) is only patience with a slow writer; too short costs a writer a
-retry, never a transaction. A reader on a replica, or one that is merely behind, cannot err either:
-whether the row is absent is told by an INSERT, which only the primary takes.
+retry, never a transaction. A reader on a replica, or one that merely lags, cannot err either:
+an INSERT, which only the primary takes, finds out whether the row is absent.
 
 Visible is not durable: InnoDB shows a commit to others before its log is on the disk. A Pump that
 believed such a row could commit what the database loses in a power cut. So it changes the row it
@@ -98,7 +98,7 @@ class _Statements:
 
 
 def new_key(name: str) -> bytes:
-    """Return a key that nobody ever had, for an outbox with that name."""
+    """Return a key that no one ever had, for an outbox with that name."""
     key = f"outbox/{name}/{uuid.uuid4().hex}".encode()
     if name_in(key) is None:
         raise NeedsOperator(
@@ -117,7 +117,7 @@ def is_mysql(connection: Connection) -> bool:
     """True for PyMySQL, False for `sqlite3`; raise `NeedsOperator` for any other connection."""
     if isinstance(connection, sqlite3.Connection):
         return False
-    pymysql = sys.modules.get("pymysql.connections")  # Whoever has a connection has imported it.
+    pymysql = sys.modules.get("pymysql.connections")  # A caller with a connection has imported it.
     if pymysql is not None and isinstance(connection, pymysql.Connection):
         return True
     raise NeedsOperator(
@@ -168,7 +168,7 @@ def settle(
 ) -> int | None:
     """Return the transaction's commit_ts, 0 if it is rolled back, None if it is undecided.
 
-    With `fence` an absent row is made to be absent for ever, so that the answer is never None. The
+    With `fence` an absent row is made to be absent for good, so that the answer is never None. The
     connection must not be in use; its open transaction is rolled back. What is returned is as
     durable as the database is. Raises the driver's errors, `Malformed` if the key was used twice.
     """

@@ -71,7 +71,7 @@ LOST = "/penstock/v1/lost/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPump:
-    """What a Pump held after `after_ts` is given up; no commit there has a timestamp above
+    """What a Pump held after `after_ts` is declared lost; no commit there has a timestamp above
     `up_to_ts`, the cluster's time at the decision, unless its writer ended it only later.
     """
 

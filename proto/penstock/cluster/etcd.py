@@ -43,7 +43,7 @@ _CHANNEL_OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", -1),  # A long DDL history is one answer.
-    # A frozen member must not hold a watch for ever; etcd refuses pings closer than 5 s.
+    # A frozen member must not hold a watch indefinitely; etcd refuses pings closer than 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -156,7 +156,7 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     """Turn whatever goes wrong with etcd inside the block into Retryable.
 
     A refused login is NeedsOperator, since it does not pass by waiting, and so are certificates at
-    a start; a node that has had an answer goes on trying. The client's endpoints are named.
+    a start; a node that has had an answer continues to try. The client's endpoints are named.
     """
     endpoints = getattr(etcd, "endpoints", "")
     where = f"etcd at {endpoints}" if endpoints else "etcd"

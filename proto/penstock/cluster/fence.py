@@ -11,7 +11,7 @@
 A writer lists `pending` after it has put its key, a DDL lists writers after it has put `pending`:
 one of the two sees the other. A writer that dies drops out with its lease. One that was only
 thought dead must not commit: leaving a pin fails unless the lease was still held *after*
-`commit_ts` was known, so that a DDL which went on without it draws a larger one. And since
+`commit_ts` was known, so that a DDL which continued without it draws a larger one. And since
 `pending` lives on the lock's lease, a DDL whose fence fell has lost its lock: history refuses it.
 """
 
@@ -235,7 +235,7 @@ class WriterFence:
 
 
 class DdlFence:
-    """The side of whoever runs DDL, to be used while it holds the DDL lock."""
+    """The side of the one that runs DDL, to be used while it holds the DDL lock."""
 
     def __init__(self, etcd: EtcdClient) -> None:
         self._etcd = etcd

@@ -61,7 +61,7 @@ class DdlLock:
 
 
 class DdlHistory(Protocol):
-    """The seam between whoever needs schemas and the place where DDL is recorded."""
+    """The seam between those who need schemas and the place where DDL is recorded."""
 
     def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None:
         """Record a finished job."""
@@ -87,7 +87,7 @@ class DdlHistory(Protocol):
         """Hold the DDL lock in a block."""
 
     def next_ids(self, count: int) -> int:
-        """Return the first of `count` ids that nobody ever had."""
+        """Return the first of `count` ids that no one ever had."""
 
 
 class History:
@@ -123,7 +123,7 @@ class History:
     def is_overtaken(self, job_id: int) -> bool:
         """Tell whether a job is not recorded and never will be: one with a larger id is.
 
-        Ids are drawn and jobs recorded under the lock, in one order. So whoever drew the smaller
+        Ids are drawn and jobs recorded under the lock, in one order. So the one with the smaller
         id is done, or has lost the lock, without which nothing is recorded.
         """
         # In this order: what is recorded between the two reads is seen.
@@ -197,7 +197,7 @@ class History:
             lease.close()
 
     def next_ids(self, count: int) -> int:
-        """Return the first of `count` consecutive ids that nobody ever had."""
+        """Return the first of `count` consecutive ids that no one ever had."""
         assert count > 0
         do = self._etcd.transactions
         while True:
@@ -220,8 +220,8 @@ class History:
         all_guards = [*guards, *([held.guard] if held else [])]
         puts = [do.put(key, text), do.put(SCHEMA_VERSION_KEY, str(job.schema_version))]
         if job.origin is not None:
-            told = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
-            puts.append(do.put(ORIGINS + job.origin.source, told))
+            origin = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
+            puts.append(do.put(ORIGINS + job.origin.source, origin))
         with etcd_errors(self._etcd):
             done, _ = self._etcd.transaction(
                 compare=[

@@ -2,9 +2,9 @@
 
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
-/penstock/v1/cluster_id              decimal text, drawn at random by whoever asks first
+/penstock/v1/cluster_id              decimal text, drawn at random by the first that asks
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
-/penstock/v1/lost/<pump>             a Pump whose disk is gone for ever (departed_pumps.py)
+/penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
 /penstock/v1/last_words/<pump>       what a Pump that stopped in order holds (the same)
 """
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class NodeState(StrEnum):
-    """What a node does, or was told to do."""
+    """What a node does, or was asked to do."""
 
     ONLINE = "online"
     PAUSING = "pausing"
@@ -82,7 +82,7 @@ class NodeStatus:
     update_ts: int = 0
 
     def to_json(self) -> str:
-        """Return the eight fields as the original names and orders them."""
+        """Return the eight fields as TiDB-Binlog names and orders them."""
         fields = {
             "nodeId": self.node_id,
             "host": self.host,
@@ -97,7 +97,7 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> NodeStatus:
-        """Read what `to_json` or the original wrote; fields that are absent take their zero."""
+        """Read what `to_json` or TiDB-Binlog wrote; fields that are absent take their zero."""
         try:
             fields = json.loads(text)
             return cls(
@@ -166,13 +166,13 @@ class NodeRegistry(Protocol):
         """Return all nodes of a kind, those long gone too, by node id."""
 
     def put_gap(self, gap: Gap) -> None:
-        """Remember for ever what a Drainer will miss."""
+        """Remember for good what a Drainer will miss."""
 
     def gaps(self, drainer: str) -> Sequence[Gap]:
         """Return all that a Drainer will miss, unless its downstream is restored from elsewhere."""
 
     def put_lost(self, lost: LostPump) -> None:
-        """Remember for ever that a Pump is lost, in place of an earlier word about it."""
+        """Remember for good that a Pump is lost, in place of an earlier word about it."""
 
     def lost(self) -> Mapping[str, LostPump]:
         """Return all Pumps that were declared lost, by node id."""
@@ -250,7 +250,7 @@ class Registry:
         ]
 
     def put_gap(self, gap: Gap) -> None:
-        """Remember for ever what a Drainer will miss."""
+        """Remember for good what a Drainer will miss."""
         with etcd_errors(self._etcd):
             self._etcd.put(f"{GAPS}/{gap.drainer}/{gap.pump}", json.dumps(asdict(gap)))
 
@@ -261,7 +261,7 @@ class Registry:
         return [gap for gap in found if gap.drainer == drainer]
 
     def put_lost(self, lost: LostPump) -> None:
-        """Remember for ever that a Pump is lost, in place of an earlier word about it."""
+        """Remember for good that a Pump is lost, in place of an earlier word about it."""
         with etcd_errors(self._etcd):
             self._etcd.put(LOST + lost.pump, lost.to_json())
 

@@ -1,7 +1,7 @@
 """Character sets of MySQL and MariaDB: their default collations, collation ids, and codecs.
 
 Servers disagree about a set's default collation (utf8mb4 alone has three, and sessions may choose).
-Whoever knows the session of a statement writes its choice into the text
+A caller that knows the session of a statement writes its choice into the text
 (`penstock.ddl.rewrite.explicit_collations`); where there was no server, Penstock decides, as TiDB
 does: the binary one for the common sets. `plan_ddl` writes that into the statements, so that every
 downstream decides alike.
@@ -86,7 +86,7 @@ def char_bytes_max(charset: str) -> int:
 
 
 def known(charset: str) -> str:
-    """Return the character set; raise NeedsOperator for one that nobody has."""
+    """Return the character set; raise NeedsOperator for one that no one has."""
     if charset not in _SETS:
         raise NeedsOperator(
             f"character set {charset!r} is unknown", hint="name a character set of MySQL"
@@ -150,7 +150,7 @@ _FIRST_TEXT = """
     cp1250_polish_ci
 """
 _FIRST = tuple(_FIRST_TEXT.split())
-"""Those with the ids 1 to 99; nobody has 17."""
+"""Those with the ids 1 to 99; no one has 17."""
 _LANGUAGES_TEXT = """
     icelandic latvian romanian slovenian polish estonian spanish swedish turkish czech danish
     lithuanian slovak spanish2 roman persian esperanto hungarian sinhala german2

@@ -311,7 +311,7 @@ def _applied(rule: _Rule, operations: Sequence[Names], sql: str) -> Decision:
 
 def events_named(names: Iterable[str]) -> Names:
     """Return the events that a rule's `events` stand for; raise `NeedsOperator` for a typo."""
-    told: set[str] = set()
+    named: set[str] = set()
     grouped: set[str] = set()
     taken: set[str] = set()
     for written in names:
@@ -321,10 +321,10 @@ def events_named(names: Iterable[str]) -> Names:
         elif name in _NONE:
             taken |= _NONE[name]
         elif name in DML | DDL:
-            told.add(name)
+            named.add(name)
         else:
             raise _unknown(written)
-    return frozenset((grouped - taken) | told)
+    return frozenset((grouped - taken) | named)
 
 
 def _unknown(written: str) -> NeedsOperator:

@@ -1,11 +1,11 @@
-"""Patterns of names: wildcards, and regular expressions behind a `~`.
+"""Patterns of names: wildcards, and regular expressions after a `~`.
 
     wildcard    *       zero or more bytes, and only as the last character of the pattern
                 ?       exactly one byte (of UTF-8, so two of them for an "ä")
                 [a-z]   one byte of a class; [!a-z] one that is not in it
     ~re         a regular expression, found anywhere in the name unless it is anchored
 
-Both ignore letter case unless told otherwise. Where TiDB-Binlog took a regular expression for a
+Both ignore letter case by default. Where TiDB-Binlog took a regular expression for a
 plain name (`replicate-do-db` and its like), `plain_regex` does: a "." there matches anything.
 """
 

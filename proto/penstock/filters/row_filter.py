@@ -41,12 +41,12 @@ class RowFilter:
                 )
             if place in self._rules:
                 raise NeedsOperator(f"{name} has two expression filters", hint="make one of them")
-            told = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
-            if not told:
+            given = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
+            if not given:
                 raise NeedsOperator(
                     f"the expression filter of {name} is empty", hint="give it an expression"
                 )
-            for text in told:
+            for text in given:
                 check_expression(text)
             self._rules[place] = rule
 

@@ -97,8 +97,8 @@ def runs_alter(name: str, before: TableInfo, after: TableInfo, others: Sequence[
         _check_rows_fit(name, item, vote, before if item not in new else after, shapes)
     asked = set(votes.values())
     if Vote.RUN in asked and len(asked) > 1:
-        told = ", ".join(f"{kind} {thing!r}" for kind, thing in sorted(votes))
-        raise _unfit(name, f"only a part of the change ({told}) can be made while sources differ")
+        found = ", ".join(f"{kind} {thing!r}" for kind, thing in sorted(votes))
+        raise _unfit(name, f"only a part of the change ({found}) can be made while sources differ")
     return not asked or Vote.RUN in asked
 
 
@@ -161,7 +161,7 @@ def _vote(name: str, item: Item, old: Any, new: Any, others: Sequence[Any]) -> V
 def _check_rows_fit(
     name: str, item: Item, vote: Vote, table: TableInfo, shapes: Sequence[dict[Item, Any]]
 ) -> None:
-    """Refuse a column that must be told, while some sources do not have it."""
+    """Refuse a column whose value must be extracted, while some sources do not have it."""
     column = table.column(item[1]) if item[0] == "column" else None
     if column is None or not _is_demanding(column):
         return

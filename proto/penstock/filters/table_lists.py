@@ -74,7 +74,7 @@ class BlockAllowList:
 
 
 class DrainerList:
-    """The lists of the original's drainer.toml; letter case never matters."""
+    """The lists of TiDB-Binlog's drainer.toml; letter case never matters."""
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class Files(Protocol):
 
 
 class OsFile:
-    """A file of the operating system, closed at the latest when nobody refers to it.
+    """A file of the operating system, closed at the latest when no one refers to it.
 
     That last point lets a garbage collection remove a segment while another thread reads it.
     """

@@ -11,7 +11,7 @@
 
 A segment is sealed by its successor's header, not by a footer of its own: so a file whose sync
 failed is sealed at its last good byte without being written to once more, and whatever the failed
-write left behind that byte does not count.
+write left after that byte does not count.
 
 Only the last segment may end in something that is no frame. That is the torn end of a crash, and
 is cut off, unless a frame further on says that the place was on the disk already: then bytes that
@@ -110,15 +110,15 @@ def open_segment(files: Files, path: Path, number: int) -> Segment:
         file.close()
     if len(data) < BEGIN:
         raise Corrupt(str(path), len(data), "the file ends within the segment header")
-    magic, version, told, previous_end, earlier_largest_ts, crc = _HEADER.unpack(data)
+    magic, version, written, previous_end, earlier_largest_ts, crc = _HEADER.unpack(data)
     if magic != SEGMENT_MAGIC or value(data[: _CHECKED.size]) != crc:
         raise Corrupt(str(path), 0, "not a segment header")
     if version != VERSION:
         raise NeedsOperator(
             f"{path} is a segment of version {version}", hint=f"this Penstock reads {VERSION}"
         )
-    if told != number:
-        raise Corrupt(str(path), 8, f"this is segment {told}, under the name of another")
+    if written != number:
+        raise Corrupt(str(path), 8, f"this is segment {written}, under the name of another")
     return Segment(number, path, crc, previous_end, earlier_largest_ts)
 
 

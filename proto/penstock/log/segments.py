@@ -88,10 +88,10 @@ class Segments:
         self._file = live
         self._bytes_max = bytes_max
         self._spent = False  # True once the live file must not be written to again.
-        self._marked = True  # True while nothing lies behind the last clean-stop mark.
+        self._marked = True  # True while nothing lies after the last clean-stop mark.
         self._reader = Reader(folder, files)
         self.largest_ts = self._live.earlier_largest_ts
-        """The largest timestamp in the log; whoever opens it raises this to what they know."""
+        """The largest timestamp in the log; the one that opens it raises this to what they know."""
 
     @classmethod
     def open(
@@ -138,7 +138,7 @@ class Segments:
 
     @property
     def end(self) -> Place:
-        """The place behind the last frame."""
+        """The place after the last frame."""
         return Place(self._live.number, self._live.end)
 
     def size(self) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""What every program has: its start and end, logs, pages, output and figures."""
+"""What every program has: its start and end, logs, pages, output and metrics."""

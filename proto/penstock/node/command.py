@@ -5,7 +5,7 @@
       differences, `binlogctl dump` found damage
 2     a person must act first: the line ends with a hint
 130   interrupted by Ctrl-C
-141   whoever read the output went away, as `head` does
+141   the reader of the output went away, as `head` does
 
 `main()` of every program is `run`, and a node that is up sorts its failures by the same `ending`.
 What a program imports is imported within `run`: a package that is not installed is an error like

@@ -52,6 +52,6 @@ Labels = tuple[str, ...]
 def histogram(name: str, about: str, values: Mapping[Labels, Distribution], *labels: str) -> Metric:
     """Return a histogram of every distribution."""
     family = HistogramMetricFamily(name, about, labels=labels)
-    for told, distribution in values.items():
-        family.add_metric(told, distribution.labelled_buckets(), sum_value=distribution.sum)
+    for labelled, distribution in values.items():
+        family.add_metric(labelled, distribution.labelled_buckets(), sum_value=distribution.sum)
     return family

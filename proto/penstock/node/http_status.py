@@ -7,7 +7,7 @@ There is no authentication, so what changes something or shows data goes through
 gRPC when it comes from afar. A node with TLS serves its pages over TLS unless they are on loopback,
 and with `cert-allowed-cn` to callers with such a certificate only. One request per connection, a
 bound for everything that a stranger can make grow. `status-addr` empty means loopback and the gRPC
-port plus 1000; if that is taken, another one, because pages that nobody asked for must not keep a
+port plus 1000; if that is taken, another one, because pages that no one asked for must not keep a
 node from starting.
 """
 
@@ -70,11 +70,11 @@ class _Route:
     local_only: bool
 
     def match(self, path: str) -> dict[str, str] | None:
-        told, wanted = path.split("/"), self.path.split("/")
-        if len(told) != len(wanted):
+        given, wanted = path.split("/"), self.path.split("/")
+        if len(given) != len(wanted):
             return None
         found = {}
-        for part, want in zip(told, wanted, strict=True):
+        for part, want in zip(given, wanted, strict=True):
             if want.startswith("{"):
                 found[want[1:-1]] = unquote(part)
             elif part != want:
@@ -174,7 +174,7 @@ class HttpStatus:
         return "\n".join([self._title, "", *lines, ""])
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; ends without an exception, since nobody is there to see it."""
+        """Answer one request; ends without an exception, since no one is there to see it."""
         if len(self._open) >= _CONNECTIONS_MAX:
             writer.transport.abort()
             return
@@ -200,8 +200,8 @@ class HttpStatus:
             if self._allowed and self._allowed.isdisjoint(
                 common_names(writer.get_extra_info("peercert"))
             ):
-                told = "cert-allowed-cn does not list the common name of your certificate"
-                raise BadRequest(HTTPStatus.FORBIDDEN, told)
+                reason = "cert-allowed-cn does not list the common name of your certificate"
+                raise BadRequest(HTTPStatus.FORBIDDEN, reason)
             is_local = _is_loopback(writer.get_extra_info("peername"))
             return method, await self.answer(method, target, headers, is_local=is_local)
         except BadRequest as refused:
@@ -218,11 +218,11 @@ class HttpStatus:
 def _refusal(method: str, error: PenstockError) -> Answer:
     """Return what a page could not do as JSON: the asker's fault if it was to change something."""
     is_theirs = isinstance(error, NeedsOperator) and method not in ("GET", "HEAD")
-    told = {"error": str(error)}
+    fields = {"error": str(error)}
     if isinstance(error, NeedsOperator):
-        told = {"error": error.problem, "hint": error.hint}
+        fields = {"error": error.problem, "hint": error.hint}
     status = HTTPStatus.BAD_REQUEST if is_theirs else HTTPStatus.SERVICE_UNAVAILABLE
-    return Answer(json.dumps(told, ensure_ascii=False) + "\n", JSON, status)
+    return Answer(json.dumps(fields, ensure_ascii=False) + "\n", JSON, status)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:

@@ -154,7 +154,7 @@ class Logs:
 
     def tell_left_out(self, log: logging.Logger) -> None:
         """Log how many lines of each kind were left out and not yet spoken of."""
-        self._limits.tell(log)
+        self._limits.report(log)
 
 
 def start_logging(level: str = "info", file: str = "", form: str = "text") -> Logs:
@@ -247,7 +247,7 @@ class Limits:
 
 
 class LimitFilter(logging.Filter):
-    """Put on a handler; its `tell` says at the end what was left out and never told of."""
+    """Put on a handler; its `report` says at the end what was left out."""
 
     def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic):
         super().__init__()
@@ -266,7 +266,7 @@ class LimitFilter(logging.Filter):
             record.args = None
         return left_out is not None
 
-    def tell(self, log: logging.Logger) -> None:
+    def report(self, log: logging.Logger) -> None:
         """Log what was left out since, one line for each kind; `log` must be exempt."""
         assert log.name in _EXEMPT, "else these lines could be left out themselves"
         for (name, level, _), (count, last) in self._limits.left_out().items():

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 LEADER_KEY = "/penstock/v1/oracle/leader"
 
-_CALL_S_MAX = 1.0  # A frozen leader is given up soon after this, while others elect a new one.
+_CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new one.
 _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),
@@ -41,7 +41,7 @@ _CHANNEL_OPTIONS = [
 
 
 class TsoStream:
-    """A stream to the current leader, used by one thread at a time; found anew after a failure.
+    """A stream to the current leader, used by one thread at a time; found again after a failure.
 
     Reading from a stream has no deadline of its own, so a thread cancels the stream when the answer
     is overdue.
@@ -108,7 +108,7 @@ class TsoStream:
             raise Retryable("this oracle client is closed")
         if address != self._address:
             log.info("the oracle's leader is %s", address)
-        # With TLS a new stream is a new channel, which reads the certificates anew.
+        # With TLS a new stream is a new channel, which reads the certificates again.
         if address != self._address or self._tls is not None:
             if self._channel is not None:
                 self._channel.close()
@@ -215,7 +215,7 @@ _RETRY_S = 0.05
 
 
 class Oracle(Protocol):
-    """The seam between whoever needs to know the time and the one clock of the cluster."""
+    """The seam between those who need to know the time and the one clock of the cluster."""
 
     def get_ts(self) -> int:
         """Return a timestamp larger than all that were received before this call."""
@@ -299,7 +299,7 @@ class OracleClient:
             fetch_now = not self._busy
             self._busy = True
         if not fetch_now:
-            # Ends: whoever fetches gives up at its own deadline, and hands over to the oldest.
+            # Ends: the one that fetches stops at its own deadline, and hands over to the oldest.
             turn.woken.acquire()
         if not turn.last_ts and turn.error is None:
             self._fetch_for_all(turn)
@@ -308,7 +308,7 @@ class OracleClient:
         return turn.last_ts
 
     def _fetch_for_all(self, turn: _Turn) -> None:
-        """Serve everyone in the queue, then hand over to whoever came meanwhile."""
+        """Serve everyone in the queue, then hand over to those that came meanwhile."""
         batch = self._next_batch()
         done: list[_Turn] = []
         try:

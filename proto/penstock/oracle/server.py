@@ -1,6 +1,6 @@
 """Penstock's own oracle: one Pump, elected in etcd, answers PD's two methods for the whole cluster.
 
-    /penstock/v1/oracle/leader   host:port, on a lease of `ttl_s`; whoever creates it leads
+    /penstock/v1/oracle/leader   host:port, on a lease of `ttl_s`; the one that creates it leads
     /penstock/v1/oracle/window   decimal ms that no timestamp handed out so far has reached
 
 Two things make timestamps grow across leaders, whatever their clocks say. A leader hands out only
@@ -264,7 +264,7 @@ class OracleServer:
         """Save a window; return what is saved now, which may be an earlier save thought lost."""
         do = self._etcd.transactions
         with etcd_errors(self._etcd):
-            # Comparing the window's revision keeps a late save of ours, given up as timed out, from
+            # Comparing the window's revision keeps a late save of ours, one that timed out, from
             # putting the window back.
             saved, answers = self._etcd.transaction(
                 compare=[
@@ -302,7 +302,7 @@ class Allocator:
     """Hands out timestamps from `floor_ms` on, below a limit that moves up. Pure but for its clock.
 
     Time follows the wall clock forward. When that jumps back, or the floor lies ahead of it, time
-    goes on at half speed until the wall clock has caught up: ages keep growing, order keeps.
+    continues at half speed until the wall clock has caught up: ages keep growing, order keeps.
     """
 
     def __init__(

@@ -313,8 +313,8 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
 
 
 def _partitions(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-    told = fields.get("partition") or {}
-    names = tuple(name_from_json(each["name"]) for each in told.get("definitions") or ())
+    partition = fields.get("partition") or {}
+    names = tuple(name_from_json(each["name"]) for each in partition.get("definitions") or ())
     return names if "partition" in fields else None
 
 

@@ -157,7 +157,7 @@ class Tls:
         return self._ca, self._cert, self._key
 
     def version(self) -> object:
-        """Return something that is another object once the files were read anew."""
+        """Return something that is another object once the files were read again."""
         return self._read()
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
@@ -200,7 +200,7 @@ class Tls:
                 self._bad_stamp = stamp
                 return self._good
             if self._good is not None:
-                log.info("new connections use the certificates read anew from %s", self)
+                log.info("new connections use the certificates read again from %s", self)
             self._good, self._good_stamp = pem, stamp
             return pem
 
@@ -335,7 +335,7 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._allowed = allowed
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        """Return the method's handler behind the check; None for an unknown method."""
+        """Return the method's handler after the check; None for an unknown method."""
         handler = await continuation(details)
         if handler is None:
             return None
@@ -368,11 +368,11 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         found = context.auth_context().get("x509_common_name", ())
         names = [name.decode("utf-8", "replace") for name in found]
         if self._allowed.isdisjoint(names):
-            told = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
+            reason = f"the certificate's common name is {', '.join(map(repr, names)) or 'missing'}"
             allowed = ", ".join(sorted(self._allowed))
-            log.warning("refused %s: %s; allowed are: %s", context.peer(), told, allowed)
+            log.warning("refused %s: %s; allowed are: %s", context.peer(), reason, allowed)
             await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED, f"{told}, which cert-allowed-cn does not list"
+                grpc.StatusCode.UNAUTHENTICATED, f"{reason}, which cert-allowed-cn does not list"
             )
 
 
@@ -404,7 +404,7 @@ class _Contexts:
         except (OSError, ssl.SSLError) as error:  # Changed again since they were checked.
             if self._context is None:
                 raise
-            log.warning("the pages go on with the certificates of before: %s", error)
+            log.warning("the pages continue with the certificates of before: %s", error)
         else:
             self._version = version
         return self._context

@@ -21,7 +21,7 @@ def setting(default: Any, text: str, **extra: str) -> Any:
 
 
 def check_address(name: str, address: str) -> None:
-    """Raise `NeedsOperator` unless `address` is host:port; empty is for whoever has a default.
+    """Raise `NeedsOperator` unless `address` is host:port; empty is for those that have a default.
 
     A PD's may begin with https://, or http://.
     """
@@ -35,7 +35,7 @@ def check_address(name: str, address: str) -> None:
 
 
 def check_advertised(address: str) -> None:
-    """Raise `NeedsOperator` for an address that means every interface: nobody can connect to it."""
+    """Raise `NeedsOperator` for an address that means every interface: no one can connect to it."""
     if address.startswith("0.0.0.0:"):
         raise out_of_range("advertise_addr", address, "others cannot connect to 0.0.0.0")
 

@@ -105,9 +105,9 @@ def read_settings(
         name = setting.variable(env_prefix)
         if name in environment:
             values[setting.path] = _parsed(setting, environment[name], name)
-        told = flags[".".join(setting.path)]
-        if told is not None:
-            values[setting.path] = _parsed(setting, told, setting.flag)
+        given = flags[".".join(setting.path)]
+        if given is not None:
+            values[setting.path] = _parsed(setting, given, setting.flag)
     return _build(cls, values)
 
 

@@ -1,7 +1,7 @@
 """A binlog as text for people: one line, or all of it with its row changes.
 
-Rows are shown as their bytes in hexadecimal: what they mean depends on a schema, and whoever looks
-at a Pump's log in the night may have nothing but the log.
+Rows are shown as their bytes in hexadecimal: what they mean depends on a schema, and someone
+who looks at a Pump's log in the night may have nothing but the log.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _changes(data: bytes) -> Iterator[str]:
     yield f"changes    {len(data)} bytes, schema version {value.schema_version}"
     for mutation in value.mutations:
         counts = Counter(kind.name.lower() for kind in mutation.sequence)
-        told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
-        yield f"  table {mutation.table_id}: {told}"
+        counted = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing"
+        yield f"  table {mutation.table_id}: {counted}"
         yield from _rows(mutation)
 
 

@@ -147,10 +147,10 @@ def _mutation(message: pb.TableMutation) -> TableMutation:
         sequence=sequence,
     )
     counts = (len(mutation.inserted_rows), len(mutation.updated_rows), len(mutation.deleted_rows))
-    told = tuple(sequence.count(kind) for kind in MutationType)
-    if counts != told or message.deleted_ids or message.deleted_pks:
+    listed = tuple(sequence.count(kind) for kind in MutationType)
+    if counts != listed or message.deleted_ids or message.deleted_pks:
         raise Malformed(
-            f"table {message.table_id}: the sequence tells of {told} inserts, updates and deletes,"
+            f"table {message.table_id}: the sequence has {listed} inserts, updates and deletes,"
             f" the lists hold {counts}",
             hint=_HINT,
         )

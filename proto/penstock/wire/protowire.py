@@ -166,7 +166,7 @@ def _read(source: Source, at: int, count: int) -> bytes:
 
 
 def _head(buffer: bytes, index: int, at: int) -> tuple[int, int, int, int]:
-    """Return a field's tag, its varint, the index behind them, and how many bytes then follow."""
+    """Return a field's tag, its varint, the index after them, and how many bytes then follow."""
     try:
         found, index = read_uvarint(buffer, index)
         kind = found & 7

@@ -84,7 +84,7 @@ def test_what_was_never_told_of_is_told_at_the_end(logged: Logged) -> None:
     for number in range(9):
         logged.log.warning("disk %d is slow, 100%% busy", number)
     for _ in range(2):
-        logged.filter.tell(logging.getLogger("penstock.node.service"))
+        logged.filter.report(logging.getLogger("penstock.node.service"))
     assert logged.lines.texts[2:] == [
         "left out 7 lines of some.part like: disk 8 is slow, 100% busy"
     ]

@@ -69,7 +69,7 @@ class Plan:
     parts: tuple[IndexColumn, ...]
 
     def order(self, kind: MutationType, sample: Sequence[int] = ()) -> list[Step]:
-        """Return the steps in the order of `sample`, other columns behind those they follow."""
+        """Return the steps in the order of `sample`, other columns after those they follow."""
         ids = list(dict.fromkeys(sample))
         previous = -1
         for column_id in self.steps:
@@ -261,9 +261,9 @@ class _Batch:
         return rows[left]
 
     def _stops_early(self) -> bool:
-        """True when a walk may stop behind the last key column of a row.
+        """True when a walk may stop after the last key column of a row.
 
-        Not for an update, whose second image lies behind all columns of the first, and not for
+        Not for an update, whose second image lies after all columns of the first, and not for
         an insert with a common handle, whose row may or may not repeat a key column.
         """
         in_row = self._kind is MutationType.DELETE or not self._plan.parts

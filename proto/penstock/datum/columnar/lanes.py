@@ -3,8 +3,8 @@
     rows as an Arrow binary array    |row 0 ......|row 1 ....|row 2 ........|
     one position per row, "lane"       ^at[0]       ^at[1]     ^at[2]
 
-The bytes are copied once, behind them zeros, so that eight bytes can be read at every position
-without asking whether they exist. What such a read finds behind a row's end is nonsense, and the
+The bytes are copied once, after them zeros, so that eight bytes can be read at every position
+without asking whether they exist. What such a read finds after a row's end is nonsense, and the
 caller throws it away by comparing the datum's end with the row's.
 
 A `Reader` gets the positions of flags and answers with `Datums`. It never fails: what it cannot

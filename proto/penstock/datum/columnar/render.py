@@ -349,7 +349,7 @@ def _lane_slices(cells: Cells, lanes: Lanes, valid: Mask) -> pa.Array:
 
 
 def _slices(data: Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) -> pa.Array:
-    """Return data[start:end] of every row, copied together; rows lie one behind the other."""
+    """Return data[start:end] of every row, copied together; rows lie one after the other."""
     count = len(valid)
     large = data.size > _OFFSET_MAX
     if large:

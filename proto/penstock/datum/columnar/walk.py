@@ -25,7 +25,7 @@ from penstock.datum.columnar.lanes import READERS, Bytes, Datums, Ints, Lanes, M
 
 MISSING, NULL, VALUE = 0, 1, 2
 HEADER_BYTES_MAX = 7
-"""A column's header and the flag behind it must fit one eight-byte word."""
+"""A column's header and the flag after it must fit one eight-byte word."""
 
 _ALL = slice(None)
 Lane = slice | Ints
@@ -143,7 +143,7 @@ class Walk:
         nulls: Mask | None,
         cells: Cells | None,
     ) -> None:
-        """Move on behind the datums and keep them; whatever is amiss breaks its row."""
+        """Move on past the datums and keep them; whatever is amiss breaks its row."""
         broken = datums.next > self._end[lane]
         for amiss in (wrong, datums.broken):
             if amiss is not None:

@@ -123,7 +123,7 @@ class RowReader:
         ]
         self._steps = [(s.header, s.position, read(s.field)) for s in stored]
         if self._handle is None and not self._handle_parts:
-            # The row id goes to a place behind the row, and is cut off with it.
+            # The row id goes to a place after the row, and is cut off with it.
             self._steps.append((values.int_datum(ROW_ID), self._width, fields.read_int))
         self._insert_steps = [step for step in self._steps if step[1] != self._handle]
 

@@ -318,7 +318,7 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     if cur.take("VISIBLE") or cur.take("NOT", "SECONDARY"):
         cur.drop_text(start)
     elif cur.take_any(*_ENGINE_WISHES):
-        # MySQL Cluster's and other engines' wishes, which MariaDB does not know.
+        # MySQL Cluster's and other engines' options, which MariaDB does not know.
         cur.take_sign("=")
         cur.next()
         cur.drop_text(start)

@@ -213,7 +213,7 @@ class Cursor:
         return self.source.text[start : self.last_end - 1].strip()
 
     def sequence_call(self) -> bool:
-        """Move past the next number of a sequence, or the last one, up to behind its name."""
+        """Move past the next number of a sequence, or the last one, up to after its name."""
         if self.is_word("NEXT", "VALUE", "FOR") or self.is_word("PREVIOUS", "VALUE", "FOR"):
             self.at += 3
             self.table_ref()

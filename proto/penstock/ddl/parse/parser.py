@@ -220,7 +220,7 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
 
 
 def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
-    """Return what stands behind the parentheses, and whether the table is to be versioned."""
+    """Return what stands after the parentheses, and whether the table is to be versioned."""
     options, is_versioned = TableOptions(end=cur.last_end), False
     while True:
         if versioning.take_clause(cur):

@@ -125,7 +125,7 @@ class ReadTable:
     has_alias: bool
     """Nothing in the SELECT needs its own name; a sequence has none to be called by."""
     is_dated: bool = False
-    """FOR SYSTEM_TIME follows: an alias goes nobody knows where."""
+    """FOR SYSTEM_TIME follows: no one knows where an alias goes."""
 
 
 @dataclass(slots=True)
@@ -312,7 +312,7 @@ class TableScan:
         return any(n == wanted and at >= known for one in self._levels for n, known in one.defined)
 
     def _define(self, level: _Level, at: int) -> None:
-        """Note what WITH defines; each name is known behind itself, or all over if RECURSIVE."""
+        """Note what WITH defines; each name is known after itself, or all over if RECURSIVE."""
         is_recursive = self._word(at) == "RECURSIVE"
         start, at = at, at + is_recursive
         while True:

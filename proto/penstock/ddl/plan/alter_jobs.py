@@ -37,8 +37,8 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.ddl.tables.actions import live_parts
 from penstock.ddl.tables.alter import altered
-from penstock.ddl.tables.draft import emptied
 from penstock.ddl.tables.partitioning import partitioned, without
+from penstock.ddl.tables.table_builder import emptied
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType, SchemaInfo, TableInfo
 

@@ -49,7 +49,7 @@ from penstock.ddl.syntax.statements import (
     TableRef,
     TruncateTable,
 )
-from penstock.ddl.tables.draft import create_table, emptied
+from penstock.ddl.tables.table_builder import create_table, emptied
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 

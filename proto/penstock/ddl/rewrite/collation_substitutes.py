@@ -135,12 +135,12 @@ def recollated(sql: str, collation: Callable[[str], str], charset: Callable[[str
 def _named(tokens: tuple[Token, ...]) -> Iterator[tuple[Token, bool]]:
     """Yield what may be a charset's or a collation's name, and whether it is a collation's."""
     for at, token in enumerate(tokens):
-        word, behind = token.upper, at + 1
-        if word in ("CHARACTER", "CHAR") and tokens[behind].upper == "SET":
-            behind += 1
+        word, after = token.upper, at + 1
+        if word in ("CHARACTER", "CHAR") and tokens[after].upper == "SET":
+            after += 1
         elif word not in ("COLLATE", "CHARSET", "USING"):
             continue
-        if behind < len(tokens) and tokens[behind].text == "=":
-            behind += 1
-        if behind < len(tokens) and tokens[behind].kind in _NAMES:
-            yield tokens[behind], word == "COLLATE"
+        if after < len(tokens) and tokens[after].text == "=":
+            after += 1
+        if after < len(tokens) and tokens[after].kind in _NAMES:
+            yield tokens[after], word == "COLLATE"

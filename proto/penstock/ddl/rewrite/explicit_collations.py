@@ -104,7 +104,7 @@ class SessionCollations:
     """What a session took where a statement says nothing."""
 
     server: str | None = None
-    """collation_server; None where nobody told."""
+    """collation_server; None where it is not known."""
     by_charset: Mapping[str, str] = field(default_factory=dict)
     """The collations of character sets, where they are not those that servers were built with."""
     is_reset: bool = False

@@ -161,7 +161,7 @@ def quote_name(name: str) -> str:
 
 
 def quote_path(*names: str) -> str:
-    """Return a name behind what it is in, such as a table's behind its schema's."""
+    """Return a name after what it is in, such as a table's after its schema's."""
     return ".".join(map(quote_name, names))
 
 

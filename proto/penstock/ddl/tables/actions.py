@@ -25,12 +25,12 @@ from penstock.ddl.syntax.statements import (
     SetOptions,
     Value,
 )
-from penstock.ddl.tables.draft import Draft
+from penstock.ddl.tables.table_builder import TableBuilder
 from penstock.schema.model import TableInfo
 
 
 @dataclass(slots=True)
-class Wishes:
+class Actions:
     """The operations by kind, names in lower case."""
 
     dropped: set[str] = field(default_factory=set)
@@ -48,91 +48,91 @@ class Wishes:
     options: list[SetOptions] = field(default_factory=list)
 
 
-def gather(draft: Draft, operations: Sequence[Operation]) -> Wishes:
+def gather(builder: TableBuilder, operations: Sequence[Operation]) -> Actions:
     """Return the operations by kind; what does not exist, or is touched twice, raises."""
-    wishes = Wishes()
+    actions = Actions()
     touched: list[str] = []
     for operation in operations:
-        touched += _sort_in(draft, wishes, operation)
-    added = {column.name.lower() for old, column in wishes.placed if old is None}
-    for name in wishes.defaults.keys() - added:
-        _known_column(draft, name)
+        touched += _sort_in(builder, actions, operation)
+    added = {column.name.lower() for old, column in actions.placed if old is None}
+    for name in actions.defaults.keys() - added:
+        _known_column(builder, name)
     twice = {t for t in touched if touched.count(t) > 1}
     if twice:
-        raise draft.refuse(f"{min(twice)} is changed twice", "use two statements")
-    return wishes
+        raise builder.refuse(f"{min(twice)} is changed twice", "use two statements")
+    return actions
 
 
-def _sort_in(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+def _sort_in(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
     """Sort one operation in; returns what it touches, so that doubles show."""
     match operation:
         case AddColumns(columns):
             for column in columns:
-                wishes.placed.append((None, column))
-                wishes.keys += column.keys
+                actions.placed.append((None, column))
+                actions.keys += column.keys
         case ChangeColumn(old, column):
-            key = _known_column(draft, old)
-            wishes.changed[key] = column
-            wishes.keys += column.keys
+            key = _known_column(builder, old)
+            actions.changed[key] = column
+            actions.keys += column.keys
             if column.place is not Place.LAST:
-                wishes.placed.append((key, column))
+                actions.placed.append((key, column))
             return [f"column {key}"]
         case DropColumn(name):
-            wishes.dropped.add(_known_column(draft, name))
+            actions.dropped.add(_known_column(builder, name))
             return [f"column {name.lower()}"]
         case RenameColumn(old, new):
-            wishes.renamed[_known_column(draft, old)] = new
+            actions.renamed[_known_column(builder, old)] = new
             return [f"column {old.lower()}"]
         case SetDefault(name, default):
-            wishes.defaults[name.lower()] = default
+            actions.defaults[name.lower()] = default
             return [f"column {name.lower()}"]
         case _:
-            return _sort_in_option(draft, wishes, operation)
+            return _sort_in_option(builder, actions, operation)
     return []
 
 
-def _sort_in_option(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+def _sort_in_option(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
     match operation:
         case AddPeriod(columns):
-            wishes.solid |= {name.lower() for name in columns}
+            actions.solid |= {name.lower() for name in columns}
         case Convert():
-            wishes.convert = operation
+            actions.convert = operation
             return ["the character set"]
         case SetOptions():
-            wishes.options.append(operation)
+            actions.options.append(operation)
             given = operation.options.charset
             return ["the character set"] if given.charset or given.is_default else []
         case _:
-            return _sort_in_key(draft, wishes, operation)
+            return _sort_in_key(builder, actions, operation)
     return []
 
 
-def _sort_in_key(draft: Draft, wishes: Wishes, operation: Operation) -> list[str]:
+def _sort_in_key(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
     match operation:
         case AddKey(key):
-            wishes.keys.append(key)
+            actions.keys.append(key)
         case DropPrimary():
-            wishes.keys_dropped.add(_known_key(draft, "PRIMARY"))
+            actions.keys_dropped.add(_known_key(builder, "PRIMARY"))
             return ["the primary key"]
         case DropKey(name):
-            wishes.keys_dropped.add(_known_key(draft, name))
+            actions.keys_dropped.add(_known_key(builder, name))
             return [f"index {name.lower()}"]
         case RenameKey(old, new):
-            name = _known_key(draft, old)
-            wishes.keys_renamed[name] = new
+            name = _known_key(builder, old)
+            actions.keys_renamed[name] = new
             return ["the primary key" if name == "primary" else f"index {name}"]
     return []
 
 
-def _known_column(draft: Draft, name: str) -> str:
-    if draft.column(name) is None:
-        raise draft.refuse(f"column {name!r} does not exist", "check the name")
+def _known_column(builder: TableBuilder, name: str) -> str:
+    if builder.column(name) is None:
+        raise builder.refuse(f"column {name!r} does not exist", "check the name")
     return name.lower()
 
 
-def _known_key(draft: Draft, name: str) -> str:
-    if draft.key(name) is None and not draft.has_expression(name):
-        raise draft.refuse(f"index {name!r} does not exist", "check the name")
+def _known_key(builder: TableBuilder, name: str) -> str:
+    if builder.key(name) is None and not builder.has_expression(name):
+        raise builder.refuse(f"index {name!r} does not exist", "check the name")
     return name.lower()
 
 
@@ -176,13 +176,13 @@ def _is_lenient(operation: Operation) -> bool:
 
 def _skipped(table: TableInfo, operation: Operation) -> bool:
     """Tell whether the table as it is makes an operation with IF [NOT] EXISTS come to nothing."""
-    draft = Draft.of(table)
+    builder = TableBuilder.of(table)
     match operation:
         case AddColumns(columns):
-            known = [c for c in columns if c.if_not_exists and draft.column(c.name) is not None]
-            if any(draft.key(key.wanted_name) is None for c in known for key in c.keys):
+            known = [c for c in columns if c.if_not_exists and builder.column(c.name) is not None]
+            if any(builder.key(key.wanted_name) is None for c in known for key in c.keys):
                 # MariaDB adds the key all the same.
-                raise draft.refuse(
+                raise builder.refuse(
                     "a key of a column that is there already", "add the key by ADD KEY alone"
                 )
             return len(known) == len(columns)
@@ -192,14 +192,14 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
             | RenameColumn(name, if_exists=True)
             | SetDefault(name, if_exists=True)
         ):
-            return draft.column(name) is None
+            return builder.column(name) is None
         case RenameKey(name, if_exists=True):
-            return draft.key(name) is None and not draft.has_expression(name)
+            return builder.key(name) is None and not builder.has_expression(name)
         case DropKey(name, if_exists=True):
-            is_there = draft.key(name) is not None or draft.has_expression(name)
+            is_there = builder.key(name) is not None or builder.has_expression(name)
             return not is_there and not operation.lenient
         case AddKey(key):
             name = key.wanted_name
-            is_there = draft.key(name) is not None or draft.has_expression(name)
+            is_there = builder.key(name) is not None or builder.has_expression(name)
             return key.if_not_exists and is_there
     return False

@@ -24,10 +24,10 @@ from penstock.ddl.syntax.statements import (
     ValueKind,
     edited,
 )
-from penstock.ddl.tables.actions import Wishes, gather
+from penstock.ddl.tables.actions import Actions, gather
 from penstock.ddl.tables.column_types import LARGE_TYPES, TEXT_TYPES, build_column, large_type
 from penstock.ddl.tables.default_values import convert, default_of, origin_of, zero_text
-from penstock.ddl.tables.draft import Draft, DraftKey, check_primary, nullable_of
+from penstock.ddl.tables.table_builder import KeyBuilder, TableBuilder, check_primary, nullable_of
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, SchemaInfo, TableInfo
 
 _BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}
@@ -41,24 +41,24 @@ def altered(
 
     What MySQL would refuse raises NeedsOperator.
     """
-    draft = Draft.of(table)
-    wishes = gather(draft, operations)
-    _apply_options(draft, wishes, schema)
-    names = _apply_columns(draft, wishes)
-    draft.columns = [
-        replace(c, flag=c.flag | ColumnFlag.NOT_NULL) if c.name.lower() in wishes.solid else c
-        for c in draft.columns
+    builder = TableBuilder.of(table)
+    actions = gather(builder, operations)
+    _apply_options(builder, actions, schema)
+    names = _apply_columns(builder, actions)
+    builder.columns = [
+        replace(c, flag=c.flag | ColumnFlag.NOT_NULL) if c.name.lower() in actions.solid else c
+        for c in builder.columns
     ]
-    _apply_keys(draft, wishes, names)
-    draft.add_keys(wishes.keys)
-    defined = [*wishes.changed.values(), *(each for _, each in wishes.placed)]
-    check_primary(draft, nullable_of(defined))
-    return draft.finish(), draft.implied
+    _apply_keys(builder, actions, names)
+    builder.add_keys(actions.keys)
+    defined = [*actions.changed.values(), *(each for _, each in actions.placed)]
+    check_primary(builder, nullable_of(defined))
+    return builder.finish(), builder.implied
 
 
-def _apply_options(draft: Draft, wishes: Wishes, schema: SchemaInfo) -> None:
-    table = draft.table
-    for options in wishes.options:
+def _apply_options(builder: TableBuilder, actions: Actions, schema: SchemaInfo) -> None:
+    table = builder.table
+    for options in actions.options:
         given = options.options.charset
         owner = schema if given.is_default else table
         charset, collate = resolve(given, (owner.charset, owner.collate))
@@ -69,11 +69,11 @@ def _apply_options(draft: Draft, wishes: Wishes, schema: SchemaInfo) -> None:
             collate=collate,
             comment=table.comment if comment is None else comment,
         )
-    if wishes.convert is not None:
-        charset, collate = resolve(wishes.convert.charset, (schema.charset, schema.collate))
+    if actions.convert is not None:
+        charset, collate = resolve(actions.convert.charset, (schema.charset, schema.collate))
         table = replace(table, charset=charset, collate=collate)
-        draft.columns = [converted(c, charset, collate) for c in draft.columns]
-    draft.table = table
+        builder.columns = [converted(c, charset, collate) for c in builder.columns]
+    builder.table = table
 
 
 def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
@@ -95,69 +95,69 @@ def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
     return replace(column, tp=tp, flen=flen, flag=flag, charset=charset, collate=collate)
 
 
-def _as_converted(draft: Draft, wishes: Wishes, column: ColumnInfo) -> ColumnInfo:
+def _as_converted(builder: TableBuilder, actions: Actions, column: ColumnInfo) -> ColumnInfo:
     """Return a column as CONVERT TO leaves it that the same statement defines.
 
     It overrules the definition's own character set, except `binary`; here nothing grows.
     """
-    if wishes.convert is None or column.tp not in TEXT_TYPES or column.charset == "binary":
+    if actions.convert is None or column.tp not in TEXT_TYPES or column.charset == "binary":
         return column
-    charset, collate = draft.table.charset, draft.table.collate
+    charset, collate = builder.table.charset, builder.table.collate
     binary = ColumnFlag.BINARY if charset == "binary" else ColumnFlag(0)
     return replace(column, charset=charset, collate=collate, flag=column.flag | binary)
 
 
-def _apply_columns(draft: Draft, wishes: Wishes) -> dict[str, str]:
+def _apply_columns(builder: TableBuilder, actions: Actions) -> dict[str, str]:
     """Change the columns; returns the new name of each that stays, by its old one."""
-    _check_generated(draft, wishes)
-    moving = {key for key, _ in wishes.placed if key is not None}
+    _check_generated(builder, actions)
+    moving = {key for key, _ in actions.placed if key is not None}
     kept: list[ColumnInfo] = []
     moved: dict[str, ColumnInfo] = {}
     names: dict[str, str] = {}
-    defined_before = {c.id for c in draft.columns if c.name.lower() not in wishes.changed}
-    for column in draft.columns:
+    defined_before = {c.id for c in builder.columns if c.name.lower() not in actions.changed}
+    for column in builder.columns:
         key = column.name.lower()
-        if key in wishes.dropped:
+        if key in actions.dropped:
             continue
-        after = _changed(draft, wishes, column)
+        after = _changed(builder, actions, column)
         names[key] = after.name
         if key in moving:
             moved[key] = after
         else:
             kept.append(after)
-    for old, definition in wishes.placed:
-        column = moved[old] if old is not None else _added(draft, wishes, definition)
-        _insert(draft, kept, column, definition)
-    draft.columns = [
+    for old, definition in actions.placed:
+        column = moved[old] if old is not None else _added(builder, actions, definition)
+        _insert(builder, kept, column, definition)
+    builder.columns = [
         _with_names(column, names) if column.id in defined_before else column for column in kept
     ]
     return names
 
 
-def _changed(draft: Draft, wishes: Wishes, column: ColumnInfo) -> ColumnInfo:
+def _changed(builder: TableBuilder, actions: Actions, column: ColumnInfo) -> ColumnInfo:
     key = column.name.lower()
-    definition = wishes.changed.get(key)
+    definition = actions.changed.get(key)
     if definition is not None:
-        column = _as_converted(draft, wishes, _redefined(draft, column, definition))
-    if key in wishes.renamed:
-        column = replace(column, name=wishes.renamed[key])
-    if key in wishes.defaults:
-        column = _with_default(draft, column, wishes.defaults[key])
+        column = _as_converted(builder, actions, _redefined(builder, column, definition))
+    if key in actions.renamed:
+        column = replace(column, name=actions.renamed[key])
+    if key in actions.defaults:
+        column = _with_default(builder, column, actions.defaults[key])
     return column
 
 
-def _redefined(draft: Draft, before: ColumnInfo, definition: ColumnDef) -> ColumnInfo:
-    after = build_column(definition, before.id, (draft.table.charset, draft.table.collate))
+def _redefined(builder: TableBuilder, before: ColumnInfo, definition: ColumnDef) -> ColumnInfo:
+    after = build_column(definition, before.id, (builder.table.charset, builder.table.collate))
     if before.is_generated != after.is_generated or (
         before.is_generated and before.generated_stored != after.generated_stored
     ):
-        raise draft.refuse(
+        raise builder.refuse(
             f"column {before.name!r} turning from or into a generated one",
             "drop it and add it again",
         )
     types = {before.tp, after.tp}
     if MysqlType.GEOMETRY in types and not types <= _BESIDE_GEOMETRY:
-        raise draft.refuse(
+        raise builder.refuse(
             f"column {before.name!r} turning from or into a geometry", "add another column"
         )
     if before.origin_default is None:
@@ -168,29 +168,29 @@ def _redefined(draft: Draft, before: ColumnInfo, definition: ColumnDef) -> Colum
     return replace(after, origin_default=origin)
 
 
-def _with_default(draft: Draft, column: ColumnInfo, value: Value | None) -> ColumnInfo:
+def _with_default(builder: TableBuilder, column: ColumnInfo, value: Value | None) -> ColumnInfo:
     is_null = value is not None and value.kind is ValueKind.NULL
     if is_null and column.is_not_null:
-        raise draft.refuse(f"DEFAULT NULL for {column.name!r}", "it is NOT NULL")
+        raise builder.refuse(f"DEFAULT NULL for {column.name!r}", "it is NOT NULL")
     if value is not None and (column.is_generated or ColumnFlag.AUTO_INCREMENT in column.flag):
-        raise draft.refuse(f"a default for {column.name!r}", "its values come by themselves")
+        raise builder.refuse(f"a default for {column.name!r}", "its values come by themselves")
     return default_of(column, value)
 
 
-def _added(draft: Draft, wishes: Wishes, definition: ColumnDef) -> ColumnInfo:
-    inherited = (draft.table.charset, draft.table.collate)
-    primary = {p.name.lower() for key in wishes.keys if key.primary for p in key.parts}
-    column = build_column(definition, draft.new_column_id(), inherited)
-    column = _as_converted(draft, wishes, column)
+def _added(builder: TableBuilder, actions: Actions, definition: ColumnDef) -> ColumnInfo:
+    inherited = (builder.table.charset, builder.table.collate)
+    primary = {p.name.lower() for key in actions.keys if key.primary for p in key.parts}
+    column = build_column(definition, builder.new_column_id(), inherited)
+    column = _as_converted(builder, actions, column)
     if column.name.lower() in primary:
         column = replace(column, flag=column.flag | ColumnFlag.NOT_NULL)
-    if column.name.lower() in wishes.defaults:
-        column = _with_default(draft, column, wishes.defaults[column.name.lower()])
+    if column.name.lower() in actions.defaults:
+        column = _with_default(builder, column, actions.defaults[column.name.lower()])
     return replace(column, origin_default=origin_of(column))
 
 
 def _insert(
-    draft: Draft, columns: list[ColumnInfo], column: ColumnInfo, definition: ColumnDef
+    builder: TableBuilder, columns: list[ColumnInfo], column: ColumnInfo, definition: ColumnDef
 ) -> None:
     at = len(columns)
     if definition.place is Place.FIRST:
@@ -199,25 +199,25 @@ def _insert(
         wanted = definition.after.lower()
         before = [i for i, c in enumerate(columns) if c.name.lower() == wanted]
         if not before:
-            draft.check_bounds("AFTER", {definition.after})
-            raise draft.refuse(f"AFTER {definition.after!r} names no column", "check the name")
+            builder.check_bounds("AFTER", {definition.after})
+            raise builder.refuse(f"AFTER {definition.after!r} names no column", "check the name")
         at = before[0] + 1
     columns.insert(at, column)
 
 
-def _check_generated(draft: Draft, wishes: Wishes) -> None:
+def _check_generated(builder: TableBuilder, actions: Actions) -> None:
     """Refuse to drop what a generated column that stays is computed from."""
-    for definition in (*wishes.changed.values(), *(each for _, each in wishes.placed)):
+    for definition in (*actions.changed.values(), *(each for _, each in actions.placed)):
         names = names_in(definition.generated) if definition.generated else set()
-        draft.check_bounds(f"column {definition.name!r}", names)
-    for column in draft.columns:
+        builder.check_bounds(f"column {definition.name!r}", names)
+    for column in builder.columns:
         key = column.name.lower()
         expression = column.generated_expr
-        if not expression or key in wishes.dropped or key in wishes.changed:
+        if not expression or key in actions.dropped or key in actions.changed:
             continue
-        lost = wishes.dropped & names_in(expression)
+        lost = actions.dropped & names_in(expression)
         if lost:
-            raise draft.refuse(
+            raise builder.refuse(
                 f"column {min(lost)!r} is part of the generated column {column.name!r}",
                 "drop the generated column first",
             )
@@ -247,67 +247,67 @@ def _with_names(column: ColumnInfo, names: dict[str, str]) -> ColumnInfo:
     return replace(column, generated_expr=edited(text, 0, len(text), edits)) if edits else column
 
 
-def _replaced(draft: Draft, wishes: Wishes, names: dict[str, str]) -> set[str]:
+def _replaced(builder: TableBuilder, actions: Actions, names: dict[str, str]) -> set[str]:
     """Return the columns whose names go to new ones, so that servers disagree about indexes.
 
     Of one that is dropped MySQL would move the index over, MariaDB fails half of the time. Of one
     that is renamed MariaDB moves it where the new column stands before it.
     """
-    added = {d.name.lower() for old, d in wishes.placed if old is None}
-    order = [column.name.lower() for column in draft.columns]
+    added = {d.name.lower() for old, d in actions.placed if old is None}
+    order = [column.name.lower() for column in builder.columns]
     overtaken = {
         name
         for name in added & names.keys()
         if order.index(name) < order.index(names[name].lower())
     }
-    return overtaken | (added & wishes.dropped)
+    return overtaken | (added & actions.dropped)
 
 
-def _apply_keys(draft: Draft, wishes: Wishes, names: dict[str, str]) -> None:
-    kept: list[DraftKey] = []
-    replaced = _replaced(draft, wishes, names)
-    for key in draft.keys:
-        if key.name.lower() in wishes.keys_dropped:
+def _apply_keys(builder: TableBuilder, actions: Actions, names: dict[str, str]) -> None:
+    kept: list[KeyBuilder] = []
+    replaced = _replaced(builder, actions, names)
+    for key in builder.keys:
+        if key.name.lower() in actions.keys_dropped:
             continue
         if any(part.name.lower() in replaced for part in key.parts):
-            raise draft.refuse(
+            raise builder.refuse(
                 f"index {key.name!r} is over a column whose name a new one takes",
                 "use two statements, or drop the index as well",
             )
         parts = tuple(
-            _part(draft, part, names[part.name.lower()])
+            _part(builder, part, names[part.name.lower()])
             for part in key.parts
             if part.name.lower() in names
         )
         if len(parts) < len(key.parts) and key.unique and parts:
-            raise draft.refuse(
+            raise builder.refuse(
                 f"a column of the unique index {key.name!r} is dropped",
                 "drop the index first: what is left of it might not be unique",
             )
-        name = _key_name(draft, wishes, key)  # Refused even of a key that goes with its columns.
+        name = _key_name(builder, actions, key)  # Refused even of a key that goes with its columns.
         if parts:
             kept.append(replace(key, parts=parts, name=name))
-    draft.keys = kept
-    draft.expressions = [
-        wishes.keys_renamed.get(name.lower(), name)
-        for name in draft.expressions
-        if name.lower() not in wishes.keys_dropped
+    builder.keys = kept
+    builder.expressions = [
+        actions.keys_renamed.get(name.lower(), name)
+        for name in builder.expressions
+        if name.lower() not in actions.keys_dropped
     ]
-    lowered = [k.name.lower() for k in kept] + [name.lower() for name in draft.expressions]
+    lowered = [k.name.lower() for k in kept] + [name.lower() for name in builder.expressions]
     if len(set(lowered)) < len(lowered):
-        raise draft.refuse("two indexes of the same name", "choose another name")
+        raise builder.refuse("two indexes of the same name", "choose another name")
 
 
-def _key_name(draft: Draft, wishes: Wishes, key: DraftKey) -> str:
-    new = wishes.keys_renamed.get(key.name.lower(), key.name)
+def _key_name(builder: TableBuilder, actions: Actions, key: KeyBuilder) -> str:
+    new = actions.keys_renamed.get(key.name.lower(), key.name)
     if (new.upper() == "PRIMARY") != key.primary:
-        raise draft.refuse("an index called PRIMARY", "choose another name")
+        raise builder.refuse("an index called PRIMARY", "choose another name")
     return new
 
 
-def _part(draft: Draft, part: KeyPart, name: str) -> KeyPart:
+def _part(builder: TableBuilder, part: KeyPart, name: str) -> KeyPart:
     """Return a part of a key over its column's new form: a prefix it outgrew is the whole."""
-    column = draft.column(name)
+    column = builder.column(name)
     assert column is not None, name
     length = part.length
     text = column.tp in TEXT_TYPES and column.tp not in (MysqlType.ENUM, MysqlType.SET)

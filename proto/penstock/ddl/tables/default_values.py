@@ -12,7 +12,7 @@
     an expression        its SQL, and `default_is_expr` is set
 
 Dates and times are read in the many ways that MySQL reads them; more decimals than the column has
-are refused, where MySQL would round: a default that is not what is written helps nobody.
+are refused, where MySQL would round: a default that is not what is written helps no one.
 
 `origin_default`, what rows older than the column read as, has the same forms. A NOT NULL column
 without a default has the zero of its type there. For a column whose default is the current time it

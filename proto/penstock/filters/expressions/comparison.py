@@ -107,16 +107,16 @@ def _constant_like(term: Term, other: Term) -> Term:
 
 
 def _collation(left: Term, right: Term) -> str:
-    told = {t.collation for t in (left, right) if t.collation}
-    if len(told) > 1:
-        exact = {c for c in told if c.endswith("_bin")}
+    collations = {t.collation for t in (left, right) if t.collation}
+    if len(collations) > 1:
+        exact = {c for c in collations if c.endswith("_bin")}
         if len(exact) != 1:
             raise refuse(
-                f"texts of collations {' and '.join(sorted(told))} are compared",
+                f"texts of collations {' and '.join(sorted(collations))} are compared",
                 "compare columns of one collation",
             )
         return exact.pop()
-    return told.pop() if told else _DEFAULT_COLLATION
+    return collations.pop() if collations else _DEFAULT_COLLATION
 
 
 def _same(value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""A table in the making: columns and keys under change, until `finish` makes them a `TableInfo`.
+"""Table builder: columns and keys under change, until `finish` makes them a `TableInfo`.
 
-CREATE TABLE fills an empty draft (`create_table`), ALTER TABLE changes a full one (`alter`).
+CREATE TABLE fills an empty builder (`create_table`), ALTER TABLE changes a full one (`alter`).
 `finish` keeps what the rest of Penstock relies on:
 
     columns[i].offset == i; no two columns or indexes share a name (letter case aside) or an id;
@@ -42,7 +42,7 @@ KEY_BYTES_MAX = 3072
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftKey:
+class KeyBuilder:
     """A key by column names; id 0 until it gets one."""
 
     id: int = 0
@@ -63,7 +63,7 @@ def part_bytes(column: ColumnInfo, length: int) -> int:
     return (column.flen if length == -1 else length) * char_bytes_max(column.charset)
 
 
-def geometry_prefix(key: DraftKey, part: KeyPart, column: ColumnInfo) -> int:
+def geometry_prefix(key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
     """Return the prefix as MariaDB keeps it: -1 in a SPATIAL index, else always one.
 
     Raises NeedsOperator for what a server refuses, and for keys that would tell rows apart by
@@ -92,21 +92,21 @@ _KEY_FLAGS = ColumnFlag.PRI_KEY | ColumnFlag.UNIQUE_KEY | ColumnFlag.MULTIPLE_KE
 
 
 @dataclass(slots=True, kw_only=True)
-class Draft:
+class TableBuilder:
     """A table under change."""
 
     table: TableInfo
     columns: list[ColumnInfo] = field(default_factory=list)
-    keys: list[DraftKey] = field(default_factory=list)
+    keys: list[KeyBuilder] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
     """Names of indexes over expressions."""
     implied: list[tuple[KeyDef, str]] = field(default_factory=list)
     """Keys that foreign keys asked for and got, with their names."""
 
     @classmethod
-    def of(cls, table: TableInfo) -> Draft:
-        """Return a draft that would finish as this table."""
-        draft = cls(
+    def of(cls, table: TableInfo) -> TableBuilder:
+        """Return a builder that would finish as this table."""
+        builder = cls(
             table=table, columns=list(table.columns), expressions=list(table.expression_indexes)
         )
         primary = table.primary_key
@@ -115,18 +115,18 @@ class Draft:
             indexes.insert(0, primary)
         for index in indexes:
             parts = tuple(KeyPart(name=c.name, length=c.length) for c in index.columns)
-            draft.keys.append(
-                DraftKey(
+            builder.keys.append(
+                KeyBuilder(
                     id=index.id,
                     name=index.name,
                     parts=parts,
                     unique=index.unique,
                     primary=index.primary,
-                    fulltext=not index.unique and draft._must_be_fulltext(parts),
-                    spatial=draft._must_be_spatial(parts),
+                    fulltext=not index.unique and builder._must_be_fulltext(parts),
+                    spatial=builder._must_be_spatial(parts),
                 )
             )
-        return draft
+        return builder
 
     def _must_be_fulltext(self, parts: Sequence[KeyPart]) -> bool:
         """Return whether only a FULLTEXT index can look like this: `IndexInfo` does not say."""
@@ -145,7 +145,7 @@ class Draft:
         wanted = name.lower()
         return next((c for c in self.columns if c.name.lower() == wanted), None)
 
-    def key(self, name: str) -> DraftKey | None:
+    def key(self, name: str) -> KeyBuilder | None:
         """Return the key of that name, letter case aside."""
         wanted = name.lower()
         return next((k for k in self.keys if k.name.lower() == wanted), None)
@@ -180,7 +180,7 @@ class Draft:
             self.expressions.append(name)
             return
         self.keys.append(
-            DraftKey(
+            KeyBuilder(
                 name=name,
                 parts=key.parts,
                 unique=key.unique or key.primary,
@@ -211,7 +211,7 @@ class Draft:
             for key in self.keys
         )
 
-    def _is_hashed(self, key: DraftKey) -> bool:
+    def _is_hashed(self, key: KeyBuilder) -> bool:
         """Return whether a unique key is too long for an index: MariaDB keeps a hash then."""
         columns = [(c, p.length) for p in key.parts if (c := self.column(p.name)) is not None]
         return key.unique and (
@@ -276,7 +276,7 @@ class Draft:
                 flag |= ColumnFlag.NOT_NULL
             self.columns[i] = replace(column, offset=i, flag=flag)
 
-    def _index(self, key: DraftKey) -> IndexInfo:
+    def _index(self, key: KeyBuilder) -> IndexInfo:
         parts = tuple(self._index_column(key, part) for part in key.parts)
         if len({p.offset for p in parts}) < len(parts):
             raise self.refuse(f"index {key.name!r} has a column twice", "list it once")
@@ -293,7 +293,7 @@ class Draft:
             id=key.id, name=key.name, columns=parts, unique=key.unique, primary=key.primary
         )
 
-    def _index_column(self, key: DraftKey, part: KeyPart) -> IndexColumn:
+    def _index_column(self, key: KeyBuilder, part: KeyPart) -> IndexColumn:
         column = self.column(part.name)
         if column is None:
             self.check_bounds(f"index {key.name!r}", {part.name})
@@ -311,7 +311,7 @@ class Draft:
             length = -1 if key.fulltext else self._prefix(key, part, column)
         return IndexColumn(name=column.name, offset=column.offset, length=length)
 
-    def _prefix(self, key: DraftKey, part: KeyPart, column: ColumnInfo) -> int:
+    def _prefix(self, key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
         """Return the prefix as MySQL keeps it: none where it is the whole column."""
         large = column.tp in LARGE_TYPES
         if part.length == -1:
@@ -366,14 +366,14 @@ def create_table(
         comment=statement.options.comment or "",
         period=statement.period,
     )
-    draft = Draft(table=table)
+    builder = TableBuilder(table=table)
     for column in statement.columns:
-        built = build_column(column, draft.new_column_id(), (charset, collate))
-        draft.columns.append(built)
-    draft.add_keys(statement.keys)
-    check_primary(draft, nullable_of(statement.columns))
+        built = build_column(column, builder.new_column_id(), (charset, collate))
+        builder.columns.append(built)
+    builder.add_keys(statement.keys)
+    check_primary(builder, nullable_of(statement.columns))
     parts = PartitionBy(statement.partitions)
-    return partitioned(draft.finish(), (parts,)), draft.implied
+    return partitioned(builder.finish(), (parts,)), builder.implied
 
 
 def emptied(table: TableInfo) -> TableInfo:
@@ -386,8 +386,8 @@ def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
     return {c.name.lower() for c in columns if c.not_null is False and not c.auto_increment}
 
 
-def check_primary(draft: Draft, nullable: set[str]) -> None:
+def check_primary(builder: TableBuilder, nullable: set[str]) -> None:
     """Refuse columns written as NULL in the primary key."""
-    for key in draft.keys:
+    for key in builder.keys:
         if key.primary and nullable & {p.name.lower() for p in key.parts}:
-            raise draft.refuse("a primary key with NULLs", "leave NULL out of its columns")
+            raise builder.refuse("a primary key with NULLs", "leave NULL out of its columns")
