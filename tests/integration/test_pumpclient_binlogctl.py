@@ -60,7 +60,7 @@ def test_a_state_is_written_for_a_drainer_that_is_dead_and_what_follows_is_said(
     registry.put(NodeKind.DRAINER, status)
     code, out, _ = run("update-drainer", "--node-id", "d", "--state", "offline")
     assert (code, out.splitlines()[0]) == (0, "d: online -> offline")
-    assert "goes on from its checkpoint 5, or stops if some after that are gone" in out
+    assert "continues from its checkpoint 5, or stops if some after that are gone" in out
     found = registry.get(NodeKind.DRAINER, "d")
     assert found is not None
     assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
