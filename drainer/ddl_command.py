@@ -142,7 +142,7 @@ def _commit_ts(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _DownstreamState:
     """A downstream, as itself and etcd show it."""
 
     writer: str
@@ -171,7 +171,7 @@ class _State:
         return next((job for job in self.jobs if job.finished_ts == commit_ts), None)
 
 
-def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _State:
+def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _DownstreamState:
     """Return all of it; at most an empty checkpoint table is made downstream."""
     checkpoint = sink.load_checkpoint() or Checkpoint(0, 0)
     run = run_named(etcd, checkpoint.writer) if checkpoint.writer else None
@@ -181,7 +181,7 @@ def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _State:
         address = config.advertise_addr or config.addr
         own = Home(config.data_dir).known_node_id(config.node_id, address)
         recorded = recorded_overrides(etcd, [own, *filter(None, [writer])])
-    return _State(
+    return _DownstreamState(
         writer=writer,
         after_ts=checkpoint.commit_ts or max(0, config.initial_commit_ts),
         checkpoint=checkpoint,
@@ -197,7 +197,7 @@ _Decided = tuple[OverrideChange, list[str]]
 """What is to become of the overrides, and what is said of it."""
 
 
-def _changed(state: _State, commit_ts: int, override: Override | None) -> OverrideChange:
+def _changed(state: _DownstreamState, commit_ts: int, override: Override | None) -> OverrideChange:
     """Return the change that makes `override` hold for a DDL to come; None takes one back."""
 
     def change(now: Checkpoint) -> Mapping[int, Override]:
@@ -212,12 +212,12 @@ def _changed(state: _State, commit_ts: int, override: Override | None) -> Overri
     return change
 
 
-def _all(state: _State, now: Checkpoint) -> Mapping[int, Override]:
+def _all(state: _DownstreamState, now: Checkpoint) -> Mapping[int, Override]:
     """Return all overrides: as they are now, or what they were in an older version's places."""
     return (now.overrides or {}) if now.has_all_overrides else state.overrides
 
 
-def _check_idle(state: _State, now: Checkpoint) -> None:
+def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
     """Raise `_Busy` while the Drainer that writes runs a DDL, which it might have to run again."""
     if state.writer and now.ddl_intent_ts > now.commit_ts:
         raise _Busy(
@@ -226,7 +226,7 @@ def _check_idle(state: _State, now: Checkpoint) -> None:
         )
 
 
-def _override(state: _State, commit_ts: int, verb: str, sql: str | None) -> _Decided:
+def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | None) -> _Decided:
     if commit_ts <= state.after_ts:
         return _take_back(state, commit_ts, verb)
     made = datetime.now(UTC).isoformat(timespec="seconds")
@@ -250,13 +250,13 @@ def _override(state: _State, commit_ts: int, verb: str, sql: str | None) -> _Dec
     ]
 
 
-def _by_whom(state: _State) -> str:
+def _by_whom(state: _DownstreamState) -> str:
     if state.writer:
         return f"by drainer {state.writer} or whichever writes this downstream after it"
     return "by whichever Drainer writes this downstream next"
 
 
-def _tried(state: _State, job: DdlJob, override: Override) -> Tracked | None:
+def _tried(state: _DownstreamState, job: DdlJob, override: Override) -> Tracked | None:
     """Track a DDL under an override; raise what would stop the Drainer again."""
     tracker = state.tracker(job.finished_ts)
     tracked = tracker.track(job, override)
@@ -271,7 +271,7 @@ def _meaning(verb: str, tracked: Tracked | None) -> str:
     return skip_means(None if tracked is None else tracked.change)
 
 
-def _take_back(state: _State, commit_ts: int, verb: str) -> _Decided:
+def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
     """End what was left out for a DDL that the checkpoint has passed, from the checkpoint on."""
     known = state.overrides.get(commit_ts)
     if known is None or known.verb == TRACK or known.ended_ts or verb != TRACK:
@@ -302,7 +302,7 @@ def _take_back(state: _State, commit_ts: int, verb: str) -> _Decided:
     return change, [*shown, "this takes effect when a Drainer is started next"]
 
 
-def _wanted(state: _State, schema: str, table: TableInfo) -> list[str]:
+def _wanted(state: _DownstreamState, schema: str, table: TableInfo) -> list[str]:
     """Say what a table needs downstream that is taken back, and what is missing there."""
     name = f"{schema}.{table.name}"
     columns = ", ".join(c.name for c in table.columns)
@@ -319,7 +319,7 @@ def _wanted(state: _State, schema: str, table: TableInfo) -> list[str]:
     ]
 
 
-def _undo(state: _State, commit_ts: int) -> _Decided:
+def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
     known = state.overrides.get(commit_ts)
     if known is None:
         raise NeedsOperator(
@@ -341,7 +341,7 @@ def _undo(state: _State, commit_ts: int) -> _Decided:
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def _list(state: _State) -> list[str]:
+def _list(state: _DownstreamState) -> list[str]:
     coming = state.coming
     writer = f"drainer {state.writer} writes" if state.writer else "no Drainer writes"
     shown = [
@@ -367,7 +367,7 @@ def _list(state: _State) -> list[str]:
     return shown + (["what did not go downstream so far:", *counted] if counted else [])
 
 
-def _facts(state: _State) -> dict[str, Any]:
+def _facts(state: _DownstreamState) -> dict[str, Any]:
     """Return the list for programs: all of it, where the text is cut."""
     tracker, begun_ts = state.tracker(), state.checkpoint.ddl_intent_ts
     return {
@@ -419,7 +419,7 @@ def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
     ]
 
 
-def _passed(state: _State, tracker: SchemaTracker) -> list[str]:
+def _passed(state: _DownstreamState, tracker: SchemaTracker) -> list[str]:
     shown = []
     for ts, override in sorted(state.overrides.items()):
         if ts > state.after_ts:

@@ -51,7 +51,7 @@ class Merged:
 
 
 @dataclass(slots=True)
-class _Chunk:
+class _Message:
     """One received run, consumed from `start` on; it is weighed until it is used up."""
 
     commit_ts: Sequence[int]
@@ -61,9 +61,9 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _Source:
+class _PumpQueue:
     received_ts: int
-    chunks: deque[_Chunk] = field(default_factory=deque)
+    messages: deque[_Message] = field(default_factory=deque)
     bytes: int = 0
     finished: bool = False
 
@@ -81,7 +81,7 @@ class Merger:
         self.late = 0
         """Transactions that came too late and were among `ignored_ts`."""
         self._ignored_ts = ignored_ts
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, _PumpQueue] = {}
 
     def add(self, source: str, left_ts: int | None = None) -> int:
         """Let a Pump enter and return the `commit_ts` after which it must be pulled.
@@ -90,7 +90,7 @@ class Merger:
         """
         assert source not in self._sources or self._sources[source].finished, source
         after_ts = self.emitted_ts if left_ts is None else min(left_ts, self.emitted_ts)
-        self._sources[source] = _Source(after_ts)
+        self._sources[source] = _PumpQueue(after_ts)
         return after_ts
 
     def finish(self, source: str) -> None:
@@ -117,7 +117,7 @@ class Merger:
         size = sum(map(len, payloads)) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
         state.received_ts = commit_ts[-1]
         state.bytes += size
-        state.chunks.append(_Chunk(commit_ts, payloads, size))
+        state.messages.append(_Message(commit_ts, payloads, size))
 
     def _on_time(
         self, source: str, left_ts: int, commit_ts: Sequence[int], payloads: Sequence[Payload]
@@ -188,7 +188,7 @@ class Merger:
         self.duplicates += len(places)
 
     def _forget_finished(self) -> None:
-        spent = [name for name, s in self._sources.items() if s.finished and not s.chunks]
+        spent = [name for name, s in self._sources.items() if s.finished and not s.messages]
         for name in spent:
             del self._sources[name]
 
@@ -224,8 +224,8 @@ class Merger:
     @property
     def binlogs(self) -> int:
         """Return how many binlogs wait here."""
-        chunks = (chunk for state in self._sources.values() for chunk in state.chunks)
-        return sum(len(chunk.commit_ts) - chunk.start for chunk in chunks)
+        messages = (message for state in self._sources.values() for message in state.messages)
+        return sum(len(message.commit_ts) - message.start for message in messages)
 
     @property
     def bytes(self) -> int:
@@ -259,32 +259,32 @@ def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOpera
     )
 
 
-def _reach(state: _Source, share: int, horizon: int) -> int:
+def _reach(state: _PumpQueue, share: int, horizon: int) -> int:
     """Return the end of the message that fills the `share`; `horizon` if none does before it."""
     weight = 0
-    for chunk in state.chunks:
-        weight += chunk.bytes
-        end = chunk.commit_ts[-1]
+    for message in state.messages:
+        weight += message.bytes
+        end = message.commit_ts[-1]
         if weight >= share or end >= horizon:
             return end
     return horizon
 
 
-def _cut(state: _Source, horizon: int) -> Iterator[Merged]:
-    """Take what a source's chunks hold at or below the horizon."""
-    while state.chunks and state.chunks[0].commit_ts[state.chunks[0].start] <= horizon:
-        chunk = state.chunks[0]
-        start, end = chunk.start, bisect_right(chunk.commit_ts, horizon, chunk.start)
-        if end < len(chunk.commit_ts):
-            chunk.start = end
-            yield Merged(chunk.commit_ts[start:end], chunk.payloads[start:end], 0)
+def _cut(state: _PumpQueue, horizon: int) -> Iterator[Merged]:
+    """Take what a source's messages hold at or below the horizon."""
+    while state.messages and state.messages[0].commit_ts[state.messages[0].start] <= horizon:
+        message = state.messages[0]
+        start, end = message.start, bisect_right(message.commit_ts, horizon, message.start)
+        if end < len(message.commit_ts):
+            message.start = end
+            yield Merged(message.commit_ts[start:end], message.payloads[start:end], 0)
             return
-        state.chunks.popleft()
-        state.bytes -= chunk.bytes
+        state.messages.popleft()
+        state.bytes -= message.bytes
         if start == 0:
-            yield Merged(chunk.commit_ts, chunk.payloads, chunk.bytes)
+            yield Merged(message.commit_ts, message.payloads, message.bytes)
         else:
-            yield Merged(chunk.commit_ts[start:], chunk.payloads[start:], chunk.bytes)
+            yield Merged(message.commit_ts[start:], message.payloads[start:], message.bytes)
 
 
 def _assert_same(ts: int, one: Payload, other: Payload) -> None:

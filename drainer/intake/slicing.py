@@ -116,23 +116,23 @@ def slices(
     """
     room_bytes = max(limits.bytes_max - _SPARE_BYTES, 1)
     head = encode_uvarint(_SCHEMA_VERSION) + encode_uvarint(version & 0xFFFF_FFFF_FFFF_FFFF)
-    gathered: list[bytes] = []
+    held: list[bytes] = []
     size = 0
     for found, at, content, stop in fields(source, start, end):
         if found != _MUTATION:
             continue
-        if gathered and size + stop - at > room_bytes:
-            yield head + b"".join(gathered)
-            gathered, size = [], 0
+        if held and size + stop - at > room_bytes:
+            yield head + b"".join(held)
+            held, size = [], 0
         if stop - at <= room_bytes:
-            gathered.append(source(at, stop - at))
+            held.append(source(at, stop - at))
             size += stop - at
             continue
         for part in _cut(source, content, stop, room_bytes, limits.rows_max):
             yield head + encode_uvarint(_MUTATION) + encode_uvarint(len(part)) + part
             del part
-    if gathered:
-        yield head + b"".join(gathered)
+    if held:
+        yield head + b"".join(held)
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ def _cut(source: Source, start: int, end: int, room_bytes: int, rows_max: int) -
         sequence = encode_uvarint(_PACKED_SEQUENCE) + encode_uvarint(len(kinds)) + kinds
         return b"".join([head, *rows, sequence])
 
-    told = dict.fromkeys(_LISTS, 0)
+    taken = dict.fromkeys(_LISTS, 0)
     for some in _kinds(source, lists):
         for kind in some:
             walk = walks.get(kind)
@@ -225,9 +225,9 @@ def _cut(source: Source, start: int, end: int, room_bytes: int, rows_max: int) -
             kinds.append(kind)
             rows.append(row)
             size += len(row) + 1
-            told[kind] += 1
+            taken[kind] += 1
     for kind, t in _LISTS.items():
-        if told[kind] != lists.of[t].count:
+        if taken[kind] != lists.of[t].count:
             raise malformed(start, f"more changes of kind {kind} in the list than in the sequence,")
     if rows:
         yield part()

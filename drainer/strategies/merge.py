@@ -73,7 +73,7 @@ class Snapshot:
         """Compact here, let the tasks write the SQL."""
         generating = self._generation.statements(self._mending.marked(batch))
         del batch  # What turns rows into SQL decides how long they are needed.
-        return _Statements(await generating, self)
+        return _ReadyStatements(await generating, self)
 
     async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
         """Run all statements in one transaction that stores the checkpoint."""
@@ -81,7 +81,7 @@ class Snapshot:
         self._mending.committed_ts = checkpoint.commit_ts
 
 
-class _Statements:
+class _ReadyStatements:
     def __init__(self, statements: list[bytes], strategy: Snapshot) -> None:
         self._statements = statements
         self._strategy = strategy
@@ -126,16 +126,16 @@ class Parallel:
         generating = batch.by_unit(self._generation)
         del batch  # What turns rows into SQL decides how long they are needed.
         made = await generating
-        return _Ready(await asyncio.to_thread(self._cut, made), self)
+        return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
 
     async def _resumed(self, batch: RowBatch) -> Prepared:
         """Continue with the batch that an earlier run began, or mend what it left."""
         made = await batch.by_unit(self._generation)
         partitions = await asyncio.to_thread(self._cut, made)
         if await self._thread.call(lambda: self._sink.has_begun(partitions)):
-            return _Ready(partitions, self)
+            return _ReadyPartitions(partitions, self)
         made = await self._mending.marked(batch).by_unit(self._generation)
-        return _Ready(await asyncio.to_thread(self._cut, made), self)
+        return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
 
     async def apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:
         """Bring all partitions and the checkpoint into the downstream."""
@@ -175,7 +175,7 @@ def arranged(
     return Partitions([phase for phase in phases if phase], ordered)
 
 
-class _Ready:
+class _ReadyPartitions:
     def __init__(self, partitions: Partitions, strategy: Parallel) -> None:
         self._partitions: Partitions | None = partitions
         self._strategy = strategy

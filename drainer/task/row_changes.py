@@ -132,7 +132,7 @@ class Targets:
 
 
 @dataclass(slots=True)
-class _Column:
+class _TableColumn:
     target: Target
     kinds: bytearray = field(default_factory=bytearray)
     rows: list[bytes] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Collector:
         self.left_out = Counts()
         """What does not go downstream of all that was added."""
         self._transactions = 0
-        self._columns: dict[int, _Column] = {}
+        self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
         """Tell whether each change's table is the version that is collected already, if any is."""
@@ -171,7 +171,7 @@ class Collector:
                 continue
             column = self._columns.get(change.table_id)
             if column is None:
-                column = self._columns[change.table_id] = _Column(change.target)
+                column = self._columns[change.table_id] = _TableColumn(change.target)
             column.kinds += change.kinds
             column.rows += change.rows
             column.transactions.append(self._transactions)

@@ -29,7 +29,7 @@ import pymysql
 from pymysql.constants import CLIENT, ER
 
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
-from drainer.sinks.mysql.ddl import ALREADY_CODES
+from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
 from drainer.sinks.mysql.url import MysqlTarget
 from drainer.sinks.protocol import Refused, row_of
 from drainer.task.loopback import MARK_SCHEMA, MARK_TABLE

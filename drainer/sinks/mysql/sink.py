@@ -30,7 +30,7 @@ from drainer.sinks.checkpoint import (
     overridden,
 )
 from drainer.sinks.mysql.collations import Collations
-from drainer.sinks.mysql.ddl import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
+from drainer.sinks.mysql.ddl_progress import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.session import (
     Connection,

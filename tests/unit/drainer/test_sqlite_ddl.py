@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.sinks.mysql.ddl import ensure_repeatable
+from drainer.sinks.mysql.ddl_progress import ensure_repeatable
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, plan
 from drainer.sinks.sqlite.sink import exact_double
 from penstock.ddl import Catalog, plan_ddl

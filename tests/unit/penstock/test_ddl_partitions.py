@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.sinks.mysql.ddl import ensure_repeatable
+from drainer.sinks.mysql.ddl_progress import ensure_repeatable
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType

@@ -22,6 +22,7 @@ from penstock.schema.model import PUBLIC, DdlType, TableInfo
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
+
 Thing = tuple[str, ...]  # ("schema", s), ("table", s, t), ("column", s, t, c), ("index", s, t, i)
 
 _MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE = 4092, 4091
