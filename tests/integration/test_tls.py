@@ -197,7 +197,7 @@ def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_live_on
         pump.wait_for("not usable, the old ones serve on: .*key values mismatch")
         fresh.key.replace(pair.key)
         assert shown(pump) == pair.cert.read_text() != old
-        pump.wait_for("new connections use the certificates read anew")
+        pump.wait_for("new connections use the certificates read again")
         assert state(channel) == "online"
         assert ask(pump, client) == "online"
 

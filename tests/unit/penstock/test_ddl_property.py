@@ -1,6 +1,6 @@
 """Random histories of DDL: whatever the planner accepts leaves a sound catalog.
 
-And it leaves the very table that its own definition, written out and read anew, would make.
+And it leaves the very table that its own definition, written out and read again, would make.
 """
 
 from collections.abc import Sequence

@@ -108,7 +108,7 @@ def test_what_breaks_later_is_told_once_and_the_old_certificate_serves_on(
         authority_again.issue("node")
         tls.channel_credentials()
         tls.channel_credentials()
-    assert caplog.messages[1].startswith("new connections use the certificates read anew")
+    assert caplog.messages[1].startswith("new connections use the certificates read again")
     assert len(caplog.messages) == 2
 
 
@@ -125,7 +125,7 @@ def test_files_replaced_by_renaming_are_noticed(
     with caplog.at_level(logging.INFO):
         tls.check()
     assert "not usable" in caplog.messages[0]
-    assert "read anew" in caplog.messages[1]
+    assert "read again" in caplog.messages[1]
 
 
 def test_a_key_is_in_no_text(authority: Authority) -> None:

@@ -97,7 +97,7 @@ def test_a_hangup_reads_certificates_again(tmp_path: Path) -> None:
     async def main(stop: asyncio.Event) -> None:
         authority.issue("pump-1")
         os.kill(os.getpid(), signal.SIGHUP)
-        await asyncio.to_thread(written, path, "read anew")
+        await asyncio.to_thread(written, path, "read again")
 
     path = tmp_path / "node.log"
     assert service.run(main, log_file=str(path)) == 0
