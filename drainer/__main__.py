@@ -61,7 +61,7 @@ def _run(argv: Sequence[str] | None) -> int:
     from drainer.settings.compat import load_settings
     from drainer.settings.config import DrainerConfig
     from penstock.node import service
-    from penstock.settings.fields import differing
+    from penstock.settings.setting import changed_text
 
     if {"-h", "--help"} & set(arguments):
         from drainer.ddl_command import USAGE
@@ -74,7 +74,7 @@ def _run(argv: Sequence[str] | None) -> int:
     _give_memory_back()
 
     async def drain(stop: asyncio.Event) -> None:
-        changed = "; ".join(differing(config, DrainerConfig())) or "all defaults"
+        changed = changed_text(config, DrainerConfig())
         log.info("settings: %s", changed)
         for note in notes:
             log.info("settings: %s", note)

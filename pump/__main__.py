@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
     from penstock.node import service
-    from penstock.settings.fields import differing
+    from penstock.settings.setting import changed_text
     from pump.config import PumpConfig, load_settings
     from pump.node import run
 
@@ -45,7 +45,7 @@ def _run(argv: Sequence[str] | None) -> int:
     _tune_memory()
 
     async def serve(stop: asyncio.Event) -> None:
-        changed = "; ".join(differing(settings, PumpConfig())) or "all defaults"
+        changed = changed_text(settings, PumpConfig())
         for line in (changed, *notes):
             log.info("settings: %s", line)
         await run(settings, stop)

@@ -18,8 +18,8 @@ from penstock.node.http_status import OFF
 from penstock.outbox import TABLE
 from penstock.security.tls import SecurityConfig
 from penstock.settings.compat import Answer, Met, Refused, Renamed, Translation
-from penstock.settings.fields import check_address, check_advertised, out_of_range, setting
 from penstock.settings.load import duration_s, read_settings, size_bytes
+from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
 from pump.store.storage import StorageConfig
 
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)

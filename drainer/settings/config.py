@@ -10,8 +10,8 @@ from drainer.settings.syncer import DEFAULT_SINK, SyncerConfig, downstream_url
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.tls import SecurityConfig
-from penstock.settings.fields import check_address, check_advertised, out_of_range, setting
 from penstock.settings.load import size_bytes
+from penstock.settings.setting import check_address, check_advertised, out_of_range, setting
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\S+|yarn")
 _MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")

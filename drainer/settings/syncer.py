@@ -35,8 +35,8 @@ from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
 from penstock.filters.table_lists import DrainerList
 from penstock.security.databases import FULL
-from penstock.settings.fields import out_of_range, setting
 from penstock.settings.load import duration_s
+from penstock.settings.setting import out_of_range, setting
 
 MYSQL_TYPES = ("mysql", "mariadb", "tidb")
 _TYPES = (*MYSQL_TYPES, "sqlite")

@@ -55,7 +55,7 @@ from penstock.log.frame import HEADER_SIZE
 from penstock.log.segment import BEGIN, CutShort, segment_name
 from penstock.log.segments import SEGMENT_BYTES_MAX, MissingSegments, Place, Position, Segments
 from penstock.pb import binlog_pb2
-from penstock.settings.fields import out_of_range
+from penstock.settings.setting import out_of_range
 from penstock.wire.binlog import BinlogType
 from pump.store.checkpoint import Checkpoint, checkpoint_of
 from pump.store.index import Index, Purge

@@ -22,7 +22,7 @@ from penstock.node.output import facts_of, moment_of, show
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
-from penstock.settings.fields import check_address
+from penstock.settings.setting import check_address
 from penstock.ts import compose, physical_ms
 from pumpclient.options import Tls, open_channel
 

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from drainer.sinks.mysql.collations import MAP, POLICIES
 from penstock.errors import NeedsOperator
 from penstock.security.databases import FULL, PasswordFile, SqlTls
-from penstock.settings.fields import out_of_range
+from penstock.settings.setting import out_of_range
 
 _CONNECT_TIMEOUT_S = 10
 _TLS = ("ssl-ca", "ssl-cert", "ssl-key")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.settings.fields import setting
+from penstock.settings.setting import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class _PageRoute:
     method: str
     path: str
     page: Page
@@ -87,7 +87,7 @@ class HttpStatus:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._routes: list[_Route] = []
+        self._routes: list[_PageRoute] = []
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._allowed: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class HttpStatus:
     ) -> None:
         """Serve `page` at `path`, in which a part `{name}` stands for anything."""
         local_only = local_only or method != "GET"
-        self._routes.append(_Route(method, path, page, about, local_only))
+        self._routes.append(_PageRoute(method, path, page, about, local_only))
 
     def begin_anew(self, title: str) -> None:
         """Forget all pages, so that others can be added; the socket stays."""

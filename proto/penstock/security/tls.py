@@ -32,7 +32,7 @@ import grpc
 import grpc.aio
 
 from penstock.errors import NeedsOperator
-from penstock.settings.fields import out_of_range, setting
+from penstock.settings.setting import out_of_range, setting
 
 log = logging.getLogger(__name__)
 

@@ -166,7 +166,7 @@ def _settings(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[_Setting]:
             yield _Setting((*path, field.name), kind, field)
 
 
-class _Parser(argparse.ArgumentParser):
+class _FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         known = [flag for action in self._actions for flag in action.option_strings]
         wrong = re.search(r"unrecognized arguments: (\S+)", message)
@@ -178,7 +178,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser(
     cls: type[Any], settings: Sequence[_Setting], prog: str, prefix: str
 ) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _FlagParser(
         prog=prog,
         description=(cls.__doc__ or "").strip(),
         epilog=f"Settings also come from {prefix}_<NAME> and from the TOML file; flags win.",

@@ -33,8 +33,8 @@ from penstock.node import service
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
-from penstock.settings.fields import check_address
 from penstock.settings.load import read_settings
+from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.server import check_server
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades

@@ -9,7 +9,7 @@ from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.databases import FULL, PasswordFile, SqlTls
 from penstock.security.tls import SecurityConfig
-from penstock.settings.fields import check_address, out_of_range, setting
+from penstock.settings.setting import check_address, out_of_range, setting
 from pumpclient.mysql.load.sink import SESSIONS_MAX, SinkOptions
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.protocol.stream import StreamOptions

@@ -10,7 +10,7 @@ from drainer.settings.compat import FLAGS, KEYS, load_settings, translation
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
 from penstock.settings.compat import Met
-from penstock.settings.fields import differing, without_password
+from penstock.settings.setting import differing, without_password
 
 # (key, a value that asks for something): the whole list of its configuration.
 TOP = [

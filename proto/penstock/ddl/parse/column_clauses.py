@@ -17,11 +17,11 @@ from penstock.ddl.syntax.lexer import Kind
 from penstock.ddl.syntax.statements import (
     CharsetClause,
     ColumnDef,
+    ColumnPlace,
     Edit,
     Flavor,
     KeyDef,
     KeyPart,
-    Place,
     TableOptions,
     TypeSpec,
     Value,
@@ -345,9 +345,9 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
 def read_place(cur: Cursor, column: ColumnDef) -> ColumnDef:
     """Read FIRST or AFTER."""
     if cur.take("FIRST"):
-        return replace(column, place=Place.FIRST)
+        return replace(column, place=ColumnPlace.FIRST)
     if cur.take("AFTER"):
-        return replace(column, place=Place.AFTER, after=cur.column_name())
+        return replace(column, place=ColumnPlace.AFTER, after=cur.column_name())
     return column
 
 

@@ -131,7 +131,7 @@ class TypeSpec:
     charset: CharsetClause = CharsetClause()
 
 
-class Place(Enum):
+class ColumnPlace(Enum):
     """Where a column goes."""
 
     LAST = auto()
@@ -195,7 +195,7 @@ class ColumnDef:
     stored: bool = False
     comment: str = ""
     keys: tuple[KeyDef, ...] = ()
-    place: Place = Place.LAST
+    place: ColumnPlace = ColumnPlace.LAST
     after: str = ""
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from penstock.ddl.syntax.statements import (
     AddPeriod,
     ChangeColumn,
     ColumnDef,
+    ColumnPlace,
     Convert,
     DropColumn,
     DropKey,
@@ -18,7 +19,6 @@ from penstock.ddl.syntax.statements import (
     KeyDef,
     Operation,
     Part,
-    Place,
     RenameColumn,
     RenameKey,
     SetDefault,
@@ -74,7 +74,7 @@ def _sort_in(builder: TableBuilder, actions: Actions, operation: Operation) -> l
             key = _known_column(builder, old)
             actions.changed[key] = column
             actions.keys += column.keys
-            if column.place is not Place.LAST:
+            if column.place is not ColumnPlace.LAST:
                 actions.placed.append((key, column))
             return [f"column {key}"]
         case DropColumn(name):

@@ -15,11 +15,11 @@ from penstock.ddl.charsets import char_bytes_max, resolve
 from penstock.ddl.syntax.lexer import Kind, Token, quote_name, read
 from penstock.ddl.syntax.statements import (
     ColumnDef,
+    ColumnPlace,
     Edit,
     KeyDef,
     KeyPart,
     Operation,
-    Place,
     Value,
     ValueKind,
     edited,
@@ -193,9 +193,9 @@ def _insert(
     builder: TableBuilder, columns: list[ColumnInfo], column: ColumnInfo, definition: ColumnDef
 ) -> None:
     at = len(columns)
-    if definition.place is Place.FIRST:
+    if definition.place is ColumnPlace.FIRST:
         at = 0
-    elif definition.place is Place.AFTER:
+    elif definition.place is ColumnPlace.AFTER:
         wanted = definition.after.lower()
         before = [i for i, c in enumerate(columns) if c.name.lower() == wanted]
         if not before:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.filters.expressions.values import (
+from penstock.filters.expressions.terms import (
     Row,
+    SqlKind,
     Term,
-    Value,
     as_number,
     as_text,
     collated,
@@ -47,7 +47,7 @@ def comparison(name: str, left: Term, right: Term) -> Term:
             a, b = float(a), float(b)
         return int(compare(a, b))
 
-    return Term(Value.NUMBER, run)
+    return Term(SqlKind.NUMBER, run)
 
 
 def membership(args: Sequence[Term]) -> Term:
@@ -60,25 +60,25 @@ def membership(args: Sequence[Term]) -> Term:
         found = [test(row) for test in tests]
         return 1 if 1 in found else None if None in found else 0
 
-    return Term(Value.NUMBER, run)
+    return Term(SqlKind.NUMBER, run)
 
 
 def _aligned(left: Term, right: Term) -> tuple[Term, Term, tuple[Convert, Convert]]:
     """Return both terms, constants in the other's form, and what each value is compared as."""
     left, right = _constant_like(left, right), _constant_like(right, left)
     kinds = {left.kind, right.kind}
-    if Value.NULL in (left.kind, right.kind):
+    if SqlKind.NULL in (left.kind, right.kind):
         return left, right, (_same, _same)
-    if kinds == {Value.TEXT}:
+    if kinds == {SqlKind.TEXT}:
         by = _collation(left, right)
         return left, right, (lambda a: collated(a, by), lambda b: collated(b, by))
-    if kinds == {Value.MOMENT}:
+    if kinds == {SqlKind.MOMENT}:
         return left, right, (moment, moment)
-    if kinds == {Value.SPAN}:
+    if kinds == {SqlKind.SPAN}:
         return left, right, (span, span)
-    if Value.NUMBER in kinds:
+    if SqlKind.NUMBER in kinds:
         return left, right, (_numeric(left.kind), _numeric(right.kind))
-    if kinds <= {Value.TEXT, Value.BYTES}:
+    if kinds <= {SqlKind.TEXT, SqlKind.BYTES}:
         return left, right, (_as_bytes, _as_bytes)
     raise refuse(
         f"{left.kind.name} and {right.kind.name} values are compared",
@@ -88,18 +88,18 @@ def _aligned(left: Term, right: Term) -> tuple[Term, Term, tuple[Convert, Conver
 
 def _constant_like(term: Term, other: Term) -> Term:
     """Return a constant text as what it is compared with; others as they are."""
-    if not (term.is_constant and term.kind is Value.TEXT):
-        if term.is_listed and other.kind is Value.NUMBER:
+    if not (term.is_constant and term.kind is SqlKind.TEXT):
+        if term.is_listed and other.kind is SqlKind.NUMBER:
             raise refuse("an ENUM or SET is compared with a number", "compare it with a text")
         return term
-    if other.kind is Value.NUMBER:
+    if other.kind is SqlKind.NUMBER:
         whole = whole_number(term.value)
-        return term if whole is None else fixed(Value.NUMBER, whole)
-    for kind, read in ((Value.MOMENT, moment), (Value.SPAN, span)):
+        return term if whole is None else fixed(SqlKind.NUMBER, whole)
+    for kind, read in ((SqlKind.MOMENT, moment), (SqlKind.SPAN, span)):
         if other.kind is kind:
             if read(term.value) is None:
                 raise refuse(
-                    f"{term.value!r} is no {'date' if kind is Value.MOMENT else 'time'}",
+                    f"{term.value!r} is no {'date' if kind is SqlKind.MOMENT else 'time'}",
                     "write 2026-11-21, 2026-11-21 08:30:00 or 08:30:00",
                 )
             return fixed(kind, term.value)
@@ -123,7 +123,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _numeric(kind: Value) -> Convert:
+def _numeric(kind: SqlKind) -> Convert:
     return lambda value: as_number(kind, value)
 
 
@@ -139,7 +139,7 @@ def pattern_test(name: str) -> Callable[[Sequence[Term]], Term]:
         if not all(a.is_constant for a in args[1:]):
             raise refuse(f"the pattern of {name} is computed", "write it as a text")
         if pattern.value is None:
-            return fixed(Value.NULL, None)
+            return fixed(SqlKind.NULL, None)
         text = str(as_text(pattern.value))
         ignore_case = bool(value.collation and value.collation.endswith("_ci"))
         flags = re.DOTALL | (re.IGNORECASE if ignore_case else re.NOFLAG)
@@ -155,7 +155,7 @@ def pattern_test(name: str) -> Callable[[Sequence[Term]], Term]:
             found = as_text(run(row))
             return None if found is None else int(search(found) is not None)
 
-        return Term(Value.NUMBER, test)
+        return Term(SqlKind.NUMBER, test)
 
     return build
 

@@ -19,10 +19,10 @@ from penstock.errors import NeedsOperator
 from penstock.filters.expressions.comparison import comparison, membership, pattern_test
 from penstock.filters.expressions.functions import ARITHMETIC, FUNCTIONS, cast, prepared
 from penstock.filters.expressions.syntax_tree import Call, Column, Literal, Node, parse_expression
-from penstock.filters.expressions.values import (
+from penstock.filters.expressions.terms import (
     Row,
+    SqlKind,
     Term,
-    Value,
     as_number,
     constant,
     is_true,
@@ -85,7 +85,7 @@ def _term(node: Node, table: TableInfo) -> Term:
     if isinstance(node, Column):
         return _column(node.name, table)
     args = [_term(arg, table) for arg in node.args]
-    if node.name not in ("IS NULL", "ISNULL") and any(a.kind is Value.JSON for a in args):
+    if node.name not in ("IS NULL", "ISNULL") and any(a.kind is SqlKind.JSON for a in args):
         raise refuse(f"{node.name} of a JSON column", "only IS NULL can ask about JSON")
     if node.name in _COMPARISONS:
         return comparison(node.name, args[0], args[1])
@@ -118,7 +118,7 @@ def _function(name: str, args: Sequence[Term]) -> Term:
         values = [prepare(inner(row)) for prepare, inner in steps]
         return None if None in values else call(*values)
 
-    collations = {a.collation for a in args if a.collation and a.kind is Value.TEXT}
+    collations = {a.collation for a in args if a.collation and a.kind is SqlKind.TEXT}
     collation = collations.pop() if len(collations) == 1 else None
     return Term(function.gives, run, collation=collation)
 
@@ -136,7 +136,7 @@ def _number(test: Callable[[Row], bool | None]) -> Term:
         found = test(row)
         return None if found is None else int(found)
 
-    return Term(Value.NUMBER, run)
+    return Term(SqlKind.NUMBER, run)
 
 
 def _and(args: Sequence[Term]) -> Term:
@@ -210,16 +210,17 @@ def _negative(args: Sequence[Term]) -> Term:
         number = as_number(kind, run(row))
         return None if number is None else -number
 
-    return Term(Value.NUMBER, negative, is_constant=args[0].is_constant)
+    return Term(SqlKind.NUMBER, negative, is_constant=args[0].is_constant)
 
 
-def _common(args: Sequence[Term]) -> tuple[Value, str | None]:
+def _common(args: Sequence[Term]) -> tuple[SqlKind, str | None]:
     """Return what several terms are that stand for one value."""
-    kinds = {a.kind for a in args} - {Value.NULL}
+    kinds = {a.kind for a in args} - {SqlKind.NULL}
     if len(kinds) > 1:
         raise refuse("one value is of several kinds", "make all results numbers, or all texts")
     collations = {a.collation for a in args if a.collation}
-    return kinds.pop() if kinds else Value.NULL, collations.pop() if len(collations) == 1 else None
+    kind = kinds.pop() if kinds else SqlKind.NULL
+    return kind, collations.pop() if len(collations) == 1 else None
 
 
 def _case(args: Sequence[Term]) -> Term:

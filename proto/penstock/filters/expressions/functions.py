@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from penstock.filters.expressions.values import (
+from penstock.filters.expressions.terms import (
     CONTEXT,
     Number,
     Row,
+    SqlKind,
     Term,
-    Value,
     as_number,
     as_text,
     is_real_day,
@@ -36,19 +36,19 @@ class Function:
     """A function: what its arguments are turned into first, what it yields, how many it takes."""
 
     run: Callable[..., Any]
-    takes: Value
-    gives: Value
+    takes: SqlKind
+    gives: SqlKind
     least: int
     most: int
 
 
-def prepared(takes: Value, kind: Value) -> Callable[[Any], Any]:
+def prepared(takes: SqlKind, kind: SqlKind) -> Callable[[Any], Any]:
     """Return how an argument of a kind becomes what a function takes."""
-    if takes is Value.TEXT:
+    if takes is SqlKind.TEXT:
         return as_text
-    if takes is Value.NUMBER:
+    if takes is SqlKind.NUMBER:
         return lambda value: as_number(kind, value)
-    if kind is Value.SPAN:
+    if kind is SqlKind.SPAN:
         return lambda value: value
     return lambda value: None if value is None else moment(str(as_text(value)))
 
@@ -113,7 +113,7 @@ def _date(text: str) -> str | None:
     return text[:10] if is_real_day(text) else None
 
 
-_TEXT, _NUMBER, _MOMENT = Value.TEXT, Value.NUMBER, Value.MOMENT
+_TEXT, _NUMBER, _MOMENT = SqlKind.TEXT, SqlKind.NUMBER, SqlKind.MOMENT
 
 FUNCTIONS: dict[str, Function] = {
     "CONCAT": Function(lambda *texts: "".join(texts), _TEXT, _TEXT, 1, 99),
@@ -198,7 +198,7 @@ def _arithmetic(run: Callable[[Number, Number], Number | None]) -> Callable[[Seq
             left, right = as_number(one.kind, one.run(row)), as_number(other.kind, other.run(row))
             return None if left is None or right is None else run(left, right)
 
-        return Term(Value.NUMBER, compute)
+        return Term(SqlKind.NUMBER, compute)
 
     return build
 
@@ -217,11 +217,11 @@ def _whole(number: Number) -> int:
     return int(Decimal(number).quantize(Decimal(1), rounding=ROUND_HALF_UP, context=CONTEXT))
 
 
-def _integer(kind: Value, value: Any, *, signed: bool) -> int:
+def _integer(kind: SqlKind, value: Any, *, signed: bool) -> int:
     number = as_number(kind, value)
     assert number is not None
     # A text is cut where its digits end, a number is rounded.
-    whole = math.trunc(number) if kind in (Value.TEXT, Value.BYTES) else _whole(number)
+    whole = math.trunc(number) if kind in (SqlKind.TEXT, SqlKind.BYTES) else _whole(number)
     if signed:
         return min(max(whole, _INT64_MIN), _INT64_MAX)
     return whole % _UINT64 if whole < 0 else min(whole, _UINT64 - 1)
@@ -237,13 +237,16 @@ def _moment(value: Any, *, date: bool) -> str | None:
 def cast(to: str, term: Term) -> Term:
     """Return the term of CAST(… AS SIGNED | UNSIGNED | CHAR | DATE | DATETIME | BINARY)."""
     kind, inner = term.kind, term.run
-    converters: dict[str, tuple[Value, Callable[[Any], Any]]] = {
-        "SIGNED": (Value.NUMBER, lambda v: _integer(kind, v, signed=True)),
-        "UNSIGNED": (Value.NUMBER, lambda v: _integer(kind, v, signed=False)),
-        "CHAR": (Value.TEXT, as_text),
-        "DATE": (Value.MOMENT, lambda v: _moment(v, date=True)),
-        "DATETIME": (Value.MOMENT, lambda v: _moment(v, date=False)),
-        "BINARY": (Value.BYTES, lambda v: v if isinstance(v, bytes) else str(as_text(v)).encode()),
+    converters: dict[str, tuple[SqlKind, Callable[[Any], Any]]] = {
+        "SIGNED": (SqlKind.NUMBER, lambda v: _integer(kind, v, signed=True)),
+        "UNSIGNED": (SqlKind.NUMBER, lambda v: _integer(kind, v, signed=False)),
+        "CHAR": (SqlKind.TEXT, as_text),
+        "DATE": (SqlKind.MOMENT, lambda v: _moment(v, date=True)),
+        "DATETIME": (SqlKind.MOMENT, lambda v: _moment(v, date=False)),
+        "BINARY": (
+            SqlKind.BYTES,
+            lambda v: v if isinstance(v, bytes) else str(as_text(v)).encode(),
+        ),
     }
     gives, convert = converters[to]
 

@@ -61,14 +61,14 @@ _RESERVED = {
 
 def parse_expression(text: str) -> Node:
     """Return the tree of an expression; raise `NeedsOperator` for what cannot be read whole."""
-    parser = _Parser(text)
+    parser = _ExpressionParser(text)
     node = parser.expr()
     if parser.token.kind is not Kind.END:
         parser.fail("the end")
     return node
 
 
-class _Parser:
+class _ExpressionParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = read(text).tokens

@@ -23,10 +23,10 @@ from penstock.ddl.syntax.statements import (
     AlterTable,
     ChangeColumn,
     ColumnDef,
+    ColumnPlace,
     CreateTable,
     DropColumn,
     Edit,
-    Place,
     RenameColumn,
     TableRef,
     ValueKind,
@@ -122,9 +122,9 @@ def _take(order: list[_Place], name: str) -> int:
 
 
 def _position(order: list[_Place], column: ColumnDef, otherwise: int) -> int:
-    if column.place is Place.FIRST:
+    if column.place is ColumnPlace.FIRST:
         return 0
-    if column.place is Place.AFTER:
+    if column.place is ColumnPlace.AFTER:
         names = [each.name for each in order]
         return names.index(column.after.lower()) + 1 if column.after.lower() in names else otherwise
     return otherwise

@@ -39,7 +39,7 @@ _NO_ROW: Row = ()
 class Term:
     """A piece; `is_listed` is a column that only takes listed texts (ENUM, SET)."""
 
-    kind: Value
+    kind: SqlKind
     run: Callable[[Row], Any]
     is_constant: bool = False
     collation: str | None = None
@@ -52,7 +52,7 @@ class Term:
         return self.run(_NO_ROW)
 
 
-def fixed(kind: Value, value: Any) -> Term:
+def fixed(kind: SqlKind, value: Any) -> Term:
     """Return a constant."""
     return Term(kind, lambda _: value, is_constant=True)
 
@@ -65,12 +65,12 @@ def constant(node: Literal) -> Term:
         is_span = node.kind == "TIME"
         if (span(value) if is_span else moment(value)) is None:
             raise refuse(f"{node.kind} {value!r} is none", "write YYYY-MM-DD or hh:mm:ss")
-        return fixed(Value.SPAN if is_span else Value.MOMENT, value)
+        return fixed(SqlKind.SPAN if is_span else SqlKind.MOMENT, value)
     if value is None:
-        return fixed(Value.NULL, None)
+        return fixed(SqlKind.NULL, None)
     if isinstance(value, str):
-        return fixed(Value.TEXT, value)
-    return fixed(Value.BYTES if isinstance(value, bytes) else Value.NUMBER, value)
+        return fixed(SqlKind.TEXT, value)
+    return fixed(SqlKind.BYTES if isinstance(value, bytes) else SqlKind.NUMBER, value)
 
 
 def refuse(problem: str, hint: str) -> NeedsOperator:
@@ -91,7 +91,7 @@ _SPAN = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2})(\.\d*)?)?")
 _FRACTION_DIGITS = 6
 
 
-class Value(Enum):
+class SqlKind(Enum):
     """What an expression yields."""
 
     NUMBER = auto()
@@ -104,21 +104,21 @@ class Value(Enum):
 
 
 _KINDS = {
-    MysqlType.DATE: Value.MOMENT,
-    MysqlType.DATETIME: Value.MOMENT,
-    MysqlType.TIMESTAMP: Value.MOMENT,
-    MysqlType.DURATION: Value.SPAN,
-    MysqlType.JSON: Value.JSON,
-    MysqlType.ENUM: Value.TEXT,
-    MysqlType.SET: Value.TEXT,
+    MysqlType.DATE: SqlKind.MOMENT,
+    MysqlType.DATETIME: SqlKind.MOMENT,
+    MysqlType.TIMESTAMP: SqlKind.MOMENT,
+    MysqlType.DURATION: SqlKind.SPAN,
+    MysqlType.JSON: SqlKind.JSON,
+    MysqlType.ENUM: SqlKind.TEXT,
+    MysqlType.SET: SqlKind.TEXT,
 }
 
 
-def kind_of(column: ColumnInfo) -> Value:
+def kind_of(column: ColumnInfo) -> SqlKind:
     """Return the kind of a column's values."""
     if column.tp in STRING_TYPES:
-        return Value.BYTES if column.is_binary else Value.TEXT
-    return _KINDS.get(column.tp, Value.NUMBER)
+        return SqlKind.BYTES if column.is_binary else SqlKind.TEXT
+    return _KINDS.get(column.tp, SqlKind.NUMBER)
 
 
 def leading_number(text: str) -> float:
@@ -165,14 +165,14 @@ def span(text: str) -> int | None:
     return -micros if match[1] else micros
 
 
-def as_number(kind: Value, value: object) -> Number | None:
+def as_number(kind: SqlKind, value: object) -> Number | None:
     """Return a value as arithmetic sees it."""
     if value is None or isinstance(value, int | float | Decimal):
         return value
     if isinstance(value, bytes):
         return leading_number(value.decode("utf-8", "replace"))
     assert isinstance(value, str), value
-    if kind is Value.TEXT:
+    if kind is SqlKind.TEXT:
         return leading_number(value)
     whole, _, fraction = value.partition(".")
     digits = re.sub(r"[^0-9]", "", whole)
@@ -193,7 +193,7 @@ def as_text(value: object) -> str | None:
     return str(value)
 
 
-def is_true(kind: Value, value: object) -> bool | None:
+def is_true(kind: SqlKind, value: object) -> bool | None:
     """Return whether a value counts as true; None for NULL."""
     number = as_number(kind, value)
     return None if number is None else number != 0

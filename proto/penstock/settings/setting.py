@@ -1,4 +1,4 @@
-"""Fields of settings: their help, their checks, and how the log shows them, without secrets."""
+"""Setting: its help and its checks as a field, and how the log shows it, without secrets."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def check_advertised(address: str) -> None:
 def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:
     """Return the error for a setting whose value cannot be."""
     return NeedsOperator(f"{name.replace('_', '-')} is {value!r}", hint=hint)
+
+
+def changed_text(settings: Any, default: Any) -> str:
+    """Return the settings that are not as in `default` on one line, as the log shows them."""
+    return "; ".join(differing(settings, default)) or "all defaults"
 
 
 def differing(settings: Any, default: Any, prefix: str = "") -> Iterator[str]:
