@@ -21,7 +21,7 @@ from pumpclient.options import Options
 from pumpclient.schema import Schemas
 
 
-class _Refused(Exception):
+class _RolledBack(Exception):
     """The Pump has another verdict about the transaction than our Commit."""
 
 
@@ -79,12 +79,12 @@ class Session:
         is_followed = False
         try:
             is_done = wait and self._commit_now(home, payload)
-        except _Refused as refused:
+        except _RolledBack as verdict:
             is_done = True
             # The Pump's resolver was quicker, so this is no doubt but a verdict.
             raise Retryable(
-                f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {refused}"
-            ) from refused
+                f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {verdict}"
+            ) from verdict
         finally:
             # Also after an interrupt: what was decided is delivered.
             if not is_done:
@@ -109,7 +109,7 @@ class Session:
             if failure is None:
                 return True
             if failure.reason is Reason.INVALID:
-                raise _Refused(failure.message)
+                raise _RolledBack(failure.message)
             if time.monotonic() + self.options.commit_retry_s > deadline_s:
                 return False
             time.sleep(self.options.commit_retry_s)
