@@ -1,4 +1,4 @@
-"""Every failure Penstock raises, sorted by who can do something about it.
+"""Errors: every failure Penstock raises, sorted by who can do something about it.
 
     PenstockError
     ├── Retryable      wait and try again: a Pump restarts, etcd elects, a lock is held

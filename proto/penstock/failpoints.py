@@ -1,4 +1,4 @@
-"""Named places where a test lets a node die, wait or fail; without the variable they do nothing.
+"""Failpoints: named places where a test lets a node die, wait or fail; else they do nothing.
 
     PENSTOCK_FAILPOINTS="pump.after_sync=kill@3;disk.sync=raise(EIO)@2;disk.read=sleep(0.5)"
 

@@ -1,4 +1,4 @@
-"""What a timestamp is.
+"""Timestamp: milliseconds and a counter in 64 bits.
 
  63                                             18 17                  0
 +-------------------------------------------------+---------------------+

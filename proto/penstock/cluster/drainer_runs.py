@@ -1,4 +1,4 @@
-"""Which run of a Drainer writes a downstream, and which Drainers stand by to take its place.
+"""Drainer runs: which run writes a downstream, and which Drainers stand by to take its place.
 
 /penstock/v1/drainer-runs/<writer>   JSON: the fields of `DrainerRun`, under a lease of the run
 /penstock/v1/standbys/<node id>     JSON: the fields of `Standby`, under a lease too

@@ -1,4 +1,4 @@
-"""Every DDL the cluster has run, in etcd, and the lock under which DDL is added to it.
+"""DDL history: every DDL the cluster has run, in etcd, and the lock under which DDL is added to it.
 
     /penstock/v1/ddl/<job id, 20 digits>   one job as JSON (`tidb_json`), never changed
     /penstock/v1/schema_version            decimal: the version of the newest job

@@ -1,4 +1,4 @@
-"""A lease in etcd that its owner can judge by the local clock."""
+"""Lease: keys in etcd that vanish with their owner, who can judge that by the local clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in the cluster: the status every Pump and Drainer keeps in etcd, as in TiDB-Binlog.
+"""Registry: the status that every Pump and Drainer keeps in etcd, as in TiDB-Binlog.
 
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old

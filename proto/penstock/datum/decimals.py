@@ -1,4 +1,4 @@
-"""Reads and writes decimals in MySQL's binary form, precision and fraction digits kept exactly.
+"""Decimals: MySQL's binary form, read and written, precision and fraction digits kept exactly.
 
     precision (1) | frac (1) | integer digits | fraction digits
 

@@ -1,4 +1,4 @@
-"""Reads and writes JSON values in the binary form that MySQL and TiDB store.
+"""JSON values: the binary form that MySQL and TiDB store, read and written.
 
     type (1) | value, all numbers little-endian
 

@@ -1,4 +1,4 @@
-"""Turns dates, times of day and durations into TiDB's packed numbers and back into MySQL's text.
+"""Times: dates, times of day and durations as TiDB's packed numbers and as MySQL's text.
 
     packed date or time, unsigned 64 bits, 0 being the zero time:
 

@@ -1,4 +1,4 @@
-"""Reads and writes single datums: a flag byte, then the value in the form the flag names.
+"""Datums: one value as bytes, a flag byte and then the form that the flag names.
 
     flag  form                         bytes after the flag
     ----  ---------------------------  -----------------------------------------------------

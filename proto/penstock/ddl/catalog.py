@@ -1,4 +1,4 @@
-"""All schemas and tables at one schema version, and the step from one version to the next.
+"""Catalog: all schemas and tables at one schema version, and the step to the next version.
 
 Names of schemas and tables are found as written and, where nothing is called exactly that, letter
 case aside (the first in order of creation). The step takes the finished `TableInfo` from the job

@@ -1,4 +1,4 @@
-"""All filters and routes of one replication behind a few questions."""
+"""Rules: all filters and routes of one replication as a few questions."""
 
 from __future__ import annotations
 

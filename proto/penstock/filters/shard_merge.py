@@ -81,7 +81,9 @@ def check_newcomer(name: str, table: TableInfo, others: Sequence[TableInfo]) -> 
     for other in others:
         for column in other.columns:
             if ("column", column.name.lower()) in lacking and _is_demanding(column):
-                raise _unfit(name, f"a new source lacks column {column.name!r}, which must be told")
+                raise _unfit(
+                    name, f"a new source lacks column {column.name!r}, which needs a value"
+                )
 
 
 def runs_alter(name: str, before: TableInfo, after: TableInfo, others: Sequence[TableInfo]) -> bool:
@@ -161,7 +163,7 @@ def _vote(name: str, item: Item, old: Any, new: Any, others: Sequence[Any]) -> V
 def _check_rows_fit(
     name: str, item: Item, vote: Vote, table: TableInfo, shapes: Sequence[dict[Item, Any]]
 ) -> None:
-    """Refuse a column whose value must be extracted, while some sources do not have it."""
+    """Refuse a column that needs a value, while some sources do not have it."""
     column = table.column(item[1]) if item[0] == "column" else None
     if column is None or not _is_demanding(column):
         return

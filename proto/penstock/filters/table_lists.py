@@ -1,4 +1,4 @@
-"""Which schemas and tables are replicated at all: system schemas, block-allow list, drainer.toml.
+"""Table lists: which schemas and tables are replicated at all, by name.
 
     block-allow list    do-dbs not empty     the schema must match one, else out
                         do-dbs empty         a schema in ignore-dbs is out

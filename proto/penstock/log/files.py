@@ -1,4 +1,4 @@
-"""What the log needs from a file system, and the one that the operating system offers.
+"""Files: what the log needs of a file system, and the operating system's own.
 
 A seam: `tests/kit/fakes/files.py` holds the twin that forgets what was never synced, tears writes
 and fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read

@@ -1,4 +1,4 @@
-"""One record in an append-only file; Pump logs and relay logs use the same frames.
+"""Frame: one record in an append-only file; Pump logs and relay logs use the same frames.
 
     offset  size  field
     0       4     magic        "PBL1"

@@ -1,4 +1,4 @@
-"""Why a TLS connection to a node fails, when it is the certificates' doing and not the node's.
+"""Refusal: why a TLS connection to a node fails, when the certificates are to blame.
 
 gRPC calls everything UNAVAILABLE: a node that restarts, one whose certificate we do not trust, and
 one that does not take ours. The first passes by itself and the others do not, so the caller looks

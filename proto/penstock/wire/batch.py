@@ -1,4 +1,4 @@
-"""Batches of binlogs to bytes and back without protobuf's copies of every payload.
+"""Batch codec: many binlogs to bytes and back without protobuf's copies of every payload.
 
 The bytes are those of `WriteBatch` and `PullBatch` in `penstock.proto`. Protobuf copies each
 payload into its message and the message into its bytes twice over; a join copies once. Reading by

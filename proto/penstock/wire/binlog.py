@@ -1,4 +1,4 @@
-"""A binlog and its parts as frozen values; `codec.py` turns them into bytes and back.
+"""Binlog: a binlog and its parts as frozen values; `codec.py` turns them into bytes and back.
 
 A transaction leaves two binlogs: a Prewrite with its row changes, keyed by `start_ts`, and a
 Commit with its `commit_ts` (or a Rollback). A *fake* binlog is a Rollback whose two timestamps

@@ -1,4 +1,4 @@
-"""Binlogs to protobuf bytes and back; the messages are those of `proto/binlog.proto`.
+"""Codec: binlogs to protobuf bytes and back; the messages are those of `proto/binlog.proto`.
 
 A Prewrite's bytes followed by its Commit's bytes decode as the merged binlog, because protobuf
 keeps the last value of a scalar: that is how a Pump joins the two without parsing either. So a

@@ -1,4 +1,4 @@
-"""Decodes all rows of a batch a column at a time, into Arrow arrays of stored values.
+"""Column decoder: reads all rows of a batch a column at a time, into Arrow arrays of stored values.
 
 Four steps, each over all rows at once: *walk* the rows and note where every value lies (`walk`), in
 an order of columns that a `Plan` works out once per table version; *render* each column from what

@@ -1,4 +1,4 @@
-"""Reads datums of many rows at once: each function takes one position per row, as a numpy array.
+"""Vectorised reads: datums of many rows at once, from one position per row, as a numpy array.
 
     rows as an Arrow binary array    |row 0 ......|row 1 ....|row 2 ........|
     one position per row, "lane"       ^at[0]       ^at[1]     ^at[2]

@@ -1,4 +1,4 @@
-"""Walks all rows of a batch at once, column after column, and notes where each value lies.
+"""Walk: goes through all rows of a batch at once, column by column, and notes where values lie.
 
 The rows of a batch differ in layout: an insert leaves out NULLs, so that five nullable columns
 make 32 layouts. But all of them name their columns in the same order. So the walk goes through that

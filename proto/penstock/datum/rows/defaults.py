@@ -1,4 +1,4 @@
-"""Knows what a column reads as when a row was written without it.
+"""Defaults of absent columns: what a column reads as when a row was written without it.
 
 A row that is older than a column does not hold it; such a row reads as the column's origin default.
 Without one the column is NULL, and where NULL is refused, the zero value of its type.

@@ -1,4 +1,4 @@
-"""Compiles, for one column, the functions that turn its values into datums and back.
+"""Fields: for one column, the functions that turn its values into datums and back.
 
     MySQL type                          datum in a row         Python value       stored value
     ----------------------------------  ---------------------  -----------------  ------------

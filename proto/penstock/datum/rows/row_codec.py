@@ -1,4 +1,4 @@
-"""Turns the rows of one table version into TiDB's row bytes and back.
+"""Row codec: the rows of one table version into TiDB's row bytes and back.
 
     row      = (column id as int datum, value datum)*     or the one byte 00 for no columns at all
     insert   = handle, row      handle: one int datum, or the datums of a common handle's columns

@@ -1,4 +1,4 @@
-"""A place in the tokens of a statement, and the questions a parser asks there.
+"""Cursor: a place in the tokens of a statement, and the questions a parser asks there.
 
 The cursor also gathers `edits`: what must read otherwise downstream, whatever the catalog says; and
 `refs`: every name of a table or database, where it stands.

@@ -1,4 +1,4 @@
-"""What a statement says about partitions: their names; no row image depends on the rest.
+"""Partition clauses: the names that a statement gives; no row image depends on the rest.
 
     PARTITION BY …, REMOVE PARTITIONING                           may follow other operations
     ADD, REORGANIZE, COALESCE PARTITION                           alone; all rows stay

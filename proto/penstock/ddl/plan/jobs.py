@@ -1,4 +1,4 @@
-"""Jobs planned so far and the schema they leave: what planning a statement looks things up in."""
+"""Jobs: those planned so far and the schema they leave, in which planning looks things up."""
 
 from __future__ import annotations
 

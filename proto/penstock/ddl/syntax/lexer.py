@@ -1,4 +1,4 @@
-"""SQL text into tokens, by MySQL's rules, with every token's place in the text.
+"""Lexer: SQL text into tokens, by MySQL's rules, with every token's place in the text.
 
 What MySQL would execute is kept and what it would not is blanked, character for character, so
 that a token's `start` and `end` are places in `Source.text` as well:

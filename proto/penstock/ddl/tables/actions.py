@@ -1,4 +1,4 @@
-"""The operations of ALTER TABLE by what they touch, checked against the table as it was."""
+"""Actions: the operations of ALTER TABLE by what they touch, checked against the table before."""
 
 from __future__ import annotations
 

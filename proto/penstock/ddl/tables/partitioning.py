@@ -1,4 +1,4 @@
-"""The names of a table's partitions, and what operations on them leave.
+"""Partitions: the names that a table's have, and what operations on them leave.
 
 No row depends on them; they are tracked so that a statement about a partition that is not there is
 found before it is in the stream, and not by a server that runs it. `TableInfo.partitions` is

@@ -1,4 +1,4 @@
-"""A SQL expression over the columns of one table, compiled into a function of a row.
+"""Compiler: a SQL expression over the columns of one table into a function of a row.
 
     compare      numbers as numbers, exactly unless one is a float; a text with a number by the
                  number it begins with; moments and spans with constants that are such (anything

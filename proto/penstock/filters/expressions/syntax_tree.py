@@ -1,4 +1,4 @@
-"""SQL expressions as text into a tree, with MySQL's precedence.
+"""Syntax tree: SQL expressions as text into a tree, with MySQL's precedence.
 
     expr        NOT expr | expr OR expr | expr XOR expr | expr AND expr | test [IS [NOT] TRUE | …]
     test        test IS [NOT] NULL | test {= <=> <> != < <= > >=} predicate | predicate
