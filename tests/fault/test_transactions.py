@@ -111,11 +111,11 @@ def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
     script = f"""
         import os, signal
         from pumpclient import PumpClient
-        from pumpclient.delivery.session import PumpSession
+        from pumpclient.delivery.session import Session
         client = PumpClient.connect({etcd_server.url!r})
         client.execute_ddl("CREATE DATABASE row27")
         client.execute_ddl("CREATE TABLE row27.t (id INT PRIMARY KEY)")
-        PumpSession.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        Session.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
         with client.begin("row27") as txn:
             txn.insert("t", [1])
         """

@@ -286,7 +286,7 @@ class _Relay:
         self.failure: PenstockError | None = None
         self.dir = world.config.relay.dir
         self.growth = world.server.growth
-        self.unit = self
+        self.receiver = self
         self.purger = Purger(self.dir, needed)
 
     def begin(self, place: Location) -> _Relay:
