@@ -21,6 +21,7 @@ import pymysql
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 from pumpclient.mysql.source.__main__ import main as mysql_source
 from tests.kit.servers.binlog_server import run_until_done
@@ -185,7 +186,7 @@ class RealSource:
             return False
         try:
             return self._source.has(self._server)
-        except pymysql.err.Error:
+        except (pymysql.err.Error, NeedsOperator):  # It has stopped since it was asked.
             return False
 
     def _decide(self, status: dict[str, Any]) -> None:

@@ -71,8 +71,10 @@ class LoadProgress:
         """Return how far it is, its rate, and the rest of the time at this rate."""
         seconds = max(self.clock() - self._begun_s, 1e-9)
         rate = self.rows / seconds
-        share = min(self.rows / self.rows_estimated, 1.0) if self.rows_estimated else 1.0
-        left_rows = max(self.rows_estimated - self.rows, 0)
+        # The estimate is the server's, which may have counted more rows than there are.
+        whole = self.rows if self.tables_done == self.tables else self.rows_estimated
+        share = min(self.rows / whole, 1.0) if whole else 1.0
+        left_rows = max(whole - self.rows, 0)
         left = f"about {left_rows / rate:.0f} s left" if rate else "time left unknown"
         return (
             f"{100 * share:3.0f} %  {self.rows} rows, {self.tables_done} of {self.tables} tables,"

@@ -238,6 +238,9 @@ def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
     now_s[0] = 10.0
     progress.add(400, 10**7)
     assert said == [" 50 %  500 rows, 0 of 2 tables, 50 rows/s, 1.0 MB/s, about 10 s left"]
+    progress.tables_done = 2  # The server had counted more rows than there were.
+    assert progress.line().startswith("100 %  500 rows, 2 of 2 tables, 50 rows/s,")
+    assert progress.line().endswith("about 0 s left")
 
     def sleep(seconds: float) -> None:
         now_s[0] += seconds
