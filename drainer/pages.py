@@ -205,7 +205,7 @@ class Pages:
         return _json(page)
 
     def _is_synced(self) -> bool:
-        """Tell whether the downstream has everything, and has had nothing to do for a while."""
+        """Return whether the downstream has everything, and has had nothing to do for a while."""
         quiet_s = time.monotonic() - self.progress().changed_s
         return quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S
 

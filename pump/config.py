@@ -82,13 +82,13 @@ class PumpConfig:
         0.0, "older than this they go even if a Drainer still needs them; 0: never"
     )
     fake_binlog_interval_s: float = setting(
-        3.0, "how long an idle Pump's stream stands still while nobody pulls"
+        3.0, "how long an idle Pump's stream stands still while no one pulls"
     )
     fake_binlog_interval_pulled_s: float = setting(
         0.1, "the same while a Drainer waits; lower: less delay, more small writes"
     )
     txn_timeout_s: float = setting(
-        600.0, "a transaction whose outcome nobody knows is rolled back at this age"
+        600.0, "a transaction whose outcome no one knows is rolled back at this age"
     )
     pause_grace_s: float = setting(
         1.0, "how long a stopping Pump waits for the Commits of open transactions"

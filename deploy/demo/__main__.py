@@ -144,8 +144,10 @@ def report(demo: Demo) -> bool:
             f"{side[0]:,}" if side else "no table" for side in (verdict.expected, verdict.found)
         ]
         sums = [side[1] if side else "-" for side in (verdict.expected, verdict.found)]
-        told = f"identical {sums[0]}" if verdict.identical else f"DIFFERENT {sums[0]} / {sums[1]}"
-        print(f"{verdict.table:<12} {counts[0]:>14}  {counts[1]:>15}  {told}")
+        outcome = (
+            f"identical {sums[0]}" if verdict.identical else f"DIFFERENT {sums[0]} / {sums[1]}"
+        )
+        print(f"{verdict.table:<12} {counts[0]:>14}  {counts[1]:>15}  {outcome}")
     memory = ", ".join(f"{n} {rss >> 20} MiB" for n, rss in sorted(demo.rss_max.items()))
     print(f"largest resident memory: {memory}")
     identical = bool(verdicts) and all(verdict.identical for verdict in verdicts)

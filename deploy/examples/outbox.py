@@ -68,17 +68,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--database", type=Path, default=Path("shop.db"))
     parser.add_argument("--etcd-urls", default="127.0.0.1:2379")
     parser.add_argument("--orders", type=int, default=10)
-    told = parser.parse_args(argv)
-    connection = open_database(told.database)
-    with PumpClient.connect(told.etcd_urls) as client:
+    asked = parser.parse_args(argv)
+    connection = open_database(asked.database)
+    with PumpClient.connect(asked.etcd_urls) as client:
         create_tables(client)
         if connection.execute("SELECT count(*) FROM item").fetchone() == (0,):
             stock_up(client, connection, item=1, stock=1_000_000)
         (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM orders").fetchone()
-        for number in range(last + 1, last + 1 + told.orders):
+        for number in range(last + 1, last + 1 + asked.orders):
             order(client, connection, number, item=1)
     connection.close()
-    print(f"{told.orders} orders after number {last}")
+    print(f"{asked.orders} orders after number {last}")
 
 
 if __name__ == "__main__":

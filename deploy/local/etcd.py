@@ -41,7 +41,7 @@ class EtcdTls:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One of several members, as all of them must be told."""
+    """One of several members, as all of them must know them."""
 
     name: str
     peer_url: str
@@ -107,7 +107,7 @@ class EtcdServer(ServerProcess):
         raise Retryable(f"etcd does not start: {self.log_tail()}")
 
     def leads(self) -> bool:
-        """Tell whether it leads its cluster, as far as it knows; False when it does not answer."""
+        """Return whether it leads its cluster, as far as it knows; False without an answer."""
         try:
             with urllib.request.urlopen(f"{self._health_url}/metrics", timeout=1) as answer:
                 return b"\netcd_server_is_leader 1\n" in answer.read()
@@ -120,12 +120,12 @@ class EtcdCluster:
 
     def __init__(self, home: Path, *, count: int = 3, durable: bool = True) -> None:
         urls = [f"http://127.0.0.1:{free_port()}" for _ in range(count)]
-        told = ",".join(f"m{i}={url}" for i, url in enumerate(urls))
+        members = ",".join(f"m{i}={url}" for i, url in enumerate(urls))
         self.members = [
             EtcdServer(
                 home / f"m{i}",
                 durable=durable,
-                member=Member(name=f"m{i}", peer_url=url, all=told),
+                member=Member(name=f"m{i}", peer_url=url, all=members),
             )
             for i, url in enumerate(urls)
         ]

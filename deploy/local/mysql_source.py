@@ -63,7 +63,7 @@ class MysqlSource(ServerProcess):
             return str(answer.read().decode())
 
     def has(self, server: SqlServer) -> bool:
-        """Tell whether all that the server has is committed.
+        """Return whether all that the server has is committed.
 
         Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for somebody.
         """

@@ -25,11 +25,11 @@ _turns = itertools.count(secrets.randbelow(_PORT_MIN))
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on, and that no connection will be given.
+    """Return a port of 127.0.0.1 that no one listens on, and that no connection will be given.
 
     The kernel gives connections of its own range; a port of that could be taken before a server
     listens, or while one is down. For the same reason each process has every 64th port, one after
-    the other, and the odd thousands are left out: a node that is told nothing else has its status
+    the other, and the odd thousands are left out: a node without a setting for it has its status
     pages 1000 above its own port, where another server would not expect them.
     """
     given_from = int(_GIVEN_PORTS.read_text().split()[0])
@@ -50,18 +50,18 @@ def python_module(name: str, *arguments: str) -> list[str]:
 
 def flags(settings: dict[str, Any]) -> list[str]:
     """Return settings as the flags of a node's command line."""
-    told = []
+    arguments = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            told.append(f"--{flag}" if value else f"--no-{flag}")
+            arguments.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            told += [f"--{flag}", str(value)]
-    return told
+            arguments += [f"--{flag}", str(value)]
+    return arguments
 
 
 class ServerProcess:
-    """A program that runs until it is told to stop; a restart runs the same command again."""
+    """A program that runs until it is asked to stop; a restart runs the same command again."""
 
     def __init__(self, command: Sequence[str], *, log: Path) -> None:
         self.command = list(command)

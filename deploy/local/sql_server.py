@@ -102,7 +102,7 @@ class SqlServer(ServerProcess):
         raise Retryable(f"{type(self).__name__} does not start: {self.log_tail()}")
 
     def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
-        """Open a connection that commits each statement by itself, unless told otherwise."""
+        """Open a connection that commits each statement by itself, unless asked otherwise."""
         options = {"autocommit": True, "charset": "utf8mb4", **options}
         return pymysql.connect(
             host=self.host, port=self.port, user=self.user, password=self.password, **options

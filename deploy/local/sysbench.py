@@ -17,8 +17,8 @@ _PREPARE_S_MAX = 600.0
 _TRIED_AGAIN = "1213,1205,1020,1412,1615"
 """Deadlock, lock wait, record changed; and table changed by a DDL, for a snapshot or a statement.
 
-Of any other error a thread of sysbench ends, and with it open transaction and locks for ever: no
-DDL gets past them.
+Of any other error a thread of sysbench ends, its transaction and its locks stay open, and no DDL
+gets past them.
 """
 _TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
 _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)

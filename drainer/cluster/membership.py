@@ -190,7 +190,7 @@ class Membership:
             await asyncio.sleep(self.retire_every_s)
 
     def _retired(self, former: str) -> bool:
-        """Tell whether nothing is left to do; this Drainer's own entry must hold Pumps first."""
+        """Return whether nothing is left to do; this Drainer's own entry must hold Pumps first."""
         try:
             own = self._registry.get(NodeKind.DRAINER, self.node_id)
             other = self._registry.get(NodeKind.DRAINER, former)

@@ -143,7 +143,7 @@ def build_server(security: Security) -> Any:
         options=[
             # Two Drainers on one port would share the calls silently.
             ("grpc.so_reuseport", 0),
-            # Nobody sends this much to a Drainer; and who does not even begin to talk is let go.
+            # No one sends this much to a Drainer; and who does not even begin to talk is let go.
             ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
             ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ("grpc.keepalive_time_ms", 20_000),

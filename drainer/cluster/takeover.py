@@ -30,7 +30,7 @@ class RunAnswer(Enum):
 
     IT_IS = "it is"
     REFUSED = "refused"
-    """Nobody listens there, or another run does: this one is gone."""
+    """No one listens there, or another run does: this one is gone."""
     NONE = "none"
 
 

@@ -133,7 +133,7 @@ class LowWaterWatch:
         return now_s - self._since_s
 
     def is_due(self, now_s: float) -> bool:
-        """Tell whether the stall is to be said now; then not again for a while."""
+        """Return whether the stall is to be said now; then not again for a while."""
         if now_s < self._next_warning_s:
             return False
         self._next_warning_s = now_s + self._repeat_s

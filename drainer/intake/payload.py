@@ -105,7 +105,7 @@ def start_ts_of(payload: Payload) -> int:
 
 
 def is_fake(payload: Payload) -> bool:
-    """Tell whether it moves nothing but time; raise `Malformed` for bytes that are no binlog."""
+    """Return whether it moves nothing but time; raise `Malformed` for bytes that are no binlog."""
     return isinstance(payload, bytes) and decode_binlog(payload).is_fake
 
 

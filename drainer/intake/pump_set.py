@@ -305,7 +305,7 @@ class Pumps:
             self._join(status)
 
     def _may_part(self, status: NodeStatus) -> bool:
-        """Tell whether an offline Pump is to be let go; `NeedsOperator` when some is missing."""
+        """Return whether an offline Pump is to be let go; `NeedsOperator` when some is missing."""
         name, known = status.node_id, self._pullers.get(status.node_id)
         word = self._around.last_words.get(name)
         if known is None:
@@ -445,7 +445,7 @@ class Pumps:
 def may_part(
     status: NodeStatus, word: LastWord | None, received_ts: int, *, takes_part: bool
 ) -> bool:
-    """Tell whether an offline Pump is to be let go; False: it is waited for.
+    """Return whether an offline Pump is to be let go; False: it is waited for.
 
     It was received up to `received_ts`. `takes_part` for a Pump of ours that is in the merge, or
     was at the checkpoint. Raises `NeedsOperator` when what is missing here is known.

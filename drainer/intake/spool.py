@@ -238,7 +238,7 @@ def _outline(path: Path, size: int) -> Outline:
 
 @contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Tell a full or broken disk in words that help."""
+    """Describe a full or broken disk in words that help."""
     try:
         yield
     except OSError as error:

@@ -132,7 +132,7 @@ class _LargeTransaction:
         return found
 
     def _is_returning(self, value: bytes) -> bool:
-        """Tell whether a slice has this Drainer's own mark."""
+        """Return whether a slice has this Drainer's own mark."""
         for mutation in pb.PrewriteValue.FromString(value).mutations:
             target = self._targets.get(mutation.table_id)
             if isinstance(target, MarkTable) and is_own(mutation, target):

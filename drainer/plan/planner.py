@@ -278,7 +278,7 @@ class Planner:
         self._through_ts = ts
 
     def _is_ignored(self, ts: int) -> bool:
-        """Tell whether an operator leaves a transaction out."""
+        """Return whether an operator leaves a transaction out."""
         if ts not in self._ignored_ts:
             return False
         log.warning("transaction %d is in ignore-txn-commit-ts: it is left out", ts)
@@ -300,7 +300,7 @@ class Origins:
         """How many transactions were here before."""
 
     def is_repeated(self, ts: int, origin: Origin | None) -> bool:
-        """Tell whether a transaction was here before; it is then counted, now and then logged."""
+        """Return whether a transaction was here before; it is then counted, now and then logged."""
         if origin is None:
             return False
         last = self._seen.get(origin.source)

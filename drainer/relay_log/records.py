@@ -157,7 +157,7 @@ def _run(payload: bytes) -> Run:
 
 
 def is_fake(payload: Payload) -> bool:
-    """Tell whether a merged binlog is a fake one: such a stream has no other rollbacks."""
+    """Return whether a merged binlog is a fake one: such a stream has no other rollbacks."""
     if not isinstance(payload, bytes) or len(payload) > _FAKE_BYTES_MAX:
         return False
     binlog: Any = pb.Binlog.FromString(payload)
@@ -165,7 +165,7 @@ def is_fake(payload: Payload) -> bool:
 
 
 def is_large(payload: Payload) -> bool:
-    """Tell whether a binlog is written in chunks."""
+    """Return whether a binlog is written in chunks."""
     assert not isinstance(payload, Remote), "with a relay log, payloads come here"
     return isinstance(payload, Spooled) or len(payload) > RECORD_BYTES_MAX
 

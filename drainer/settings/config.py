@@ -149,7 +149,7 @@ class DrainerConfig:
     )
     node_id: str = setting("", "name in the cluster; default: host:port, then kept in the data-dir")
     source_id: str = setting(
-        "", "what routes with extract-source call this upstream; nobody else reads it"
+        "", "what routes with extract-source call this upstream; no one else reads it"
     )
     sink: str = setting(
         DEFAULT_SINK,

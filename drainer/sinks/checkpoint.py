@@ -288,7 +288,7 @@ class Ledger:
 
     def _taken_over(self, stored: str | None) -> NeedsOperator:
         if stored is not None:
-            # Nobody else writes under the name of a run, and an operator keeps that name.
+            # No one else writes under the name of a run, and an operator keeps that name.
             last = self.last
             known = {self.writer, "" if last is None else last.writer}
             if Checkpoint.from_json(stored).writer in known:

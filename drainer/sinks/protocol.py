@@ -266,7 +266,7 @@ class PartitionedSink(Protocol):
     """A sink with connections enough to commit partitions at once."""
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Tell whether this very batch is the last that was begun, maybe by an earlier run."""
+        """Return whether this very batch is the last that was begun, maybe by an earlier run."""
         ...
 
     def apply_partitions(

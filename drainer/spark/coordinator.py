@@ -223,7 +223,7 @@ class Coordinator:
         return task
 
     def _refuse(self, partition: int, version: str) -> None:
-        """Tell of a task that runs other code; without any other task it ends the Drainer."""
+        """Report a task that runs other code; without any other task it ends the Drainer."""
         self._refusal = NeedsOperator(
             f"Spark task {partition} runs Penstock {version}, this Drainer is {self._version}",
             hint="the Drainer sends its code to the executors: remove what they find before it "
@@ -248,7 +248,7 @@ class Coordinator:
             assert unit is not None, f"task {task.partition} answers unit {number} it never had"
             unit.holders.discard(task)
             if not unit.answer.done():
-                unit.payload = b""  # Nobody needs to be sent it again.
+                unit.payload = b""  # No one needs to be sent it again.
                 if kind == RESULT:
                     unit.answer.set_result(payload)
                 else:

@@ -139,7 +139,7 @@ class Jvm:
         return self._process is not None and self._process.poll() is None
 
     def outlives(self, timeout_s: float) -> bool:
-        """Tell whether it is still there after a while; a killed one takes a moment to go."""
+        """Return whether it is still there after a while; a killed one takes a moment to go."""
         if self._process is None:
             return False
         try:

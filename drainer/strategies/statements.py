@@ -316,7 +316,7 @@ def _conservative(keys: Keys, tags: Sequence[int], unbounded: set[int]) -> Keys:
 
 
 def is_crossing(changes: Iterable[RowChange]) -> bool:
-    """Tell whether a unique value is taken while another row of the batch still holds it.
+    """Return whether a unique value is taken while another row of the batch still holds it.
 
     A database that checks at a transaction's end, as TiDB does, lets that happen. Only the safe
     form gets through it.

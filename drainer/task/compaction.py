@@ -244,7 +244,7 @@ def _ranks(column: pa.Array) -> tuple[Ints, int]:
 
 
 def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, after: Ints) -> Ints:
-    """Tell for each pair of a first and a last row whether a unique value changed between."""
+    """Return for each pair of a first and a last row whether a unique value changed between."""
     positions = unique_columns(table)
     moved: Ints = np.zeros(len(before), bool)
     if not positions:

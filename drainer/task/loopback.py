@@ -32,7 +32,7 @@ _CHANNEL_COLUMN = "channel_id"
 
 
 def is_mark_table(schema: str, table: str) -> bool:
-    """Tell whether this is the table of marks."""
+    """Return whether this is the table of marks."""
     return (schema.lower(), table.lower()) == (MARK_SCHEMA, MARK_TABLE)
 
 
@@ -66,7 +66,7 @@ class MarkTable(tuple[str, TableInfo]):
     __hash__ = object.__hash__
 
     def stops(self, kinds: bytes, rows: Sequence[bytes]) -> bool:
-        """Tell whether the transaction with these changes came from here.
+        """Return whether the transaction with these changes came from here.
 
         Raises `Malformed` for bytes that are no rows of this table.
         """

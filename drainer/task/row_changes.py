@@ -153,7 +153,7 @@ class Collector:
         self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
-        """Tell whether each change's table is the version that is collected already, if any is."""
+        """Return whether each change's table is the version that is collected, if any is."""
         for change in changes:
             column = self._columns.get(change.table_id)
             if not change.rows:
@@ -260,12 +260,12 @@ def name_of(lookup: Lookup, table_id: int, version: int) -> str:
 
 
 def is_own(mutation: Any, marks: MarkTable) -> bool:
-    """Tell whether changes of the table of marks say that their transaction came from here."""
+    """Return whether changes of the table of marks say that their transaction came from here."""
     return marks.stops(*_in_sequence(mutation))
 
 
 def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
-    """Tell whether a transaction came from here."""
+    """Return whether a transaction came from here."""
     return any(
         isinstance(target, MarkTable) and is_own(mutation, target)
         for mutation, target in zip(mutations, targets, strict=True)

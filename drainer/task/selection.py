@@ -127,7 +127,7 @@ class Selection:
         return self._routed(change)
 
     def _verdicts(self, change: SchemaChange) -> set[bool]:
-        """Tell whether each part of a change is to run; nothing to tell means that it is."""
+        """Return whether each part of a change is to run; nothing to tell means that it is."""
         runs: set[bool] = set()
         for name in change.schemas_created:
             runs.add(not self._other_schemas(name))
@@ -222,7 +222,7 @@ class Selection:
             job = replace(job, query=query)
         home = self._schemas.catalog.schema(change.job.schema_name)
         if job.type == DdlType.CREATE_TABLE and home and job.schema_name != home.name:
-            # Nobody may ever create this schema upstream: the sink does before the table.
+            # No one may ever create this schema upstream: the sink does before the table.
             job = replace(job, schema=replace(home, name=job.schema_name))
         return replace(
             routed,

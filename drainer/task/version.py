@@ -1,4 +1,4 @@
-"""Version: names the code that runs here, so that a task with other code is told apart.
+"""Version: names the code that runs here, so that a task with other code is found out.
 
     0.1.0+3f9a81c2d4e5   the version of Penstock, the first digits of a SHA-256 over its source
 

@@ -16,7 +16,7 @@ The writer's order, and why no other is right:
     3  commit_ts from the oracle   after 2, or the Pump might have streamed past it (sorter.py)
     4  insert the row              the last statement; it holds commit_ts, so it comes after 3
     5  local COMMIT                by this alone the transaction is committed, at commit_ts
-    6  Commit to that Pump         a message about a fact; whoever read the row may send it
+    6  Commit to that Pump         a message about a fact; who read the row may send it
 
 As 3 lies between 1 and 5, of two transactions that changed the same row, or of which one read what
 the other wrote, the first in the database has the smaller commit_ts: the second one waited for it

@@ -179,7 +179,7 @@ class Membership:
             await asyncio.to_thread(self._registry.put_entered, self._node_id, now_ts)
 
     async def _insist(self) -> None:
-        """Publish the last state there will be: Drainers would wait for this Pump forever."""
+        """Publish the last state there will be: Drainers would wait for this Pump indefinitely."""
         for _ in range(_LAST_WORD_TRIES):
             await asyncio.sleep(self.retry_s)
             await self._beat()

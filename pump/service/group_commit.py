@@ -42,7 +42,7 @@ INLINE_BELOW_S = 0.001
 _EWMA_WEIGHT = 0.1
 _PROBE_EVERY = 32
 _PROBE_BELOW = 10
-"""A thread's time includes its wait for the interpreter, and so looks slow forever. Unless the
+"""A thread's time includes its wait for the interpreter, and so looks slow. Unless the
 average is ten times the limit, each 32nd append is done inline to see how fast the disk is."""
 
 _INDEX_RETRY_S = 1.0

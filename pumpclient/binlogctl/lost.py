@@ -47,7 +47,7 @@ class _Received:
 def add_command(commands: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to a parser."""
     command = commands.add_parser(
-        "lost-pump", parents=[shared], help="give up what a Pump held whose disk is gone for ever"
+        "lost-pump", parents=[shared], help="give up what a Pump held whose disk is gone"
     )
     add_node(command)
     command.add_argument(

@@ -127,13 +127,13 @@ class MysqlGtidSet:
         yield from sorted(self._sources.items(), key=lambda item: (item[0][0].bytes, item[0][1]))
 
     def __contains__(self, gtid: MysqlGtid) -> bool:
-        """Tell whether a transaction is in the set."""
+        """Return whether a transaction is in the set."""
         held = self._sources.get((gtid.source, gtid.tag), [])
         at = bisect_right(held, gtid.number, key=lambda i: i[0])
         return at > 0 and gtid.number < held[at - 1][1]
 
     def contains(self, other: MysqlGtidSet) -> bool:
-        """Tell whether every transaction of `other` is in this set."""
+        """Return whether every transaction of `other` is in this set."""
         return not other.subtract(self)
 
     def union(self, other: MysqlGtidSet) -> MysqlGtidSet:
@@ -158,11 +158,11 @@ class MysqlGtidSet:
         return self.subtract(self.subtract(other))
 
     def __bool__(self) -> bool:
-        """Tell whether there is any transaction."""
+        """Return whether there is any transaction."""
         return bool(self._sources)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether both hold the same transactions."""
+        """Return whether both hold the same transactions."""
         return isinstance(other, MysqlGtidSet) and self._sources == other._sources
 
     __hash__ = None  # type: ignore[assignment]
@@ -361,11 +361,11 @@ class MariadbGtidSet:
         ]
 
     def __contains__(self, gtid: MariadbGtid) -> bool:
-        """Tell whether `gtid` is at or before the position of its domain."""
+        """Return whether `gtid` is at or before the position of its domain."""
         return gtid.sequence <= self._last(gtid.domain)
 
     def contains(self, other: MariadbGtidSet) -> bool:
-        """Tell whether no position of `other` is beyond the one here."""
+        """Return whether no position of `other` is beyond the one here."""
         return all(gtid in self for gtid in other.position())
 
     def union(self, other: MariadbGtidSet) -> MariadbGtidSet:
@@ -385,11 +385,11 @@ class MariadbGtidSet:
         return max(self._domains.get(domain, {}).values(), default=-1)
 
     def __bool__(self) -> bool:
-        """Tell whether there is any position."""
+        """Return whether there is any position."""
         return bool(self._domains)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether both know the same ids."""
+        """Return whether both know the same ids."""
         return isinstance(other, MariadbGtidSet) and self._domains == other._domains
 
     __hash__ = None  # type: ignore[assignment]

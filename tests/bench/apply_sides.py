@@ -134,19 +134,19 @@ def classic(
     server: MariadbServer, tables: Tables, schema: str, history: Sequence[Transaction]
 ) -> Spent:
     """Apply the history the original's way."""
-    lanes: list[list[Change]] = [[] for _ in range(CONNECTIONS)]
+    queues: list[list[Change]] = [[] for _ in range(CONNECTIONS)]
     for transaction in history:
         for change in transaction:
-            lanes[hash((change.table, change.row_id)) % CONNECTIONS].append(change)
+            queues[hash((change.table, change.row_id)) % CONNECTIONS].append(change)
     writers = [RowWriter(schema, table) for table in tables.infos]
-    connections = [server.connect() for _ in lanes]
+    connections = [server.connect() for _ in queues]
     for connection in connections:
         connection.query("SET sql_mode = 'NO_BACKSLASH_ESCAPES'")
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     failures: list[BaseException] = []
 
     def work(which: int) -> None:
-        connection, mine = connections[which], lanes[which]
+        connection, mine = connections[which], queues[which]
         try:
             for start in range(0, len(mine), ROWS_PER_TRANSACTION):
                 connection.begin()

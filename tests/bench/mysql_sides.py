@@ -1,7 +1,7 @@
 """Two MariaDB servers with sysbench's tables, and what follows the one into the other.
 
 The upstream writes the binlog. The downstream is a cluster's, and has a copy of the tables as they
-were before the history, from which they are made anew for each side. Both servers are what a side
+were before the history, from which they are made again for each side. Both servers are what a side
 finds: the replica's threads and Penstock's processes share one machine with them.
 """
 

@@ -4,7 +4,7 @@ one before it ended.
     insert   new rows behind the old ones
     update   rows drawn evenly; one half of the updates changes the indexed `k`, the other `c`
     mixed    oltp_read_write's writes: of an even choice one row's `k`, one's `c`, and one deleted
-             and inserted anew
+             and inserted again
     zipf     updates as above, row number r of a shuffled table drawn as often as 1/r
 
 A transaction has four changes, each in a table of its own choice.

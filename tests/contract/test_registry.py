@@ -48,7 +48,7 @@ def test_what_a_drainer_will_miss_is_kept_for_it_alone(registry: NodeRegistry) -
     for gap in (second, others, first):
         registry.put_gap(gap)
     assert list(registry.gaps("d")) == [first, second]
-    assert list(registry.gaps("nobody")) == []
+    assert list(registry.gaps("no one")) == []
 
 
 def test_a_node_never_seen_is_none(registry: NodeRegistry) -> None:

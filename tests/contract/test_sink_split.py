@@ -41,12 +41,12 @@ def ids(downstream: Downstream) -> list[int]:
     return [i for (i,) in downstream.query(f"SELECT id FROM {downstream.table('t')} ORDER BY id")]
 
 
-def test_lanes_and_the_last_transaction_arrive_with_the_checkpoint(shop: Shop) -> None:
+def test_queues_and_the_last_transaction_arrive_with_the_checkpoint(shop: Shop) -> None:
     downstream, sink = shop
     point = downstream.point()
-    lanes = [[inserts(downstream, i), inserts(downstream, i + 1)] for i in range(0, 20, 2)]
+    queues = [[inserts(downstream, i), inserts(downstream, i + 1)] for i in range(0, 20, 2)]
     assert not sink.apply_split(
-        Split(lanes, inserts(downstream, 20), safe=False), point, START
+        Split(queues, inserts(downstream, 20), safe=False), point, START
     ).count
     assert ids(downstream) == list(range(21))
     stored = downstream.open().load_checkpoint()
@@ -54,16 +54,16 @@ def test_lanes_and_the_last_transaction_arrive_with_the_checkpoint(shop: Shop) -
     assert not stored.is_between
 
 
-def test_a_lane_that_fails_names_its_row_and_leaves_a_checkpoint_that_says_in_between(
+def test_a_queue_that_fails_names_its_row_and_leaves_a_checkpoint_that_says_in_between(
     shop: Shop,
 ) -> None:
     downstream, sink = shop
     before = downstream.point()
     sink.apply(inserts_sql(downstream, 5), before)
     point = downstream.point()
-    lanes = [[inserts(downstream, 1)], [inserts(downstream, 5)]]
+    queues = [[inserts(downstream, 1)], [inserts(downstream, 5)]]
     with pytest.raises(NeedsOperator, match=r"shop\.t id = 5"):
-        sink.apply_split(Split(lanes, inserts(downstream, 6), safe=False), point, START)
+        sink.apply_split(Split(queues, inserts(downstream, 6), safe=False), point, START)
     stored = downstream.open().load_checkpoint()
     assert stored is not None
     assert (stored.commit_ts, stored.applying_ts) == (before.commit_ts, point.commit_ts)
@@ -116,7 +116,7 @@ def test_rows_that_are_not_there_are_counted_and_named_but_not_in_the_safe_form(
     assert not sink.apply_split(split, downstream.point(), START).count
 
 
-def test_another_drainer_that_takes_over_stops_the_lanes_of_the_first(
+def test_another_drainer_that_takes_over_stops_the_queues_of_the_first(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     downstream, sink = shop
@@ -129,9 +129,9 @@ def test_another_drainer_that_takes_over_stops_the_lanes_of_the_first(
         second.save_checkpoint(checkpoint)
 
     monkeypatch.setattr(sink, "save_checkpoint", overtaken)
-    lanes = [[inserts(downstream, 1)], [inserts(downstream, 2)]]
+    queues = [[inserts(downstream, 1)], [inserts(downstream, 2)]]
     with pytest.raises(NeedsOperator, match="another Drainer"):
-        sink.apply_split(Split(lanes, [], safe=False), downstream.point(), START)
+        sink.apply_split(Split(queues, [], safe=False), downstream.point(), START)
     assert ids(downstream) == []
 
 
@@ -184,13 +184,13 @@ def test_foreign_keys_are_read_again_after_a_ddl(shop: Shop) -> None:
 
 
 @on_mysql
-def test_lanes_that_lock_each_other_out_both_arrive(shop: Shop) -> None:
+def test_queues_that_lock_each_other_out_both_arrive(shop: Shop) -> None:
     downstream, sink = shop
     sink.apply(inserts_sql(downstream, 1, 2), downstream.point())
     one, two = (statement(downstream, "update", row) for row in (1, 2))
-    lanes = [[[one, two] * 3] * 10, [[two, one] * 3] * 10]
+    queues = [[[one, two] * 3] * 10, [[two, one] * 3] * 10]
     point = downstream.point()
-    assert not sink.apply_split(Split(lanes, [], safe=False), point, START).count
+    assert not sink.apply_split(Split(queues, [], safe=False), point, START).count
     assert downstream.open().load_checkpoint() == point
 
 
@@ -202,8 +202,8 @@ def test_a_row_that_another_client_locks_is_waited_for(shop: Shop) -> None:
         other.query(f"SELECT * FROM {downstream.table('t')} FOR UPDATE")
         timer = threading.Timer(0.5, other.rollback)
         timer.start()
-        lanes = [[[statement(downstream, "delete", 1)]]]
-        sink.apply_split(Split(lanes, [], safe=False), downstream.point(), START)
+        queues = [[[statement(downstream, "delete", 1)]]]
+        sink.apply_split(Split(queues, [], safe=False), downstream.point(), START)
         timer.join()
     assert ids(downstream) == []
 
@@ -216,7 +216,7 @@ def test_a_row_that_the_table_cannot_take_is_named_with_a_hint(
     shop: Shop, verb: str, told: str
 ) -> None:
     downstream, sink = shop
-    for lanes, last in (([[[statement(downstream, verb, 3)]]], []), ([], [verb])):
+    for queues, last in (([[[statement(downstream, verb, 3)]]], []), ([], [verb])):
         rows = [statement(downstream, each, 3) for each in last]
         with pytest.raises(NeedsOperator, match=r"shop\.t id = 3.*" + told):
-            sink.apply_split(Split(lanes, rows, safe=False), downstream.point(), START)
+            sink.apply_split(Split(queues, rows, safe=False), downstream.point(), START)

@@ -124,7 +124,7 @@ def test_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
         watch.cancel()
     assert all(pump.is_running for pump in pumps)
     assert {state for states in seen for state in states} == {NodeState.ONLINE}
-    # The oracle kept its lease, or was elected anew; it did not go to and fro.
+    # The oracle kept its lease, or was elected again; it did not go to and fro.
     assert len([who for who, _ in itertools.groupby(oracles)]) <= 2
     told = [pump.log_text().count("is online at") for pump in pumps]
     assert told == [1, 1]

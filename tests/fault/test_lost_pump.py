@@ -1,4 +1,4 @@
-"""A Pump's disk is gone for ever. Nobody goes on in silence; what is lost has a name.
+"""A Pump's disk is gone. No one goes on in silence; what is lost has a name.
 
 Real Pumps and a real Drainer; each row is a transaction, so what is missing downstream is known by
 its commit_ts.

@@ -63,7 +63,7 @@ def accepting(path: Path, ts: int) -> Storage:
 
 
 GAPS: list[tuple[int, ...]] = [(1,), (2,), (3,), (1, 2), (2, 3, 4)]
-# Without an index nobody can tell a missing beginning from a purge.
+# Without an index no one can tell a missing beginning from a purge.
 CASES = [(gap, has) for gap in GAPS for has in (True, False)] + [((0,), True), ((0, 1, 2), True)]
 
 

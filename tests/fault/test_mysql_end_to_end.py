@@ -52,7 +52,7 @@ def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
 
 
 def brings(source: SourceProcess) -> bool:
-    """Tell whether its present life has brought anything; fail where it waits for somebody."""
+    """Return whether its present life has brought anything; fail where it waits for somebody."""
     status = source.status()
     assert source.is_running, source.log_tail()
     assert status.get("state") != "failed", status
@@ -117,7 +117,7 @@ def repaired(server: SqlServer, down: SqlServer) -> None:
     down.run(
         f"UPDATE shop.sale SET amount = 77 WHERE id = {keys[0]}",
         f"DELETE FROM shop.sale WHERE id = {keys[1]}",
-        "INSERT INTO shop.sale (id, code) VALUES (-7, 'nobody sold this')",
+        "INSERT INTO shop.sale (id, code) VALUES (-7, 'no one sold this')",
     )
     told = ["verify", "--upstream", server.url, "--downstream", down.url, "--tables", "shop.sale"]
     told += ["--wait-s", "0"]

@@ -106,7 +106,7 @@ def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     (folder,) = sub_dirs(tmp_path)
     first, second, third = source.logs
     assert_same(source, folder, [first, third])
-    # The mark of a file that nobody closed stays in the server's, and is not sent.
+    # The mark of a file that no one closed stays in the server's, and is not sent.
     assert_same(source, folder, [second])
 
 

@@ -176,7 +176,7 @@ def test_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
 
 
 def _is_healthy_again(committed: dict[int, int]) -> bool:
-    """Tell whether commits go on at a pace, by way of the other Pump."""
+    """Return whether commits go on at a pace, by way of the other Pump."""
     before = len(committed)
     time.sleep(0.5)
     return len(committed) > before + 5

@@ -53,7 +53,7 @@ class Aim:
 
     @property
     def logged(self) -> Logged:
-        """One of the last things in the server's log; no RENAME, which nobody should leave out."""
+        """One of the last things in the server's log; no RENAME, which no one should leave out."""
         found = [each for each in self.world.server.log if not each.renames]
         return found[-1 - self.number % min(6, len(found))]
 
@@ -66,7 +66,7 @@ class Aim:
         return found[0] if found else None
 
     def instead(self, logged: Logged | None, *, inject: bool) -> str:
-        """Return what makes of a table what a statement does; harmless where nobody can tell."""
+        """Return what makes of a table what a statement does; harmless where no one can tell."""
         words = [] if logged is None else logged.sql.split()
         if words[3:5] != ["MODIFY", "COLUMN"] or logged is None:
             is_alter = words[:2] == ["ALTER", "TABLE"] and logged is not None and not inject

@@ -102,7 +102,7 @@ def _fill_up_and_recover(session: PumpSession, volume: Volume, etcd_url: str) ->
     assert pump.status().details["score"] == "0"
     pump.wait_for("no new transactions until there are more than")
 
-    # Space again: nobody has to tell the Pump.
+    # Space again: no one has to tell the Pump.
     volume.resize(2 * VOLUME_BYTES)
     again = session.prewrite(ROWS)
     eventually(lambda: not refusals(session, again), 15)

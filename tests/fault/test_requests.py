@@ -271,7 +271,7 @@ def test_a_flood_of_connections_and_some_that_never_talk_hold_up_nobody(
         ]
         for channel in channels:
             assert ask(channel, f"/penstock.{who}/Status", b"")[0] is grpc.StatusCode.OK
-        # Those that never talk are let go; nobody else is.
+        # Those that never talk are let go; no one else is.
         for connection in mute:
             connection.settimeout(90)
             while connection.recv(4096):

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.fault
 
 
 class Died(BaseException):
-    """Not an `OSError`: nobody catches the end of the process."""
+    """Not an `OSError`: no one catches the end of the process."""
 
 
 class World:

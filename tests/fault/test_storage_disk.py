@@ -138,7 +138,7 @@ def test_a_process_whose_sync_fails_acknowledges_nothing_more_on_that_file(
     for n in [number] if isinstance(number, int) else number:
         monkeypatch.setenv("FAULTY_SYNC", str(n))
         code, said = lived(tmp_path / str(n), "")
-        if code == 0:  # It failed where nobody waits for it: in the mark of a clean stop.
+        if code == 0:  # It failed where no one waits for it: in the mark of a clean stop.
             assert n > 3
         monkeypatch.delenv("FAULTY_SYNC")
         survives(tmp_path / str(n), said)

@@ -150,7 +150,7 @@ def test_a_pump_whose_sync_fails_once_goes_on_in_a_new_segment(
     with environment(faults):
         pump = pump_factory(etcd_server.url, **SETTINGS)
     load.begin(pump)
-    pump.wait_for("sync failed, giving up the file at offset")
+    pump.wait_for("sync failed, abandoning the file at offset")
     load.run_until_acknowledged(load.ledger.acknowledged + 20)
     load.end(pump)
 

@@ -264,7 +264,7 @@ def test_commits_that_arrive_in_any_order_leave_in_the_order_of_time(
     for home, commit in commits[:-1]:
         home.write(commit)
     home, last = commits[-1]
-    # Until the last one is there, nobody may see what would come after it.
+    # Until the last one is there, no one may see what would come after it.
     assert home.pump.status().max_commit_ts < last.commit_ts
     home.write(last)
     assert [b.commit_ts for b in emitted(both, prewrites[0].start_ts)] == in_order

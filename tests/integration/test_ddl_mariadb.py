@@ -122,7 +122,7 @@ def tracked_columns(
 ) -> list[tuple[Any, ...]]:
     out: list[tuple[Any, ...]] = []
     # Without a primary key, MariaDB shows the first unique key without NULLs as one; but a key that
-    # an ALTER in place rids of NULLs only once something makes the table anew.
+    # an ALTER in place rids of NULLs only once something makes the table again.
     key = table.row_key if shows_stand_in else None
     stand_in = {part.offset for part in key.columns} if key is not None else set()
     for c in table.columns:

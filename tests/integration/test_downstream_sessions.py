@@ -65,9 +65,9 @@ def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbSer
         assert marks(mariadb) == 2
         sink.apply_slices(lambda: (each for each in ([insert()], [insert()])), Checkpoint(12, 1))
         assert marks(mariadb) == 3
-        lanes = [[[row()], [row(), row()]] for _ in range(4)]
-        sink.apply_split(Split(lanes, [row()], safe=False), Checkpoint(13, 1), START)
-        # Eight of the lanes, the one that says "in between", and the last.
+        queues = [[[row()], [row(), row()]] for _ in range(4)]
+        sink.apply_split(Split(queues, [row()], safe=False), Checkpoint(13, 1), START)
+        # Eight of the queues, the one that says "in between", and the last.
         assert marks(mariadb) == 13
         phases = [[[insert()], [insert()]], [[insert()]]]
         sink.apply_partitions(Partitions(phases, [insert()]), Checkpoint(14, 1), START)

@@ -58,11 +58,11 @@ def test_error_values_are_written_by_every_kind_of_statement(server: SqlServer, 
     assert rows(server) == [(i, i % 3, i % 2, i) for i in range(300)]
     sink.apply([upsert("(1,0,0,0),(2,2,NULL,0)")], Checkpoint(11, 1))
     assert rows(server)[1:3] == [(1, 0, 0, 0), (2, 2, None, 0)]
-    lane = [
+    queue = [
         RowStatement(b"UPDATE `shop`.`t` SET `e`=0,`s`=7 WHERE `id`=2 AND `e`=2 LIMIT 1", "id 2"),
         RowStatement(b"REPLACE INTO `shop`.`t` (`id`,`e`,`n`,`s`) VALUES (4,0,1,8)", "id 4"),
     ]
-    missed = sink.apply_split(Split([[lane]], [], safe=False), Checkpoint(12, 1), START)
+    missed = sink.apply_split(Split([[queue]], [], safe=False), Checkpoint(12, 1), START)
     assert (missed.count, rows(server)[2], rows(server)[4]) == (0, (2, 0, None, 7), (4, 0, 1, 8))
     assert server.query("SELECT e FROM shop.t WHERE id = 2") == [("",)]
 

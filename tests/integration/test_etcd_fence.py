@@ -174,13 +174,13 @@ def test_leaving_a_pin_fails_when_the_lease_was_lost_meanwhile(
     def lose_lease() -> None:
         (key,) = read_prefix(etcd, WRITERS)[0]
         etcd.revoke_lease(etcd.get(key)[1].lease_id)
-        run_ddl(etcd, 1)  # Nobody stands in its way.
+        run_ddl(etcd, 1)  # No one stands in its way.
         eventually(lambda: key not in read_prefix(etcd, WRITERS)[0])
         time.sleep(1.0)  # Time for the next renewal.
 
     with pytest.raises(Retryable, match="lease ran out"), fence.pin():
         lose_lease()
-    # It registers anew by itself, and knows the new schema.
+    # It registers again by itself, and knows the new schema.
     assert pin_version(fence) == 1
     assert len(read_prefix(etcd, WRITERS)[0]) == 1
 

@@ -230,7 +230,7 @@ def test_a_lost_lock_refuses_the_job_even_if_someone_else_holds_one(
 def test_the_lock_of_a_process_that_stopped_is_free_after_its_lease(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
-    dead = client.lease(2)  # Nobody renews it.
+    dead = client.lease(2)  # No one renews it.
     client.put(LOCK_KEY, "dead", lease=dead.id)
     with History(client).lock("me", wait_s_max=10):
         assert read(client, LOCK_KEY) == b"me"

@@ -1,4 +1,4 @@
-"""Transactions of gigabytes through a real Pump: bounded memory, the same bytes, nobody waits."""
+"""Transactions of gigabytes through a real Pump: bounded memory, the same bytes, no one waits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def resident_bytes(pid: str = "self", what: str = "VmHWM") -> int:
 
 
 def forget_peak(pid: str) -> None:
-    """Let the peak of a process begin anew at what it has now."""
+    """Let the peak of a process begin again at what it has now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

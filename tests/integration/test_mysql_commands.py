@@ -87,9 +87,9 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
     ]  # fmt: skip
     assert "SET GLOBAL binlog_row_image = 'FULL'" in failed[1]
     assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.*" in failed[2]
-    code, told = check(mysql_source, "nobody")
+    code, told = check(mysql_source, "unheard")
     assert code == 2
-    assert "nobody" in told[0]
+    assert "unheard" in told[0]
     code, told = check(mysql_source, server.user, free_port())
     assert code == 1
     assert "refused" in told[0]

@@ -40,7 +40,7 @@ def attempt(state: Path) -> int:
 
 
 def is_filling(target: SqlServer, state: Path, number: int) -> bool:
-    """Tell whether this attempt has rows in the largest table, and not yet all."""
+    """Return whether this attempt has rows in the largest table, and not yet all."""
     if attempt(state) != number:
         return False
     try:
@@ -57,7 +57,7 @@ def holder(target: SqlServer, lock: str) -> int | None:
 
 
 def is_back(target: SqlServer, lock: str, killed: int | None) -> bool:
-    """Tell whether another session has the lock now."""
+    """Return whether another session has the lock now."""
     return holder(target, lock) not in (None, killed)
 
 

@@ -137,7 +137,7 @@ def added_later(a: Shard, b: Shard, orders: Any) -> None:
 
 
 def dropped(a: Shard, b: Shard, orders: Any) -> None:
-    """One drops a column: it stays for the other's rows, and for those that nobody changes."""
+    """One drops a column: it stays for the other's rows, and for those that no one changes."""
     a.run("ALTER TABLE T DROP COLUMN note", "INSERT INTO T (id, item) VALUES (7, 70)")
     a.run("UPDATE T SET item = 11 WHERE id = 1", "DELETE FROM T WHERE id = 5")
     b.run("UPDATE T SET note = 'still' WHERE id = 2")

@@ -187,10 +187,10 @@ def test_fences_are_forgotten_when_another_way_writes_meanwhile(
     revive()
     with closing(opened(mariadb)) as second:
         assert second.has_begun(work)
-        lane = [RowStatement(b"DELETE FROM parallel.t", "all")]
+        queue = [RowStatement(b"DELETE FROM parallel.t", "all")]
         broken = [RowStatement(b"INSERT INTO nowhere VALUES (1)", "none")]
         with pytest.raises(NeedsOperator):
-            second.apply_split(Split([[lane]], broken, safe=True), Checkpoint(7, 1), START)
+            second.apply_split(Split([[queue]], broken, safe=True), Checkpoint(7, 1), START)
     with closing(opened(mariadb)) as third:
         assert not third.has_begun(work)
         third.apply_partitions(work, Checkpoint(7, 1), START)

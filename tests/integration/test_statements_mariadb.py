@@ -1,4 +1,4 @@
-"""Strategy `statements` on a real MariaDB: lanes at once, and a Drainer that dies between them."""
+"""Strategy `statements` on a real MariaDB: queues at once, and a Drainer that dies between them."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def apply(sink: Sink, work: Split) -> None:
     assert not missed.count, missed
 
 
-def crash(sink: Sink, work: Split, lanes: Sequence[int]) -> None:
-    """Bring some transactions of each lane downstream, and never the last one."""
-    torn = [lane[: at % (len(lane) + 1)] for lane, at in zip(work.queues, lanes, strict=False)]
+def crash(sink: Sink, work: Split, queues: Sequence[int]) -> None:
+    """Bring some transactions of each queue downstream, and never the last one."""
+    torn = [queue[: at % (len(queue) + 1)] for queue, at in zip(work.queues, queues, strict=False)]
     if any(torn):
         later = point(sink)
-        sink.apply_split(Split([lane for lane in torn if lane], [], work.safe), later, START)
+        sink.apply_split(Split([queue for queue in torn if queue], [], work.safe), later, START)
 
 
 @pytest.mark.parametrize("case", [*CASES, *WORSE], ids=str)
@@ -86,15 +86,15 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
         )  # fmt: skip
         @given(
             batches=histories(case, 25),
-            lanes=st.sampled_from([0, 2, 4]),
+            queues=st.sampled_from([0, 2, 4]),
             safe=st.booleans(),
             deaths=st.lists(st.integers(0, 5), min_size=4, max_size=4),
         )
-        def check(batches: Any, lanes: int, safe: bool, deaths: list[int]) -> None:
+        def check(batches: Any, queues: int, safe: bool, deaths: list[int]) -> None:
             for schema in ("statements", "merged", "serial"):
                 connection.query(f"DELETE FROM {schema}.t")
             upstream = Upstream(table)
-            way = {"lanes": lanes, "batch": 2, "safe": safe}
+            way = {"queues": queues, "batch": 2, "safe": safe}
             for steps in batches:
                 changes = play(case, upstream, steps)
                 if not changes:

@@ -17,7 +17,7 @@ LOSSY = re.compile(
 SAFE_FIRST = re.compile(
     r"\b(start|starts|restore|wait|put the files back|nothing was changed|let it hand over)\b"
 )
-CONSEQUENCE = re.compile(r"\b(lose|loses|lost|gone|never|refused|give them up|lets go|for ever)\b")
+CONSEQUENCE = re.compile(r"\b(lose|loses|lost|gone|never|refused|give them up|lets go)\b")
 
 
 def messages() -> Iterator[tuple[str, str]]:

@@ -60,11 +60,11 @@ FEATURES: dict[str, str | dict[str, str]] = {
     "a relay log through killed dumps": _RELAY
     + "a_killed_dump_and_many_reconnects_leave_neither_gap_nor_duplicate",
     "a relay log through RESET": _RELAY + "a_reset_server_begins_a_sub_directory",
-    "a table loaded anew under load": "test_mysql_reload.py::"
+    "a table loaded again under load": "test_mysql_reload.py::"
     "test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load",
     "a reload that is killed": "test_mysql_reload.py::"
     "test_a_reload_that_is_killed_at_any_moment_brings_every_row_once",
-    "tables merged into one loaded anew together": "test_mysql_reload.py::test_tables_that_are_"
+    "tables merged into one loaded again together": "test_mysql_reload.py::test_tables_that_are_"
     "merged_into_one_are_loaded_anew_together_with_one_that_comes_meanwhile",
     "merged tables of two servers: a reload, then `verify`": "test_mysql_merged.py::test_a_table_"
     "that_several_sources_fill_is_whole_again_after_a_reload_and_a_repair",

@@ -15,13 +15,13 @@ def sums(server: MariadbServer, schema: str) -> Sums:
     """Return what the server says of each table of a schema; nothing when it is not there."""
     found = server.query(f"SHOW FULL TABLES IN `{schema}`") if _has(server, schema) else []
     names = [str(name) for name, kind in found if kind == "BASE TABLE"]
-    told = {}
+    sums = {}
     for name in names:
         table = f"`{schema}`.`{name.replace('`', '``')}`"
         ((rows,),) = server.query(f"SELECT COUNT(*) FROM {table}")  # noqa: S608
         ((_, checksum),) = server.query(f"CHECKSUM TABLE {table} EXTENDED")
-        told[name] = int(rows), str(checksum)
-    return told
+        sums[name] = int(rows), str(checksum)
+    return sums
 
 
 def _has(server: MariadbServer, schema: str) -> bool:
@@ -37,14 +37,14 @@ def judged(upstream: Sums, downstream: Sums) -> list[Verdict]:
 def lines(verdicts: Sequence[Verdict]) -> list[str]:
     """Return a table of all verdicts, both sides in each line."""
     heads = ("table", "rows upstream", "rows downstream", "CHECKSUM TABLE", "downstream")
-    told = [heads, *map(_cells, verdicts)]
-    widths = [max(len(cells[n]) for cells in told) for n in range(len(heads))]
+    rows = [heads, *map(_cells, verdicts)]
+    widths = [max(len(cells[n]) for cells in rows) for n in range(len(heads))]
     marks = ["", *("equal" if v.identical else "DIFFERENT" for v in verdicts)]
     return [
         "  ".join(
             [cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:]), mark]
         ).rstrip()
-        for cells, mark in zip(told, marks, strict=True)
+        for cells, mark in zip(rows, marks, strict=True)
     ]
 
 

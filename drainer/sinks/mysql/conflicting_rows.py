@@ -75,7 +75,7 @@ def unknown(table: str) -> Refused:
 
 
 def is_guarded(statement: str | bytes) -> bool:
-    """Tell whether error 1690 is what the guard of an upsert answers."""
+    """Return whether error 1690 is what the guard of an upsert answers."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     return _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
 
@@ -104,7 +104,7 @@ def _unique_indexes(connection: Any, table: str) -> dict[str, _Parts]:
 
 
 def _collides(row: _Row, parts: _Parts) -> bool:
-    """Tell whether a row has values in an index: NULLs collide with nothing."""
+    """Return whether a row has values in an index: NULLs collide with nothing."""
     return all(row.get(name, "NULL") != "NULL" for name, _ in parts)
 
 

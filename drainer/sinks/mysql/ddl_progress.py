@@ -85,7 +85,7 @@ def ensure_repeatable(change: SchemaChange) -> None:
         swapped = True
     if swapped:
         raise NeedsOperator(
-            f"it cannot be told whether the downstream already did: {change.job.query}",
+            f"it is unknown whether the downstream already did: {change.job.query}",
             hint="look at the downstream, do it by hand if it is not done, and then track it",
         )
 

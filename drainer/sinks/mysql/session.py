@@ -264,7 +264,7 @@ def code_of(error: BaseException) -> int:
 
 
 def passes(error: BaseException) -> bool:
-    """Tell whether trying again can help."""
+    """Return whether trying again can help."""
     if _is_of_certificate(error):
         return False
     if isinstance(error, OSError):

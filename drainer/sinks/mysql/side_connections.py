@@ -205,7 +205,7 @@ class Fences:
             connection.query(f"UPDATE {self._table} SET content = '' WHERE {mine}")  # noqa: S608
 
     def hold(self, connection: Connection, work: Partitions) -> bool:
-        """Tell whether the rows are of a batch that consists of just this."""
+        """Return whether the rows are of a batch that consists of just this."""
         mine = f"clusterID = {self._cluster_id} AND content = '{work.content}'"
         with self._perhaps_missing():
             asked = f"SELECT COUNT(*) FROM {self._table} WHERE {mine}"  # noqa: S608

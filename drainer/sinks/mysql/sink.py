@@ -199,7 +199,7 @@ class MysqlSink:
         return missed.add((last,))
 
     def has_begun(self, partitions: Partitions) -> bool:
-        """Tell whether this very batch is the last that was begun, maybe by an earlier run."""
+        """Return whether this very batch is the last that was begun, maybe by an earlier run."""
         return self._session.retrying(lambda c, _: self._fences.hold(c, partitions))
 
     def apply_partitions(

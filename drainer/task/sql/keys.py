@@ -1,4 +1,4 @@
-"""Keys: how the rows of a table are told apart, and which of their values can collide."""
+"""Keys: how the rows of a table are distinguished, and which of their values can collide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXACT = {
 
 
 def apply_key(table: TableInfo) -> IndexInfo | None:
-    """Return the index by which rows are told apart, None when changes must keep their order.
+    """Return the index by which rows are distinguished, None when changes must keep their order.
 
     It is the table's row key, unless that depends on a generated column: a virtual one is not
     in the row bytes, and SQLite's table has neither kind.
@@ -30,7 +30,7 @@ def apply_key(table: TableInfo) -> IndexInfo | None:
 
 
 def is_written(column: ColumnInfo) -> bool:
-    """Tell whether statements set the column."""
+    """Return whether statements set the column."""
     return column.state == PUBLIC and not column.is_generated
 
 
@@ -44,7 +44,7 @@ def unique_columns(table: TableInfo) -> list[int]:
 
 
 def can_meet_others(table: TableInfo) -> bool:
-    """Tell whether an upsert may find another row in its way than the one with its very key.
+    """Return whether an upsert may find another row in its way than the one with its very key.
 
     That is one with the same value in another unique index, or with a key that the collation
     takes for the same.
@@ -56,7 +56,7 @@ def can_meet_others(table: TableInfo) -> bool:
 
 
 def is_in_row(table: TableInfo, positions: Sequence[int]) -> bool:
-    """Tell whether the row bytes hold the columns; generated ones may be missing from them."""
+    """Return whether the row bytes hold the columns; generated ones may be missing from them."""
     return not any(table.columns[p].is_generated for p in positions)
 
 

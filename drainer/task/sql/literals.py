@@ -194,7 +194,7 @@ class Column:
 
 
 def _holds(array: pa.Array, byte: bytes) -> bool:
-    """Tell whether any value may hold the byte; a neighbour in the same buffer counts too."""
+    """Return whether any value may hold the byte; a neighbour in the same buffer counts too."""
     data = array.buffers()[2]
     return data is not None and byte in data.to_pybytes()
 

@@ -94,7 +94,7 @@ class LostPump:
             raise NeedsOperator(
                 f"Pump {self.pump} was declared lost after {self.after_ts}, but this Drainer has"
                 f" its binlogs only up to {received_ts}: those in"
-                f" ({received_ts}, {self.up_to_ts}] are gone for ever",
+                f" ({received_ts}, {self.up_to_ts}] are gone",
                 hint="restore the downstream from a backup of a later commit_ts; or give them up"
                 f" too: binlogctl lost-pump {self.pump} --accept-loss-after {received_ts}",
             )
@@ -103,7 +103,7 @@ class LostPump:
         """Return the error for a Pump that comes back under this name."""
         return NeedsOperator(
             f"the Pump {self.pump} was declared lost at {self.made}: Drainers have gone on without"
-            f" what it holds after {self.after_ts}, and nobody would read what it takes now",
+            f" what it holds after {self.after_ts}, and no one would read what it takes now",
             hint="start a new Pump: an empty --data-dir and another --node-id; the log of this one"
             " can be read with `binlogctl dump`",
         )

@@ -54,7 +54,7 @@ class Entry(Protocol):
         """Write a key; `Retryable` when that fails."""
 
     def is_lost(self) -> bool:
-        """Tell whether its keys are gone for good."""
+        """Return whether its keys are gone for good."""
 
     def close(self) -> None:
         """Take the keys back at once."""
@@ -74,7 +74,7 @@ class LeasedEntry:
             self._etcd.put(key, value, lease=self._lease.id)
 
     def is_lost(self) -> bool:
-        """Tell whether etcd let the lease go."""
+        """Return whether etcd let the lease go."""
         return self._lease.is_lost()
 
     def close(self) -> None:

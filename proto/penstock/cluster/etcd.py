@@ -355,7 +355,7 @@ def read_pages(
 
 
 def is_any_from(etcd: EtcdClient, prefix: str, key: str) -> bool:
-    """Tell whether any key below an ASCII prefix is `key` or comes after it; may be Retryable."""
+    """Return whether any key below an ASCII prefix is `key` or comes after it; may be Retryable."""
     request = rpc_pb2.RangeRequest(
         key=key.encode(), range_end=_end(prefix), limit=1, keys_only=True
     )

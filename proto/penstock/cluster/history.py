@@ -56,7 +56,7 @@ class DdlLock:
         self.guard = guard
 
     def is_held(self) -> bool:
-        """Tell whether no one else can hold the lock; what must be certain compares `guard`."""
+        """Return whether no one else can hold the lock; what must be certain compares `guard`."""
         return self._lease.is_held()
 
 
@@ -121,7 +121,7 @@ class History:
         return None if found is None else _job(_key(job_id), found)
 
     def is_overtaken(self, job_id: int) -> bool:
-        """Tell whether a job is not recorded and never will be: one with a larger id is.
+        """Return whether a job is not recorded and never will be: one with a larger id is.
 
         Ids are drawn and jobs recorded under the lock, in one order. So the one with the smaller
         id is done, or has lost the lock, without which nothing is recorded.

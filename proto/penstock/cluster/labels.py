@@ -34,7 +34,7 @@ def labels_in(field: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def matches(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Tell whether `labels` has all that is wanted."""
+    """Return whether `labels` has all that is wanted."""
     return wanted.items() <= labels.items()
 
 

@@ -36,11 +36,11 @@ class Lease:
         self._thread.start()
 
     def is_held(self) -> bool:
-        """Tell whether no one else can think this lease gone."""
+        """Return whether no one else can think this lease gone."""
         return time.monotonic() < self._deadline_s and not self._lost.is_set()
 
     def is_lost(self) -> bool:
-        """Tell whether the lease is gone for good."""
+        """Return whether the lease is gone for good."""
         return self._lost.is_set()
 
     def close(self) -> None:

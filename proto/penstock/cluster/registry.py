@@ -137,7 +137,7 @@ def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
 
 
 def is_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
-    """Tell whether a node runs: not stopped on purpose, heard of `stale_after_s` ago at most."""
+    """Return whether a node runs: not stopped on purpose, heard of `stale_after_s` ago at most."""
     if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
         return False
     return seconds_between(status.update_ts, now_ts) <= stale_after_s

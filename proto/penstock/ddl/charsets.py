@@ -228,7 +228,7 @@ def full_name(name: str, charset: str) -> str:
 
 
 def pads(name: str) -> bool:
-    """Tell whether texts that differ by spaces at their ends only are equal."""
+    """Return whether texts that differ by spaces at their ends only are equal."""
     return _NO_PAD.search(name.lower()) is None
 
 
@@ -303,7 +303,7 @@ class Charset:
 
     @property
     def is_binary(self) -> bool:
-        """Tell whether values are bytes and no text."""
+        """Return whether values are bytes and no text."""
         return self.codec is None and self.table is None
 
     def decode(self, raw: bytes) -> str:

@@ -132,7 +132,7 @@ class Router:
         return found
 
     def is_routed(self, schema: str, table: str) -> bool:
-        """Tell whether a rule matches, even one that leads to the same name."""
+        """Return whether a rule matches, even one that leads to the same name."""
         return self._matching(schema, table) is not None
 
     def extracted(self, schema: str, table: str) -> Constants:

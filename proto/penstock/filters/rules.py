@@ -81,7 +81,7 @@ class Rules:
         )
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Tell whether anything of a table, or of a schema for an empty table, is replicated."""
+        """Return whether anything of a table, or of a schema for an empty table, is replicated."""
         if schema.lower() in self._protected:
             return False
         return all(each.is_replicated(schema, table) for each in self._lists)
@@ -108,7 +108,7 @@ class Rules:
         return RowPolicy(frozenset(dropped), is_kept, frozenset(refused))
 
     def of_ddl(self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None) -> bool:
-        """Tell whether a DDL is executed downstream.
+        """Return whether a DDL is executed downstream.
 
         `places` are the tables that rules are to be asked for, when they are called otherwise in
         `change`. Raises `NeedsOperator` when a rule says Error, or when only a part of the DDL

@@ -87,7 +87,7 @@ def check_newcomer(name: str, table: TableInfo, others: Sequence[TableInfo]) -> 
 
 
 def runs_alter(name: str, before: TableInfo, after: TableInfo, others: Sequence[TableInfo]) -> bool:
-    """Tell whether one source's ALTER is to run now."""
+    """Return whether one source's ALTER is to run now."""
     old, new = _items(before), _items(after)
     shapes = [_items(other) for other in others]
     votes = {

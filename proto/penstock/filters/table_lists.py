@@ -39,7 +39,7 @@ class TableFilter(Protocol):
     """Decides by name; an empty table name stands for the schema itself."""
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Tell whether anything of this table may go downstream."""
+        """Return whether anything of this table may go downstream."""
 
 
 _Pair = tuple[Matches, Matches]
@@ -60,7 +60,7 @@ class BlockAllowList:
         self._ignore_tables = _pairs(config.ignore_tables, compiled, "ignore-tables")
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Tell whether anything of this table may go downstream."""
+        """Return whether anything of this table may go downstream."""
         if self._do_dbs:
             if not any(matches(schema) for matches in self._do_dbs):
                 return False
@@ -91,7 +91,7 @@ class DrainerList:
         self._ignore_tables = _pairs(ignore_tables, plain_regex, "ignore-table")
 
     def is_replicated(self, schema: str, table: str) -> bool:
-        """Tell whether anything of this table may go downstream."""
+        """Return whether anything of this table may go downstream."""
         if self._do_dbs or self._do_tables:
             in_tables = any(s(schema) and (not table or t(table)) for s, t in self._do_tables)
             if not in_tables and not any(matches(schema) for matches in self._do_dbs):

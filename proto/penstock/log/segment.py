@@ -201,7 +201,7 @@ def find_end(file: File, segment: Segment, known_end: int) -> None:
 
 
 def _was_synced(file: File, place: int, size: int, seed: int) -> bool:
-    """Tell whether a later frame says that the bytes at `place` were on the disk before it."""
+    """Return whether a later frame says that the bytes at `place` were on the disk before it."""
     begin = place + 1
     while begin < size:
         chunk = file.read(begin, CHUNK_BYTES)

@@ -197,7 +197,7 @@ class Segments:
         except OSError as error:
             self._spent = True
             live.end = live.synced
-            log.error("%s: sync failed, giving up the file at offset %d", live.path, live.end)
+            log.error("%s: sync failed, abandoning the file at offset %d", live.path, live.end)
             raise WriteFailed(live.path, error) from error
         live.synced = live.end
 

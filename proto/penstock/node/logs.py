@@ -255,7 +255,7 @@ class LimitFilter(logging.Filter):
         self._clock = clock
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record passes; one that follows a gap then says how many were left out."""
+        """Return whether a record passes; one after a gap then says how many were left out."""
         if record.levelno <= logging.DEBUG or record.name in _EXEMPT:
             return True
         kind = (record.name, record.levelno, str(record.msg))

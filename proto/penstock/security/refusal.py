@@ -135,7 +135,7 @@ def _spelled(setting: str, whose: str) -> str:
 def _hangs_up_on_our_certificate(
     connection: socket.socket, context: ssl.SSLContext, host: str
 ) -> bool:
-    """Tell whether a server asks for our certificate, gets what we have, and hangs up for it.
+    """Return whether a server asks for our certificate, gets what we have, and hangs up for it.
 
     It is asked by TLS 1.2, in which that can be seen: the server's request is not encrypted, and
     what it says next is whether it is content. gRPC sends no alert.

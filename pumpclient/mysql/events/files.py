@@ -143,7 +143,7 @@ def rotate_of(event: bytes) -> Rotate:
 
 
 def is_fake(header: Header) -> bool:
-    """Tell whether a ROTATE was made for the stream: it is in no file."""
+    """Return whether a ROTATE was made for the stream: it is in no file."""
     return header.is_artificial or header.timestamp_s == 0 or header.end_position == 0
 
 

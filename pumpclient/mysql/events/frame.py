@@ -87,7 +87,7 @@ class EventFlag(IntFlag):
     SUPPRESS_USE = 0x8
     ARTIFICIAL = 0x20  # Made by the server for this stream; in no file.
     RELAY_LOG = 0x40
-    IGNORABLE = 0x80  # Whoever does not know the type may pass over it.
+    IGNORABLE = 0x80  # A reader without this type may pass over it.
     NO_FILTER = 0x100
     MTS_ISOLATE = 0x200
     SKIP_REPLICATION = 0x8000  # MariaDB.
@@ -150,7 +150,7 @@ class Header(NamedTuple):
 
     @property
     def is_artificial(self) -> bool:
-        """Tell whether the server made this event for the stream: no file holds it."""
+        """Return whether the server made this event for the stream: no file holds it."""
         return bool(self.flags & _ARTIFICIAL)
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ def make_event(
 
 
 def checksum_holds(event: bytes) -> bool:
-    """Tell whether the last four bytes of a whole event are its checksum."""
+    """Return whether the last four bytes of a whole event are its checksum."""
     end = len(event) - CHECKSUM_SIZE
     (stored,) = _U32.unpack_from(event, end)
     return bool(_checksum(memoryview(event)[:end]) == stored)

@@ -261,7 +261,7 @@ class MariadbGtidEvent(NamedTuple):
 
     @property
     def is_standalone(self) -> bool:
-        """Tell whether the next event is the whole transaction."""
+        """Return whether the next event is the whole transaction."""
         return bool(self.flags & _STANDALONE)
 
 

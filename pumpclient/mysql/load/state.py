@@ -60,7 +60,7 @@ class Floors:
         return max(self.places.values(), default=(0, 0))
 
     def has(self, tables: tuple[Name, ...], place: Floor) -> bool:
-        """Tell whether what ends at `place` and concerns these source tables was loaded.
+        """Return whether what ends at `place` and concerns these source tables was loaded.
 
         A database is a table named "". Raises `NeedsOperator` when that is so for some of several
         tables only, as for a RENAME between two attempts.

@@ -93,7 +93,7 @@ class Targets:
                 ) from error
 
     def exists(self, target: Name) -> bool:
-        """Tell whether the cluster knows a table."""
+        """Return whether the cluster knows a table."""
         try:
             self._client.table(quote_path(*target))
         except NeedsOperator:

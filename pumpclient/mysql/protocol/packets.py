@@ -108,7 +108,7 @@ class PacketReader:
         return events
 
     def _resequence(self, found: int, expected: int) -> int:
-        # Whoever asks for an acknowledgement begins again at 1. An error at shutdown has 0.
+        # A caller that asks for an acknowledgement begins again at 1. An error at shutdown has 0.
         if found in (0, 1):
             return found
         raise Retryable(f"packet {found} of a dump where {expected} was due: packets are lost")

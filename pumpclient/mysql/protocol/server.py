@@ -98,7 +98,7 @@ def binlog_files(connection: Connection) -> list[BinlogFile]:
 
 
 def logs_cascades(connection: Connection) -> bool:
-    """Tell whether the binlog has the rows that foreign keys change.
+    """Return whether the binlog has the rows that foreign keys change.
 
     From 9.6 on MySQL does CASCADE and SET NULL above its storage engine unless it was started with
     `innodb_native_foreign_keys`, which older servers and MariaDB do not know.

@@ -285,7 +285,7 @@ class BinlogStream:
             yield from batch
 
     def ack(self, file: str, position: int) -> None:
-        """Tell the server that everything up to here is on a disk."""
+        """Report to the server that everything up to here is on a disk."""
         self._reader.ack_wanted = False
         with server_errors(self._address):
             self._private("_write_bytes")(acknowledge(file, position))

@@ -235,5 +235,5 @@ class RelayFolder:
 
 
 def is_meta(name: str) -> bool:
-    """Tell whether a file is a sub-directory's meta, or one that a crash left half written."""
+    """Return whether a file is a sub-directory's meta, or one that a crash left half written."""
     return name in (META_NAME, META_NAME + DRAFT)

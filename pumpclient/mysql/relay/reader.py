@@ -61,7 +61,7 @@ class Growth:
             return self._end
 
     def is_active(self, location: Location) -> bool:
-        """Tell whether the file of `location` is the one that is written."""
+        """Return whether the file of `location` is the one that is written."""
         with self._grown:
             return self._end is not None and self._end[:2] == location[:2]
 

@@ -125,7 +125,7 @@ class ResumeFinder:
         return self._begin(file, gtids)
 
     def _is_reset(self, current: SubDir, found: Recovered, identity: ServerIdentity) -> bool:
-        """Tell whether the server's file of our file's name is another one."""
+        """Return whether the server's file of our file's name is another one."""
         assert found.file is not None
         path = self._folder.path(current) / str(found.file)
         with path.open("rb") as file:

@@ -196,7 +196,7 @@ class RelayWriter:
 
 
 def same_description(stored: bytes, sent: bytes) -> bool:
-    """Tell whether two FORMAT_DESCRIPTIONs begin one file, which may have been closed between."""
+    """Return whether two FORMAT_DESCRIPTIONs begin one file, which may have been closed between."""
     if len(stored) != len(sent):
         return False
     return _without_flags(stored) == _without_flags(sent)

@@ -165,11 +165,11 @@ class Column:
 
     @property
     def is_numeric(self) -> bool:
-        """Tell whether SIGNEDNESS counts this column."""
+        """Return whether SIGNEDNESS counts this column."""
         return self.type in _NUMERIC
 
     def is_textual(self, flavor: Flavor) -> bool:
-        """Tell whether the charset fields count this column."""
+        """Return whether the charset fields count this column."""
         if self.type is WireType.GEOMETRY:
             return flavor is Flavor.MARIADB
         if self.type is WireType.VECTOR:
@@ -178,7 +178,7 @@ class Column:
 
     @property
     def is_choice(self) -> bool:
-        """Tell whether this is an ENUM or a SET."""
+        """Return whether this is an ENUM or a SET."""
         return self.real_type in (WireType.ENUM, WireType.SET)
 
 

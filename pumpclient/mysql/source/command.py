@@ -5,7 +5,7 @@ mysql-source check --config …                  only check the server
 mysql-source status | pause | resume           of the one at --status-addr
 mysql-source skip | replace SQL | inject SQL   decide about a place, by default the failed one
 mysql-source skip-table DB.TABLE               leave a table out from here on, counted
-mysql-source reload DB.TABLE                   load a table anew, while all others go on
+mysql-source reload DB.TABLE                   load a table again, while all others go on
 mysql-source revoke PLACE | DB.TABLE           take such an override back
 mysql-source purge inactive | filename | time  relay log files
 
@@ -279,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("sql", help="statements, with their schemas")
     for name, about in (
         ("skip-table", "leave tables out from here on, counted"),
-        ("reload", "load tables anew from the server, while all others go on"),
+        ("reload", "load tables again from the server, while all others go on"),
     ):
         command = commands.add_parser(name, parents=[shared], help=about, description=about)
         command.add_argument("tables", nargs="+", metavar="DB.TABLE")

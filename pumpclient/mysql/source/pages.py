@@ -90,7 +90,7 @@ class Pages:
             "POST",
             "/reload/{table}/{gap}",
             self.reload,
-            "schema.table is loaded anew, the others go on; - or accept",
+            "schema.table is loaded again, the others go on; - or accept",
         )
         add("POST", "/skip-table/{table}", self.skip_table, "schema.table is left out from here on")
         add(

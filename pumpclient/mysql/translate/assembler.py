@@ -348,7 +348,7 @@ class Assembler:
         return made if self._open.prepared is None else None
 
     def _is_done(self) -> bool:
-        """Tell whether the open transaction was brought in before; XA's wait all the same."""
+        """Return whether the open transaction was brought in before; XA's wait all the same."""
         is_open = self._open is not None and self._open.prepared is None
         return bool(is_open and self._done and self._open and self._open.begin < self._done)
 

@@ -139,6 +139,6 @@ def compared(
 
 
 def reached(origins: Mapping[str, Sequence[int]], source: str, floor: tuple[int, int]) -> bool:
-    """Tell whether a checkpoint's `origins` say that a place of the source's binlog was passed."""
+    """Return whether a checkpoint's `origins` are after a place of the source's binlog."""
     place = origins.get(source)
     return place is not None and tuple(place[1:]) >= floor

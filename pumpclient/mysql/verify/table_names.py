@@ -34,7 +34,7 @@ class Names:
     """Whether the settings leave out rows by their values or by kinds of change."""
 
     def is_compared(self, name: Name) -> bool:
-        """Tell whether a table of the upstream is replicated under its own or another name."""
+        """Return whether a table of the upstream is replicated under its own or another name."""
         is_copy = self.online is not None and self.online.is_copy(name[1])
         return self.rules.is_replicated(*name) and not is_copy
 

@@ -128,7 +128,7 @@ class Verifier:
         return any(fnmatchcase(".".join(name), pattern) for pattern in self._options.tables)
 
     def _only_there(self, targets: Mapping[Name, Name], schemas: set[str]) -> None:
-        """Tell of tables that only the downstream has, in the schemas that are compared."""
+        """Report tables that only the downstream has, in the schemas that are compared."""
         known = {tuple(map(str.lower, target)) for target in targets.values()}
         for name in self._down.tables():
             is_asked = name[0] in schemas and self._is_chosen(name)

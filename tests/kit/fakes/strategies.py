@@ -64,26 +64,26 @@ class Strategies:
         for sink in self._sinks.values():
             sink.close()
 
-    def apply(self, told: Sequence[RowChange], *, lanes: int = 3, safe: bool = False) -> None:
+    def apply(self, told: Sequence[RowChange], *, queues: int = 3, safe: bool = False) -> None:
         """Apply one batch in every way."""
         if not told:
             return
         for way in STRATEGIES:
             batch = Batch(1, _tables(way, told))
-            getattr(self, f"_{way}")(batch, lanes, safe)
+            getattr(self, f"_{way}")(batch, queues, safe)
 
     def _point(self) -> Checkpoint:
         return Checkpoint(next(self._clock), 1)
 
-    def _snapshot(self, batch: Batch, lanes: int, safe: bool) -> None:
+    def _snapshot(self, batch: Batch, queues: int, safe: bool) -> None:
         made = [statements for _, statements in _generated(batch)]
         self._sinks["snapshot"].apply(in_order(made), self._point())
 
-    def _parallel(self, batch: Batch, lanes: int, safe: bool) -> None:
-        work = arranged(_generated(batch), connections=lanes, bytes_min=1)
+    def _parallel(self, batch: Batch, queues: int, safe: bool) -> None:
+        work = arranged(_generated(batch), connections=queues, bytes_min=1)
         self._sinks["parallel"].apply_partitions(work, self._point(), _START)
 
-    def _statements(self, batch: Batch, lanes: int, safe: bool) -> None:
+    def _statements(self, batch: Batch, queues: int, safe: bool) -> None:
         sink = self._sinks["statements"]
         numbers = [np.asarray(each.transactions, np.int32) for each in batch.tables]
         keys = sink.foreign_keys()
@@ -92,9 +92,9 @@ class Strategies:
         ]
         changes = in_commit_order(units, numbers)
         if not safe and is_crossing(changes):
-            self._statements(batch, lanes, safe=True)
+            self._statements(batch, queues, safe=True)
             return
-        work = spread(changes, queues=lanes, statements_max=2, safe=safe)
+        work = spread(changes, queues=queues, statements_max=2, safe=safe)
         missed = sink.apply_split(work, self._point(), _START)
         assert not missed.count, missed
 

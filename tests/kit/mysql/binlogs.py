@@ -162,7 +162,7 @@ class BinlogFile:
 
 
 def ends_as_told(header: Header, end: int) -> bool:
-    """Tell whether an event that ends at `end` says so, as far as its 32 bits can."""
+    """Return whether an event that ends at `end` says so, as far as its 32 bits can."""
     return header.end_position in (0, end & _POSITION_BITS)
 
 

@@ -299,7 +299,7 @@ class TwinDrainer:
             await self.membership.leave(state, is_new=False)
 
     def is_done(self, pumps: list[str], last_ts: int) -> bool:
-        """Tell whether it has stopped for a reason, or has all of these Pumps up to there."""
+        """Return whether it has stopped for a reason, or has all of these Pumps up to there."""
         if self.stopped or self.pumps is None:
             return bool(self.stopped)
         at = self.pumps.positions()
@@ -537,7 +537,7 @@ class Cluster:
             stamps = [commit_ts for commit_ts, _ in drainer.applied]
             assert stamps == sorted(set(stamps)), f"out of order or twice: {self.told()}"
             wrong = [t for t in drainer.applied if self.committed.get(t[0], (0, ""))[0] != t[1]]
-            assert not wrong, f"nobody committed {wrong}: {self.told()}"
+            assert not wrong, f"no one committed {wrong}: {self.told()}"
             missing = sorted(set(self.committed) - set(stamps))
             named = [(int(a), int(b)) for a, b in _RANGE.findall(drainer.stopped)]
             silent = [

@@ -233,7 +233,7 @@ class _Client:
                     history.append(done)
                     world.commit(done.finished_ts, done)
                 found.append(done.finished_ts)
-        self._incarnation.touch()  # It is done, and nobody heard of it.
+        self._incarnation.touch()  # It is done, and no one heard of it.
         self.session.schemas.catch_up()
         return found
 

@@ -3,7 +3,7 @@
 `mariadb_server` is one server for the whole session, on a free port of 127.0.0.1, with its data
 below pytest's temporary directory. `mariadb` is the same server with every user database dropped
 and running again if the test before left it dead. `mariadb_binlog` is another one, whose binlog is
-on. Whoever uses one of them is marked `mariadb`.
+on. A test that uses one of them is marked `mariadb`.
 
 Durability is the real thing (`innodb_flush_log_at_trx_commit=1`), because the tests kill it.
 """

@@ -5,7 +5,7 @@ of their releases (charset and collation too) and with a binlog; `mysql` and `ma
 same with every user database dropped, and running again if the test before left them dead.
 `followed` is one of them or `mariadb_binlog`, as the test's parameter says. `sink_server` and
 `source_server` are two servers of the kind that the test's parameter `kind` names.
-`deploy/servers.sh` unpacks both. Whoever uses one of them is marked `mysql` or `mariadb`.
+`deploy/servers.sh` unpacks both. A test that uses one of them is marked `mysql` or `mariadb`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Every transaction moves money, so that the total of `bank.account` is `TOTAL` after the first one,
 whatever else happens to the rows: accounts change their numbers, swap their owners (a unique
-column) through an owner that is NULL, end and begin anew under the same number. `bank.entry` has no
-key, so a repeated or lost change of it shows in a count. DDL comes in between. All is made from a
-seed, alike in every process; `state_at` tells what any downstream must hold at a checkpoint.
+column) through an owner that is NULL, end and begin again under the same number. `bank.entry` has
+no key, so a repeated or lost change of it shows in a count. DDL comes in between. All is made from
+a seed, alike in every process; `state_at` says what any downstream must hold at a checkpoint.
 """
 
 from __future__ import annotations

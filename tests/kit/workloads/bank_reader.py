@@ -1,4 +1,4 @@
-"""Whoever reads a bank's downstream, all the time: each read is one transaction of the reader.
+"""Who reads a bank's downstream, all the time: each read is one transaction of the reader.
 
 What is read together with the checkpoint must be the ledger's state at that `commit_ts`, and the
 money in all accounts must be the bank's, at every read.

@@ -1,7 +1,7 @@
 """The writers' ledger: what was written and acknowledged, and the check of what came out.
 
 The oracle of every fault test: each acknowledged Commit is pulled exactly once, in order, with the
-bytes that were written; nothing is pulled that nobody tried to commit.
+bytes that were written; nothing is pulled that no one tried to commit.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Ledger:
             if binlog.is_fake:
                 continue
             entry = by_start.get(binlog.start_ts)
-            assert entry is not None, f"nobody wrote transaction {binlog.start_ts}"
+            assert entry is not None, f"no one wrote transaction {binlog.start_ts}"
             assert not entry.rolled_back, f"transaction {binlog.start_ts} was rolled back"
             assert entry.commit_ts == commit_ts, (
-                f"nobody committed {binlog.start_ts} at {commit_ts}"
+                f"no one committed {binlog.start_ts} at {commit_ts}"
             )
             assert binlog.prewrite_value == entry.value, f"other bytes for {binlog.start_ts}"
             assert binlog.start_ts not in seen, f"transaction {binlog.start_ts} came twice"

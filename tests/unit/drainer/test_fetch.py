@@ -1,4 +1,4 @@
-"""Whoever fetches the rows, a ledger ends the same; a task's answer depends on its unit only."""
+"""Who fetches the rows, a ledger ends the same; a task's answer depends on its unit only."""
 
 from __future__ import annotations
 

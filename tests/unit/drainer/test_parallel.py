@@ -118,7 +118,7 @@ def test_another_way_goes_on_where_partitions_or_statements_were_left(
         connection.execute("ALTER TABLE `statements.t` RENAME TO `merged.t`")
         if before:
             apply(connection, partitions(table, before, 2), data.draw(SEEDS))
-        way: Way = {"lanes": 3, "batch": 2, "safe": False, "size": 1}
+        way: Way = {"queues": 3, "batch": 2, "safe": False, "size": 1}
         if torn and first == "partitions":
             order = in_some_order(partitions(table, torn, 4), data.draw(SEEDS))
             for each in order[: data.draw(SEEDS) % (len(order) + 1)]:
@@ -131,7 +131,7 @@ def test_another_way_goes_on_where_partitions_or_statements_were_left(
         for changes in filter(None, [rest[:cut], rest[cut:]]):
             if second == "statements":
                 with as_statements(connection):
-                    made = split(table, changes, lanes=3, batch=2, safe=True)
+                    made = split(table, changes, queues=3, batch=2, safe=True)
                     for transaction in interleaved(made, data.draw(SEEDS)):
                         run(connection, transaction, safe=True)
             else:

@@ -67,8 +67,8 @@ def test_whoever_holds_the_low_water_is_named_with_its_condition_and_since_when(
     assert (told["low_water"], told["low_water_held_s"]) == ("7", "59.6")
     assert "60.0 s behind now, holds the low water" in views[0].describe()
     assert "held_by" not in Held(low_water=7, for_s=1, since_s=0).describe(views)
-    nobody = Held(low_water=7, for_s=9, since_s=0).describe([])
-    assert nobody["held_by"].startswith("no Pump is registered")
+    none = Held(low_water=7, for_s=9, since_s=0).describe([])
+    assert none["held_by"].startswith("no Pump is registered")
 
 
 def test_a_stall_is_said_after_a_while_and_again_only_now_and_then() -> None:

@@ -67,32 +67,32 @@ def split(
     table: TableInfo,
     changes: Changes,
     *,
-    lanes: int,
+    queues: int,
     batch: int,
     safe: bool,
     size: int = 1,
     dialect: str = SQLITE,
 ) -> Split:
-    """Return the changes of one table as lanes; no `lanes` keep transactions whole."""
+    """Return the changes of one table as queues; no `queues` keep transactions whole."""
     numbers = np.arange(len(changes), dtype=np.int32) // size
     made = in_commit_order([answered(table, changes, safe=safe, dialect=dialect)], [numbers])
     if not safe and is_crossing(made):
         made = in_commit_order([answered(table, changes, safe=True, dialect=dialect)], [numbers])
         safe = True
-    if not lanes:
+    if not queues:
         return whole(made, safe=safe)
-    return spread(made, queues=lanes, statements_max=batch, safe=safe)
+    return spread(made, queues=queues, statements_max=batch, safe=safe)
 
 
 def interleaved(made: Split, seed: int) -> Iterator[Transaction]:
-    """The lanes' transactions as they may come to the downstream, then the last one."""
+    """The queues' transactions as they may come to the downstream, then the last one."""
     luck = random.Random(seed)
-    lanes = [iter(lane) for lane in made.queues]
-    while lanes:
-        lane = luck.choice(lanes)
-        transaction = next(lane, None)
+    queues = [iter(queue) for queue in made.queues]
+    while queues:
+        queue = luck.choice(queues)
+        transaction = next(queue, None)
         if transaction is None:
-            lanes.remove(lane)
+            queues.remove(queue)
         else:
             yield transaction
     yield made.last
@@ -145,7 +145,7 @@ def expected(upstream: Upstream) -> list[Any]:
 class Way(TypedDict):
     """How changes are split."""
 
-    lanes: int
+    queues: int
     batch: int
     safe: bool
     size: int
@@ -153,7 +153,7 @@ class Way(TypedDict):
 
 WAYS = st.builds(
     Way,
-    lanes=st.sampled_from([0, 1, 2, 5]),
+    queues=st.sampled_from([0, 1, 2, 5]),
     batch=st.sampled_from([1, 2, 7]),
     safe=st.booleans(),
     size=st.sampled_from([1, 3]),
@@ -277,12 +277,12 @@ def lived(choices: list[tuple[int, int, int]]) -> tuple[list[tuple[int, Mutation
 @settings(max_examples=40, deadline=None)
 @given(
     choices=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9), st.integers(0, 9))),
-    lanes=st.sampled_from([2, 5]),
+    queues=st.sampled_from([2, 5]),
     safe=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_no_child_is_ever_without_its_parent(
-    choices: list[tuple[int, int, int]], lanes: int, safe: bool, seed: int
+    choices: list[tuple[int, int, int]], queues: int, safe: bool, seed: int
 ) -> None:
     order, upstreams = lived(choices)
     answers, numbers = [], []
@@ -294,7 +294,7 @@ def test_no_child_is_ever_without_its_parent(
         changes: Changes = [(kind, data) for _, kind, data in mine]
         answers.append(answered(table, changes, safe=safe, links=links))
         numbers.append(np.array([i for i, _, _ in mine], np.int32))
-    made = spread(in_commit_order(answers, numbers), queues=lanes, statements_max=1, safe=safe)
+    made = spread(in_commit_order(answers, numbers), queues=queues, statements_max=1, safe=safe)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for table in (PARENT, CHILD):
             connection.execute(create_table(f"`statements.{table.name}`", table))
@@ -356,10 +356,10 @@ def test_a_wild_value_is_in_one_group_with_every_value_of_its_index() -> None:
     upstream = Upstream(table)
     for text in ("a", "b", "ß", "c"):
         upstream.insert((text,))
-    made = split(table, upstream.changes, lanes=4, batch=1, safe=False)
-    assert [len(lane) for lane in made.queues] == [4]
+    made = split(table, upstream.changes, queues=4, batch=1, safe=False)
+    assert [len(queue) for queue in made.queues] == [4]
     calm = [change for i, change in enumerate(upstream.changes) if i != 2]
-    assert len(split(table, calm, lanes=4, batch=1, safe=False).queues) == 3
+    assert len(split(table, calm, queues=4, batch=1, safe=False).queues) == 3
 
 
 def test_values_that_cross_within_a_transaction_take_the_safe_form() -> None:
@@ -374,7 +374,7 @@ def test_values_that_cross_within_a_transaction_take_the_safe_form() -> None:
     ]
     with closing(database(table)) as connection:
         for changes in (upstream.changes, swap):
-            made = split(table, changes, lanes=2, batch=1, safe=False, size=2)
+            made = split(table, changes, queues=2, batch=1, safe=False, size=2)
             for transaction in interleaved(made, 0):
                 run(connection, transaction, safe=made.safe)
         assert content(connection, "statements", 2) == [(1, 20), (2, 10)]
@@ -385,8 +385,8 @@ def test_transactions_stay_whole_without_dispatch() -> None:
     upstream = Upstream(table)
     for i in range(7):
         upstream.insert((i,))
-    made = split(table, upstream.changes, lanes=0, batch=1, safe=False, size=3)
-    assert [[len(t) for t in lane] for lane in made.queues] == [[3, 3]]
+    made = split(table, upstream.changes, queues=0, batch=1, safe=False, size=3)
+    assert [[len(t) for t in queue] for queue in made.queues] == [[3, 3]]
     assert len(made.last) == 1
 
 
@@ -395,7 +395,7 @@ def test_a_table_without_row_key_is_written_with_the_checkpoint() -> None:
     upstream = Upstream(table)
     for i in range(9):
         upstream.insert((i,))
-    for lanes in (0, 4):
-        made = split(table, upstream.changes, lanes=lanes, batch=1, safe=True)
+    for queues in (0, 4):
+        made = split(table, upstream.changes, queues=queues, batch=1, safe=True)
         assert (made.queues, len(made.last)) == ([], 9)
         assert all(statement.sql.startswith(b"INSERT") for statement in made.last)

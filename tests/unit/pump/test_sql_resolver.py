@@ -132,11 +132,11 @@ def test_several_databases_are_told_apart_by_the_name_in_the_key(
         open_resolver(config(*urls), Otherwise()),
         question(key, waited_s=late),
         question(KEY, waited_s=late),
-        question(outbox.new_key("nobody's"[:6]), waited_s=late),
+        question(outbox.new_key("absent"), waited_s=late),
     )
     assert found[:2] == [Resolution(Outcome.COMMITTED, COMMIT_TS), ROLLED_BACK]
     assert isinstance(found[2], NeedsOperator)
-    assert "add nobody=URL to resolver.url" in str(found[2])
+    assert "add absent=URL to resolver.url" in str(found[2])
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:

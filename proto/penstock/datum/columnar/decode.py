@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.datum import values
-from penstock.datum.columnar.lanes import Ints, Lanes, Mask
+from penstock.datum.columnar.reads import Ints, Mask, RowBytes
 from penstock.datum.columnar.render import arrow_type, handle_flag, render, row_flag
 from penstock.datum.columnar.walk import (
     HEADER_BYTES_MAX,
@@ -182,7 +182,7 @@ class _Batch:
         self._rows = _checked(rows)
         self._positions = positions
         self._keys_only = keys_only
-        self._lanes = Lanes(self._rows)
+        self._data = RowBytes(self._rows)
         self._count = len(self._rows)
         self._odd: Mask = np.zeros(self._count, np.bool_)
         wanted = {p for p in positions if p in plan.stored}
@@ -232,7 +232,7 @@ class _Batch:
 
     def _walk_once(self, rows: Ints | None, order: list[Step]) -> Ints:
         """Walk these rows in this order; return the numbers of those that are left over."""
-        walk = Walk(self._lanes, rows)
+        walk = Walk(self._data, rows)
         if self._kind is MutationType.INSERT:
             self._read_handle(walk)
             if self._keys_only and self._plan.handle is not None:
@@ -273,13 +273,13 @@ class _Batch:
         wanted = set(self._images[0])
         last = max(i for i, step in enumerate(order) if step.position in wanted)
         left: Mask = np.zeros(len(walk.at), np.bool_)
-        for step, lane in zip(
+        for step, which in zip(
             order, walk.columns(order[: last + 1], self._images[0]), strict=False
         ):
-            if step.position in wanted and not isinstance(lane, slice):
+            if step.position in wanted and not isinstance(which, slice):
                 without: Mask = np.ones(len(walk.at), np.bool_)
-                if lane is not None:
-                    without[lane] = False
+                if which is not None:
+                    without[which] = False
                 left |= without
         return left
 
@@ -307,7 +307,7 @@ class _Batch:
                 arrays.append(pa.nulls(self._count, arrow_type(column)))
                 continue
             cells.state[self._odd] = NULL
-            rendered = render(column, cells, self._lanes)
+            rendered = render(column, cells, self._data)
             array = rendered.array
             if rendered.bad is not None:
                 self._odd |= rendered.bad

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.datum import decimals, jsonb, times, values
-from penstock.datum.columnar.lanes import Bytes, Ints, Lanes, Mask, Words
+from penstock.datum.columnar.reads import Bytes, Ints, Mask, RowBytes, Words
 from penstock.datum.columnar.walk import VALUE, Cells
 from penstock.datum.rows import fields
 from penstock.errors import Malformed
@@ -123,14 +123,14 @@ def _signed(matrix: Matrix, first: Ints, negative: Mask) -> Ints:
 
 
 def decimal_matrix(
-    lanes: Lanes, at: Ints, size: tuple[int, int], scale: int
+    data: RowBytes, at: Ints, size: tuple[int, int], scale: int
 ) -> tuple[Matrix, Ints, Mask]:
     """Return decimals of one precision and frac, `scale` being at least frac, like durations."""
     precision, frac = size
     integer, fraction = decimals.word_sizes(precision, frac)
     whole = max(precision - frac, 1)
     matrix: Matrix = np.full((len(at), 1 + whole + (scale + 1 if scale else 0)), _ZERO, np.uint8)
-    negative = lanes.bytes[at] < 0x80
+    negative = data.bytes[at] < 0x80
     invert = np.where(negative, np.uint64(0xFFFFFFFF), np.uint64(0))
     bad: Mask = np.zeros(len(at), np.bool_)
     not_zero: Mask = np.zeros(len(at), np.bool_)
@@ -139,7 +139,7 @@ def decimal_matrix(
         if i == len(integer):
             column = 1 + whole + 1
         count = decimals.WORD_BYTES[digits]
-        word = lanes.word(at).byteswap() >> np.uint64(64 - 8 * count)
+        word = data.word(at).byteswap() >> np.uint64(64 - 8 * count)
         if i == 0:
             word ^= np.uint64(0x80 << 8 * (count - 1))
         word ^= invert & np.uint64((1 << 8 * count) - 1)
@@ -216,7 +216,7 @@ def handle_flag(column: ColumnInfo) -> int:
     return values.DURATION_FLAG if column.tp is MysqlType.DURATION else row_flag(column)
 
 
-def render(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
+def render(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendered:
     """Return a column's cells as an array; every check of the row-wise reader is made here too."""
     tp = column.tp
     if tp in fields.INTEGER_BITS or tp in _UNSIGNED_TYPES | {MysqlType.YEAR}:
@@ -224,14 +224,14 @@ def render(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
     if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
         return _render_floats(cells)
     if tp is MysqlType.NEWDECIMAL:
-        return _render_decimals(column, cells, lanes)
+        return _render_decimals(column, cells, data)
     if tp in fields.TIME_TYPES:
         return _render_times(column, cells)
     if tp is MysqlType.DURATION:
         return _render_durations(column, cells)
     if tp is MysqlType.JSON:
-        return _render_json(cells, lanes)
-    return _render_strings(column, cells, lanes)
+        return _render_json(cells, data)
+    return _render_strings(column, cells, data)
 
 
 def _validity(valid: Mask) -> pa.Buffer | None:
@@ -284,7 +284,7 @@ def _render_durations(column: ColumnInfo, cells: Cells) -> Rendered:
 
 
 def _matrix_texts(matrix: Matrix, start: Ints, rows: Mask, valid: Mask) -> pa.Array:
-    """Return the ends of the matrix's rows as texts; `rows` says which lanes have a matrix row."""
+    """Return the ends of the matrix's rows as texts; `rows` says which values have a matrix row."""
     width = matrix.shape[1]
     if len(matrix) == len(valid):
         base = np.arange(len(matrix), dtype=np.int64) * width
@@ -295,7 +295,7 @@ def _matrix_texts(matrix: Matrix, start: Ints, rows: Mask, valid: Mask) -> pa.Ar
     return _slices(matrix.reshape(-1), base, end, valid, pa.string())
 
 
-def _render_decimals(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
+def _render_decimals(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendered:
     scale = fields.decimal_size(column)[1]
     valid = cells.state == VALUE
     at = cells.raw.view(np.int64)
@@ -303,7 +303,7 @@ def _render_decimals(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered
         at = at[valid]
     if not at.size:
         return Rendered(pa.nulls(len(valid), pa.string()), None)
-    sizes = lanes.bytes[at].astype(np.int64) << 8 | lanes.bytes[at + 1]
+    sizes = data.bytes[at].astype(np.int64) << 8 | data.bytes[at + 1]
     usual = int(sizes[0])
     bad: Mask = np.zeros(len(valid), np.bool_)
     if not (sizes == usual).all():
@@ -313,13 +313,13 @@ def _render_decimals(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered
     rows = valid & ~bad
     if usual & 0xFF > scale:
         return Rendered(pa.nulls(len(valid), pa.string()), valid)
-    matrix, start, wrong = decimal_matrix(lanes, at + 2, divmod(usual, 256), scale)
+    matrix, start, wrong = decimal_matrix(data, at + 2, divmod(usual, 256), scale)
     bad[rows] = wrong
     return Rendered(_matrix_texts(matrix, start, rows, rows), bad)
 
 
-def _render_strings(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
-    array = _lane_slices(cells, lanes, cells.state == VALUE)
+def _render_strings(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendered:
+    array = _value_slices(cells, data, cells.state == VALUE)
     if column.is_binary:
         return Rendered(array, None)
     large = array.type == pa.large_binary()
@@ -329,7 +329,7 @@ def _render_strings(column: ColumnInfo, cells: Cells, lanes: Lanes) -> Rendered:
     except pa.ArrowInvalid:
         # Arrow does not say which text is not UTF-8, so they are tried one by one.
         bad = np.fromiter((not _is_text(raw.as_py()) for raw in array), np.bool_, len(array))
-        array = _lane_slices(cells, lanes, (cells.state == VALUE) & ~bad)
+        array = _value_slices(cells, data, (cells.state == VALUE) & ~bad)
         return Rendered(array.cast(text), bad)
 
 
@@ -340,12 +340,12 @@ def _is_text(raw: bytes | None) -> bool:
         return False
 
 
-def _lane_slices(cells: Cells, lanes: Lanes, valid: Mask) -> pa.Array:
+def _value_slices(cells: Cells, data: RowBytes, valid: Mask) -> pa.Array:
     start, size = cells.raw.view(np.int64), cells.size
     if not valid.all():
-        start = np.where(valid, start, lanes.start)
+        start = np.where(valid, start, data.start)
         size = np.where(valid, size, 0)
-    return _slices(lanes.bytes, start, start + size, valid, pa.binary())
+    return _slices(data.bytes, start, start + size, valid, pa.binary())
 
 
 def _slices(data: Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) -> pa.Array:
@@ -366,14 +366,14 @@ def _slices(data: Matrix, start: Ints, end: Ints, valid: Mask, tp: pa.DataType) 
     return pa.Array.from_buffers(tp, count, [validity, *kept.buffers()[1:]])
 
 
-def _render_json(cells: Cells, lanes: Lanes) -> Rendered:
+def _render_json(cells: Cells, data: RowBytes) -> Rendered:
     valid = cells.state == VALUE
     bad: Mask = np.zeros(len(valid), np.bool_)
     texts: list[str | None] = [None] * len(valid)
     starts: Words = cells.raw
     for row in np.flatnonzero(valid).tolist():
         start = int(starts[row])
-        raw = lanes.bytes[start : start + int(cells.size[row])].tobytes()
+        raw = data.bytes[start : start + int(cells.size[row])].tobytes()
         try:
             texts[row] = jsonb.read_text(raw, 0)[0]
         except Malformed:

@@ -21,15 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.datum import values
-from penstock.datum.columnar.lanes import READERS, Bytes, Datums, Ints, Lanes, Mask, Words
+from penstock.datum.columnar.reads import READERS, Bytes, Datums, Ints, Mask, RowBytes, Words
 
 MISSING, NULL, VALUE = 0, 1, 2
 HEADER_BYTES_MAX = 7
 """A column's header and the flag after it must fit one eight-byte word."""
 
 _ALL = slice(None)
-Lane = slice | Ints
-"""Which lanes: all of them as a slice, which numpy copies nothing for, or their numbers."""
+Which = slice | Ints
+"""Which rows: all of them as a slice, which numpy copies nothing for, or their numbers."""
 
 
 class Cells:
@@ -42,7 +42,7 @@ class Cells:
         self.raw: Words = np.zeros(count, np.uint64)
         self.size: Ints = np.zeros(count, np.int64)
 
-    def put(self, rows: Lane, datums: Datums, nulls: Mask | None) -> None:
+    def put(self, rows: Which, datums: Datums, nulls: Mask | None) -> None:
         """Take the datums of these rows."""
         self.state[rows] = VALUE if nulls is None else np.where(nulls, NULL, VALUE)
         self.raw[rows] = datums.raw
@@ -64,13 +64,13 @@ class Step:
 
 
 class Walk:
-    """The lanes of some rows, each at its own position. A broken row stands at its end for good."""
+    """Some rows, each read at its own position. A broken row stands at its end for good."""
 
-    def __init__(self, lanes: Lanes, rows: Ints | None) -> None:
-        self._lanes = lanes
+    def __init__(self, data: RowBytes, rows: Ints | None) -> None:
+        self._data = data
         self._rows = rows
-        self.at: Ints = (lanes.start if rows is None else lanes.start[rows]).copy()
-        self._end = lanes.end if rows is None else lanes.end[rows]
+        self.at: Ints = (data.start if rows is None else data.start[rows]).copy()
+        self._end = data.end if rows is None else data.end[rows]
         self.broken: Mask = np.zeros(len(self.at), np.bool_)
 
     def unfinished(self) -> Mask:
@@ -78,84 +78,84 @@ class Walk:
         unfinished: Mask = self.at != self._end
         return unfinished
 
-    def read(self, flag: int, cells: Cells | None, lane: Lane = _ALL) -> None:
-        """Read the next datum of these lanes, which must have this flag; NULL is not accepted."""
-        at = self.at[lane]
-        wrong = self._lanes.bytes[at] != flag
-        self._take(lane, READERS[flag](self._lanes, at), wrong, None, cells)
+    def read(self, flag: int, cells: Cells | None, which: Which = _ALL) -> None:
+        """Read the next datum of these rows, which must have this flag; NULL is not accepted."""
+        at = self.at[which]
+        wrong = self._data.bytes[at] != flag
+        self._take(which, READERS[flag](self._data, at), wrong, None, cells)
 
-    def cut(self, lane: Lane = _ALL) -> None:
-        """Step over the next datum of these lanes, whatever it is."""
-        flags = self._lanes.bytes[self.at[lane]]
+    def cut(self, which: Which = _ALL) -> None:
+        """Step over the next datum of these rows, whatever it is."""
+        flags = self._data.bytes[self.at[which]]
         found = np.flatnonzero(np.bincount(flags, minlength=1))
         if len(found) == 1:
-            self._cut(lane, int(found[0]))
+            self._cut(which, int(found[0]))
             return
-        numbers = np.arange(len(self.at))[lane]
+        numbers = np.arange(len(self.at))[which]
         for flag in found:
             self._cut(numbers[flags == flag], int(flag))
 
-    def _cut(self, lane: Lane, flag: int) -> None:
+    def _cut(self, which: Which, flag: int) -> None:
         if flag in READERS:
-            self._take(lane, READERS[flag](self._lanes, self.at[lane]), None, None, None)
+            self._take(which, READERS[flag](self._data, self.at[which]), None, None, None)
         else:
-            self._break(lane, np.ones(len(self.at[lane]), np.bool_))
+            self._break(which, np.ones(len(self.at[which]), np.bool_))
 
-    def step(self, step: Step, cells: Cells | None) -> Lane | None:
+    def step(self, step: Step, cells: Cells | None) -> Which | None:
         """Read one column of the rows that come to it next; return which these are."""
-        lane, flags = self._next(step.header)
-        if lane is None:
+        which, flags = self._next(step.header)
+        if which is None:
             return None
-        self.at[lane] += len(step.header)
+        self.at[which] += len(step.header)
         if cells is None:
-            self.cut(lane)
-            return lane
-        flags = flags[lane]
-        datums = READERS[step.flag](self._lanes, self.at[lane])
+            self.cut(which)
+            return which
+        flags = flags[which]
+        datums = READERS[step.flag](self._data, self.at[which])
         wrong = flags != step.flag
         if not wrong.any():
-            self._take(lane, datums, None, None, cells)
-            return lane
+            self._take(which, datums, None, None, cells)
+            return which
         nulls = flags == values.NULL_FLAG
-        datums.next = np.where(nulls, self.at[lane] + 1, datums.next)
+        datums.next = np.where(nulls, self.at[which] + 1, datums.next)
         if datums.broken is not None:
             datums.broken &= ~nulls
-        self._take(lane, datums, wrong & ~nulls, nulls, cells)
-        return lane
+        self._take(which, datums, wrong & ~nulls, nulls, cells)
+        return which
 
-    def _next(self, header: bytes) -> tuple[Lane | None, Bytes]:
-        """Return the lanes at this header, and for all lanes the byte that follows it."""
+    def _next(self, header: bytes) -> tuple[Which | None, Bytes]:
+        """Return the rows at this header, and for all rows the byte that follows it."""
         bits = 8 * len(header)
-        word = self._lanes.word(self.at)
+        word = self._data.word(self.at)
         hit = (word & np.uint64((1 << bits) - 1)) == int.from_bytes(header, "little")
         hit &= self.at < self._end
         flags = (word >> np.uint64(bits)).astype(np.uint8)
         if hit.all():
             return _ALL, flags
-        lane = np.flatnonzero(hit)
-        return (lane if lane.size else None), flags
+        which = np.flatnonzero(hit)
+        return (which if which.size else None), flags
 
     def _take(
         self,
-        lane: Lane,
+        which: Which,
         datums: Datums,
         wrong: Mask | None,
         nulls: Mask | None,
         cells: Cells | None,
     ) -> None:
         """Move on past the datums and keep them; whatever is amiss breaks its row."""
-        broken = datums.next > self._end[lane]
+        broken = datums.next > self._end[which]
         for amiss in (wrong, datums.broken):
             if amiss is not None:
                 broken |= amiss
         if cells is not None:
-            cells.put(lane if self._rows is None else self._rows[lane], datums, nulls)
-        self.at[lane] = datums.next
+            cells.put(which if self._rows is None else self._rows[which], datums, nulls)
+        self.at[which] = datums.next
         if broken.any():
-            self._break(lane, broken)
+            self._break(which, broken)
 
-    def _break(self, lane: Lane, broken: Mask) -> None:
-        lost = np.arange(len(self.at))[lane][broken]
+    def _break(self, which: Which, broken: Mask) -> None:
+        lost = np.arange(len(self.at))[which][broken]
         self.at[lost] = self._end[lost]
         self.broken[lost] = True
 
@@ -168,15 +168,15 @@ class Walk:
     def skip_empty(self) -> None:
         """Step over the zero byte that stands for a row without columns."""
         alone = np.flatnonzero(self.at + 1 == self._end)
-        empty = alone[self._lanes.bytes[self.at[alone]] == 0]
+        empty = alone[self._data.bytes[self.at[alone]] == 0]
         self.at[empty] += 1
 
-    def columns(self, order: Sequence[Step], image: Mapping[int, Cells]) -> list[Lane | None]:
-        """Read one row image in this order; return the lanes that had each column."""
+    def columns(self, order: Sequence[Step], image: Mapping[int, Cells]) -> list[Which | None]:
+        """Read one row image in this order; return the rows that had each column."""
         return [self.step(step, image.get(step.position)) for step in order]
 
 
-def same_columns(before: Sequence[Lane | None], after: Sequence[Lane | None], count: int) -> Mask:
+def same_columns(before: Sequence[Which | None], after: Sequence[Which | None], count: int) -> Mask:
     """Return which rows had the same columns in both images."""
     same: Mask = np.ones(count, np.bool_)
     for old, new in zip(before, after, strict=True):

@@ -119,7 +119,7 @@ def _grouped(cur: Cursor) -> list[Part]:
 
 
 def _has_key(cur: Cursor) -> bool:
-    """Tell whether a key stands in the parentheses that are open; the cursor stays."""
+    """Return whether a key stands in the parentheses that are open; the cursor stays."""
     begun, depth, found = cur.at, 0, at_key(cur)
     while depth >= 0 and not cur.at_end() and not found:
         depth += cur.is_sign("(") - cur.is_sign(")")

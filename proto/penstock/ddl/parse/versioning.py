@@ -132,7 +132,7 @@ def _is_name(kind: Kind) -> bool:
 
 
 def is_over_period(cur: Cursor, keys: Sequence[KeyDef]) -> bool:
-    """Tell whether a key holds the bounds alone; over other columns they are left out of it."""
+    """Return whether a key holds the bounds alone; over other columns they are left out of it."""
     parts = [part.name.lower() for key in keys for part in key.parts]
     return bool(parts) and all(name in cur.period for name in parts)
 
@@ -152,7 +152,7 @@ def take_operation(cur: Cursor) -> Versioning | None:
 
 
 def is_of_period(cur: Cursor, operation: Operation) -> bool:
-    """Tell whether an operation adds a bound, or a key over bounds; other ones are refused."""
+    """Return whether an operation adds a bound, or a key over bounds; other ones are refused."""
     if isinstance(operation, AddKey):
         return is_over_period(cur, [operation.key])
     if isinstance(operation, ChangeColumn) and operation.column.is_bound:
@@ -196,7 +196,7 @@ _MOVES_ROWS = (
 
 
 def _is_of_history(table: TableInfo, operation: Operation) -> bool:
-    """Tell whether an operation is about partitions by SYSTEM_TIME, none of which are here.
+    """Return whether an operation is about partitions by SYSTEM_TIME, none of which are here.
 
     A server drops none of them but those of history. What may touch current rows is refused.
     """

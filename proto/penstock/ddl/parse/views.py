@@ -305,7 +305,7 @@ class TableScan:
             at += 2
 
     def _is_defined(self, name: str, at: int) -> bool:
-        """Tell whether WITH has defined a name that stands here."""
+        """Return whether WITH has defined a name that stands here."""
         wanted = name.lower()
         if not self._has_definitions:
             return False

@@ -279,7 +279,7 @@ class _Plan(Jobs):
         schema, before = self.table(old)
         target = self.schema(new.schema)
         if before.is_view and target.name != schema.name:
-            raise NeedsOperator("a view cannot change its database", hint="create it anew there")
+            raise NeedsOperator("a view cannot change its database", hint="create it again there")
         self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
         self.emit_table(DdlType.RENAME_TABLE, target, before.renamed(new.name), "")
         return schema, before.name, target, new.name

@@ -175,7 +175,7 @@ def _is_lenient(operation: Operation) -> bool:
 
 
 def _skipped(table: TableInfo, operation: Operation) -> bool:
-    """Tell whether the table as it is makes an operation with IF [NOT] EXISTS come to nothing."""
+    """Return whether the table as it is makes an operation with IF [NOT] EXISTS come to nothing."""
     builder = TableBuilder.of(table)
     match operation:
         case AddColumns(columns):

@@ -146,7 +146,7 @@ def moment(text: str) -> str | None:
 
 
 def is_real_day(text: str) -> bool:
-    """Tell whether a moment names a day of the calendar."""
+    """Return whether a moment names a day of the calendar."""
     try:
         datetime.strptime(text[:10], "%Y-%m-%d")  # noqa: DTZ007  -- only the day is looked at.
     except ValueError:

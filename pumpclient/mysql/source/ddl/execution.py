@@ -230,7 +230,7 @@ class Statements:
             return False
 
     def _means_itself(self, piece: Piece, statement: Parsed) -> bool:
-        """Tell whether a statement finds here what it is of, and not what is spelled otherwise.
+        """Return whether a statement finds here what it is of, and not what is spelled otherwise.
 
         Where it does not, there is nothing to drop; anything else raises `NeedsOperator`.
         """
@@ -256,7 +256,7 @@ class Statements:
             ensure_schema(self._client, schema, self._tables.database_collation(own))
 
     def _is_wanted(self, piece: Piece, statement: Parsed) -> bool:
-        """Tell whether another of several merged tables has not brought a statement already."""
+        """Return whether another of several merged tables has not brought a statement already."""
         if not self._merges or not any(self._rules.router.is_routed(*n) for n in piece.tables):
             return True
         catalog = self._client.session.schemas.catalog()

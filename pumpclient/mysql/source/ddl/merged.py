@@ -10,7 +10,7 @@
                                     behind it: another kind of type, less room, NULL no longer
     TRUNCATE, DROP, RENAME          would take the rows of the others too: refused
 
-Nobody knows all sources, so nothing here waits for the last one, as `penstock.filters.shard_merge`
+No one knows all sources, so nothing here waits for the last one, as `penstock.filters.shard_merge`
 does: a column that all of them have dropped is dropped by hand.
 """
 
@@ -60,7 +60,7 @@ class _Vote(Enum):
 
 
 def runs(name: str, statement: Statement, table: TableInfo | None) -> bool:
-    """Tell whether a statement of one of several sources is to run on their `table`, if it is.
+    """Return whether a statement of one of several sources is to run on their `table`, if it is.
 
     Raises `NeedsOperator` naming the table when it must not, or when only a part of it should.
     """

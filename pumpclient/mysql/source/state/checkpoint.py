@@ -115,10 +115,10 @@ class CheckpointStore(Protocol):
     """Where a syncer's checkpoint is kept, as long as the source is this process's."""
 
     def is_ours(self) -> bool:
-        """Tell whether no other process can have the source."""
+        """Return whether no other process can have the source."""
 
     def is_lost(self) -> bool:
-        """Tell whether another process may have it."""
+        """Return whether another process may have it."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, durably; raise `Retryable` when the source is not ours."""
@@ -179,11 +179,11 @@ class SourceStore:
         self._holder, self._lease, self._created = holder, lease, found[0][1].create_revision
 
     def is_ours(self) -> bool:
-        """Tell whether no other process can have the source; answers from the local clock."""
+        """Return whether no other process can have the source; answers from the local clock."""
         return self._lease is not None and self._lease.is_held()
 
     def is_lost(self) -> bool:
-        """Tell whether the source is another's, or no one's, for good."""
+        """Return whether the source is another's, or no one's, for good."""
         return self._lease is None or self._lease.is_lost()
 
     def load(self) -> Checkpoint | None:

@@ -66,7 +66,7 @@ class LeftOutTable:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether nothing has been left out of it yet."""
+        """Return whether nothing has been left out of it yet."""
         return not (self.rows or self.events or self.statements)
 
     @property
@@ -90,7 +90,7 @@ class LeftOut:
         return tuple(self._tables.values())
 
     def has(self, schema: str, table: str) -> bool:
-        """Tell whether a table is left out."""
+        """Return whether a table is left out."""
         found = self._tables.get((schema, table))
         return found is not None and found.is_whole
 
@@ -106,7 +106,7 @@ class LeftOut:
             self._open_rows[name or NO_TABLE] += rows
 
     def finish(self, place: str) -> bool:
-        """Count what the transaction that ends at `place` has; tell whether it has anything."""
+        """Count what the transaction that ends at `place` has; return whether it has anything."""
         names = self._open_rows.keys() | self._open_events.keys()
         for name in names:
             before = self._known(name, place)
@@ -241,7 +241,7 @@ class _Here:
         return self._changed[name] if name in self._changed else self._exists(name)
 
     def rename(self, old: Name, new: Name) -> bool:
-        """Follow a RENAME; tell whether the table was there."""
+        """Follow a RENAME; return whether the table was there."""
         is_here = self.has(old)
         self._changed |= {new: is_here, old: False}
         return is_here
@@ -257,7 +257,7 @@ def _names(piece: Piece, statement: Parsed) -> tuple[Name, ...]:
 
 
 def _is_swapped_in(piece: Piece, statement: Parsed) -> bool:
-    """Tell whether a piece is what a tool did to its copy, which now is the table."""
+    """Return whether a piece is what a tool did to its copy, which now is the table."""
     wanted = changed_by(statement, "")
     return bool(wanted) and wanted[0][1] != piece.tables[0][1]
 

@@ -133,7 +133,7 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
 
 
 def is_passed(checkpoint: Checkpoint, place: str) -> bool:
-    """Tell whether a source is past a place, written as operators write it."""
+    """Return whether a source is past a place, written as operators write it."""
     file, _, position = place.rpartition(":")
     done = checkpoint.place
     try:

@@ -38,12 +38,12 @@ class Gatherer:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the group should go before anything is added."""
+        """Return whether the group should go before anything is added."""
         return len(self._group) >= self._count_max or self._group_bytes >= self._bytes_max
 
     @property
     def is_large(self) -> bool:
-        """Tell whether the open transaction must go in a group of its own."""
+        """Return whether the open transaction must go in a group of its own."""
         return self._open is not None and self._open.spool_file is not None
 
     @property

@@ -46,7 +46,7 @@ class KnownTransactions:
 
     @property
     def is_needed(self) -> bool:
-        """Tell whether anything can still be left out."""
+        """Return whether anything can still be left out."""
         return self._gtids is not None or self._since_s > 0
 
     def is_left_out(self, event: bytes, checksum: Checksum) -> bool:

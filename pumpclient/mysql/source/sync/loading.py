@@ -98,7 +98,7 @@ class CatchUp:
         self.is_active = self._is_first_epoch and _floor(self.at) < floors.highest
 
     def has(self, *tables: Name) -> bool:
-        """Tell whether what is being read, on these tables of the server, was loaded."""
+        """Return whether what is being read, on these tables of the server, was loaded."""
         return self.is_active and self._floors.has(tables, _floor(self.at))
 
     def without_loaded(self, translation: Translation) -> Translation:

@@ -178,7 +178,7 @@ class FollowFile:
         self.is_ours = may_commit
 
     def is_lost(self) -> bool:
-        """Tell whether another process may have the source."""
+        """Return whether another process may have the source."""
         return not self.is_ours()
 
     def load(self) -> Checkpoint | None:

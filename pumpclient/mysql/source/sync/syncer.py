@@ -193,7 +193,7 @@ class Syncer:
         self._save_when_due()
 
     def _is_plain(self, events: Sequence[bytes]) -> bool:
-        """Tell whether events are whole, and no one but the assembler has to look at each."""
+        """Return whether events are whole, and no one but the assembler has to look at each."""
         if self._known.is_needed or self._catch_up.is_active:
             return False
         types = bytes([event[_TYPE_AT] for event in events])
@@ -224,11 +224,11 @@ class Syncer:
         self._left_out.drop_open()
 
     def _is_left_out(self, schema: str, table: str) -> bool:
-        """Tell whether rows are to be counted: not those that the load has."""
+        """Return whether rows are to be counted: not those that the load has."""
         return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
 
     def _is_skipped(self, end: Location) -> bool:
-        """Tell whether an operator wants to leave out what ends there."""
+        """Return whether an operator wants to leave out what ends there."""
         found = self._context.counters.rulings.get(place_text(end))
         return found is not None and found["verb"] == Verb.SKIP.value
 

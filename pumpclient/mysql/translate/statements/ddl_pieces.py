@@ -240,7 +240,7 @@ class Translator:
 
 
 def is_routine(text: str) -> bool:
-    """Tell whether a statement as written makes a routine, whatever its body holds."""
+    """Return whether a statement as written makes a routine, whatever its body holds."""
     return _ROUTINE.match(text) is not None
 
 

@@ -59,7 +59,7 @@ class OnlineDdl:
         return Role.REAL, table
 
     def is_copy(self, table: str) -> bool:
-        """Tell whether a table is a tool's copy, or what it leaves over."""
+        """Return whether a table is a tool's copy, or what it leaves over."""
         return self.role(table)[0] is not Role.REAL
 
     def changed(self, kind: str, table: Name, statement: str, kept: Kept) -> Outcome:

@@ -65,7 +65,7 @@ class Dialect:
     version: int
 
     def runs(self, *, is_for_mariadb: bool, version: int) -> bool:
-        """Tell whether the server ran what a comment with this mark holds."""
+        """Return whether the server ran what a comment with this mark holds."""
         if is_for_mariadb and self.flavor is not Flavor.MARIADB:
             return False
         if self.flavor is Flavor.MARIADB and not is_for_mariadb and version in _MARIADB_IGNORES:
@@ -157,7 +157,7 @@ def _without_settings(text: str) -> str:
 
 
 def _means_another(word: str, sql_mode: int, dialect: Dialect) -> bool:
-    """Tell whether a word may be a type that a MariaDB under MAXDB or ORACLE takes for another."""
+    """Return whether a word may be a type that a MariaDB in MAXDB or ORACLE takes for another."""
     if dialect.flavor is not Flavor.MARIADB:
         return False
     if word == "TIMESTAMP":

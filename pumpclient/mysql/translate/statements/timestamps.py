@@ -44,7 +44,7 @@ _ZEROS = "0000-00-00 00:00:00"
 
 
 def is_implicit(variables: StatusVariables, dialect: Dialect) -> bool:
-    """Tell whether a statement's session gave TIMESTAMP columns defaults unasked."""
+    """Return whether a statement's session gave TIMESTAMP columns defaults unasked."""
     if dialect.flavor is Flavor.MARIADB:
         return variables.flags2 is not None and not variables.flags2 & _EXPLICIT_BIT
     is_explicit = variables.explicit_defaults_ts
@@ -52,7 +52,7 @@ def is_implicit(variables: StatusVariables, dialect: Dialect) -> bool:
 
 
 def may_hold_timestamps(sql: str) -> bool:
-    """Tell whether a statement in plain text could define such a column."""
+    """Return whether a statement in plain text could define such a column."""
     return _CONCERNED.match(sql) is not None
 
 

@@ -53,7 +53,7 @@ class Numbers:
         return min(max(self.next + step * count, self.lowest), self.highest)
 
     def is_within(self, reserved: int) -> bool:
-        """Tell whether a downstream that continues with `reserved` gives no number twice."""
+        """Return whether a downstream that continues with `reserved` gives no number twice."""
         if self.cycles:
             return self.next == reserved
         return self.next >= reserved if self.increment < 0 else self.next <= reserved

@@ -348,7 +348,7 @@ class _Inserts:
 
 
 def _is_copied(table: TableInfo, offset: int, length: int) -> bool:
-    """Tell whether a key's column stands in the handle as it stands in the row."""
+    """Return whether a key's column stands in the handle as it stands in the row."""
     return length == -1 and table.columns[offset].tp is not MysqlType.DURATION
 
 

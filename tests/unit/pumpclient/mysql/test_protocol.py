@@ -136,7 +136,7 @@ def test_semi_sync_asks_for_an_acknowledgement_and_numbers_packets_anew() -> Non
         (1236, "could not find next log; the first event '.' at 4, the last event read from"
          " 'mysql-bin.000002' at 1883", Retryable, ""),
         (1236, "Failed to decrypt the binlog", NeedsOperator, "key"),
-        (1236, "a text that nobody has seen", NeedsOperator, "documentation"),
+        (1236, "a text that no one has seen", NeedsOperator, "documentation"),
         (1044, "Access denied for user to database", NeedsOperator, "GRANT"),
         (1045, "Access denied for user 'u'@'h'", NeedsOperator, "password"),
         (1130, "Host 'h' is not allowed to connect", NeedsOperator, "host"),

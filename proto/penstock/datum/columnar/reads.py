@@ -1,7 +1,7 @@
 """Vectorised reads: datums of many rows at once, from one position per row, as a numpy array.
 
     rows as an Arrow binary array    |row 0 ......|row 1 ....|row 2 ........|
-    one position per row, "lane"       ^at[0]       ^at[1]     ^at[2]
+    one position per row               ^at[0]       ^at[1]     ^at[2]
 
 The bytes are copied once, after them zeros, so that eight bytes can be read at every position
 without asking whether they exist. What such a read finds after a row's end is nonsense, and the
@@ -37,7 +37,7 @@ _SIGN = 1 << 63
 
 @dataclass(slots=True)
 class Datums:
-    """One datum per lane: its number or where its bytes start, how many they are, what follows."""
+    """One datum per row: its number or where its bytes start, how many they are, what follows."""
 
     raw: Words
     size: Ints | None
@@ -45,7 +45,7 @@ class Datums:
     broken: Mask | None
 
 
-class Lanes:
+class RowBytes:
     """The bytes of a binary array, with each row's start and end."""
 
     def __init__(self, rows: pa.Array) -> None:
@@ -126,21 +126,21 @@ def _squeeze(word: Words) -> Words:
     return word
 
 
-Reader = Callable[[Lanes, Ints], Datums]
+Reader = Callable[[RowBytes, Ints], Datums]
 """Takes the positions of flags that are known to be the reader's own."""
 
 
-def _read_null(lanes: Lanes, at: Ints) -> Datums:
+def _read_null(data: RowBytes, at: Ints) -> Datums:
     return Datums(np.zeros(len(at), np.uint64), None, at + 1, None)
 
 
-def _read_uvarint(lanes: Lanes, at: Ints) -> Datums:
-    value, size, broken = lanes.uvarints(at + 1)
+def _read_uvarint(data: RowBytes, at: Ints) -> Datums:
+    value, size, broken = data.uvarints(at + 1)
     return Datums(value, None, at + 1 + size, broken)
 
 
-def _read_varint(lanes: Lanes, at: Ints) -> Datums:
-    value, size, broken = lanes.uvarints(at + 1)
+def _read_varint(data: RowBytes, at: Ints) -> Datums:
+    value, size, broken = data.uvarints(at + 1)
     return Datums(_unzigzag(value), None, at + 1 + size, broken)
 
 
@@ -148,23 +148,23 @@ def _unzigzag(value: Words) -> Words:
     return (value >> np.uint64(1)) ^ -(value & np.uint64(1))
 
 
-def _read_fixed(lanes: Lanes, at: Ints) -> Datums:
-    return Datums(lanes.word(at + 1).byteswap(), None, at + 9, None)
+def _read_fixed(data: RowBytes, at: Ints) -> Datums:
+    return Datums(data.word(at + 1).byteswap(), None, at + 9, None)
 
 
-def _read_signed(lanes: Lanes, at: Ints) -> Datums:
-    return Datums(lanes.word(at + 1).byteswap() ^ np.uint64(_SIGN), None, at + 9, None)
+def _read_signed(data: RowBytes, at: Ints) -> Datums:
+    return Datums(data.word(at + 1).byteswap() ^ np.uint64(_SIGN), None, at + 9, None)
 
 
-def _read_bytes(lanes: Lanes, at: Ints) -> Datums:
-    value, size, broken = lanes.uvarints(at + 1)
+def _read_bytes(data: RowBytes, at: Ints) -> Datums:
+    value, size, broken = data.uvarints(at + 1)
     start = at + 1 + size
-    return _slice(lanes, start, _unzigzag(value), broken)
+    return _slice(data, start, _unzigzag(value), broken)
 
 
-def _slice(lanes: Lanes, start: Ints, length: Words, broken: Mask | None) -> Datums:
+def _slice(data: RowBytes, start: Ints, length: Words, broken: Mask | None) -> Datums:
     """Return slices; a length beyond all bytes, as a negative one is too, is broken."""
-    too_long = length > lanes.size
+    too_long = length > data.size
     if too_long.any():
         length = np.where(too_long, np.uint64(0), length)
         broken = too_long if broken is None else broken | too_long
@@ -172,11 +172,11 @@ def _slice(lanes: Lanes, start: Ints, length: Words, broken: Mask | None) -> Dat
     return Datums(start.view(np.uint64), size, start + size, broken)
 
 
-def _read_decimal(lanes: Lanes, at: Ints) -> Datums:
+def _read_decimal(data: RowBytes, at: Ints) -> Datums:
     start = at + 1
-    pairs = lanes.bytes[start].astype(np.int64) << 8 | lanes.bytes[at + 2]
+    pairs = data.bytes[start].astype(np.int64) << 8 | data.bytes[at + 2]
     size = _decimal_sizes()[pairs]
-    return _slice(lanes, start, size.view(np.uint64), None)
+    return _slice(data, start, size.view(np.uint64), None)
 
 
 @cache
@@ -189,23 +189,23 @@ def _decimal_sizes() -> Ints:
     return sizes
 
 
-def _read_json(lanes: Lanes, at: Ints) -> Datums:
+def _read_json(data: RowBytes, at: Ints) -> Datums:
     start = at + 1
-    tp = lanes.bytes[start]
+    tp = data.bytes[start]
     size = _json_sizes()[tp]
     broken = size < 0
     nested = np.flatnonzero((tp == jsonb.OBJECT) | (tp == jsonb.ARRAY))
     if nested.size:
-        size[nested] = 1 + (lanes.word(start[nested] + 5) & np.uint64(0xFFFFFFFF)).view(np.int64)
+        size[nested] = 1 + (data.word(start[nested] + 5) & np.uint64(0xFFFFFFFF)).view(np.int64)
     for code, head in ((jsonb.STRING, 1), (jsonb.OPAQUE, 2)):
         texts = np.flatnonzero(tp == code)
         if texts.size:
-            length, varint, bad = lanes.uvarints(start[texts] + head)
+            length, varint, bad = data.uvarints(start[texts] + head)
             # Below zero the length would pass for a short one once the head is added.
-            length = np.minimum(length, np.uint64(lanes.size + 1))
+            length = np.minimum(length, np.uint64(data.size + 1))
             size[texts] = head + varint + length.view(np.int64)
             broken[texts] = False if bad is None else bad
-    return _slice(lanes, start, np.where(broken, 0, size).view(np.uint64), broken)
+    return _slice(data, start, np.where(broken, 0, size).view(np.uint64), broken)
 
 
 @cache
