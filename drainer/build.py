@@ -22,9 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from drainer.batching.filters import compiled, fetch_settings, selection_of
+from drainer.batching.planner import DdlStep, Planner, RowsStep, Step
 from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
 from drainer.counters import Counters
+from drainer.data_dir import Home
 from drainer.ddl.follower import DdlFollower, NotedJobs
 from drainer.ddl.starting_schema import (
     SnapshotFile,
@@ -32,7 +35,6 @@ from drainer.ddl.starting_schema import (
     recorded_overrides,
     schema_from,
 )
-from drainer.home import Home
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
@@ -40,8 +42,6 @@ from drainer.intake.spool import Spool
 from drainer.pipeline.large import LargeTransactions
 from drainer.pipeline.pipeline import Downstream, Feed, Merge, Pipeline, Source
 from drainer.pipeline.progress import Progress
-from drainer.plan.filters import compiled, fetch_settings, selection_of
-from drainer.plan.planner import DdlStep, Planner, RowsStep, Step
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.stage import NoRelay, Relay, RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
@@ -49,18 +49,18 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import PartitionedSink, Sink
 from drainer.sinks.thread import SinkThread
-from drainer.spark.batches import Fetching, Generation
-from drainer.spark.coordinator import Coordinator
+from drainer.spark.dispatcher import Dispatcher
 from drainer.spark.job import SparkJob, SparkSettings
 from drainer.spark.jvm import use_java
+from drainer.spark.row_batches import Fetching, Generation
 from drainer.strategies import Strategy
 from drainer.strategies.merge import Parallel, Snapshot
 from drainer.strategies.statements import EachChange, Queues
-from drainer.task.fetch_unit import FetchSettings
+from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
 from penstock.schema.model import DdlJob
@@ -84,7 +84,7 @@ class Components:
     """What a Drainer is made of, opened and ready."""
 
     home: Home
-    coordinator: Coordinator
+    dispatcher: Dispatcher
     task_count: int
     etcd: EtcdClient
     oracle: Oracle
@@ -132,14 +132,14 @@ async def build_components(
         await asyncio.wait((opening,), timeout=_SPARK_WAITS_S)
         if opening.done():
             opening.result()
-        coordinator, task_count = await _start_spark(config, fetch, home, stack)
+        dispatcher, task_count = await _start_spark(config, fetch, home, stack)
         ends = await opening
     finally:
         opening.cancel()
         await asyncio.wait((opening,))
     return Components(
         home=home,
-        coordinator=coordinator,
+        dispatcher=dispatcher,
         task_count=task_count,
         etcd=ends.etcd,
         oracle=ends.oracle,
@@ -221,7 +221,7 @@ def _cluster_id(etcd: EtcdClient, pd: Oracle | None) -> int:
 
 async def _start_spark(
     config: DrainerConfig, fetch: FetchSettings | None, home: Home, stack: AsyncExitStack
-) -> tuple[Coordinator, int]:
+) -> tuple[Dispatcher, int]:
     """Start the resident job in the background: it takes seconds."""
     spark = config.spark
     settings = SparkSettings(
@@ -235,14 +235,14 @@ async def _start_spark(
         conf=spark.conf,
     )
     bundle = await asyncio.to_thread(Bundle.of_this_code)
-    coordinator = Coordinator(spark.host, version=bundle.version)
-    await coordinator.start()
-    address = (coordinator.host, coordinator.port)
-    job = SparkJob(settings, bundle, address, coordinator.token, fetch)
+    dispatcher = Dispatcher(spark.host, version=bundle.version)
+    await dispatcher.start()
+    address = (dispatcher.host, dispatcher.port)
+    job = SparkJob(settings, bundle, address, dispatcher.token, fetch)
     stack.push_async_callback(asyncio.to_thread, job.stop)
-    stack.push_async_callback(coordinator.close)
+    stack.push_async_callback(dispatcher.close)
     job.start()
-    return coordinator, settings.task_count
+    return dispatcher, settings.task_count
 
 
 # --- what the active Drainer is made of --------------------------------------------------------
@@ -432,7 +432,7 @@ def build_pipeline(
 
 def _generation(components: Components) -> Generation:
     return Generation(
-        components.coordinator, parts=components.task_count, dialect=components.sink.dialect
+        components.dispatcher, parts=components.task_count, dialect=components.sink.dialect
     )
 
 
@@ -450,7 +450,7 @@ def build_strategy(config: ApplyConfig, components: Components, start: Checkpoin
             safe_mode=config.safe_mode,
         )
         return EachChange(
-            components.coordinator,
+            components.dispatcher,
             sink,
             thread,
             queues=queues,

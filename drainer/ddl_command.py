@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from drainer.data_dir import Home
 from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences.left_out import OVERRIDE, lines
 from drainer.differences.overrides import (
@@ -35,7 +36,6 @@ from drainer.differences.overrides import (
     skip_means,
     track_means,
 )
-from drainer.home import Home
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
 from drainer.settings.config import DrainerConfig
@@ -45,7 +45,7 @@ from drainer.sinks.protocol import Sink
 from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator
 from penstock.node.output import take_output, write

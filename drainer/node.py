@@ -36,7 +36,7 @@ from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Overridden, TakenOver
 from drainer.standby import EndedAsStandby, stand_by
 from penstock.cluster.drainer_runs import DrainerRun, run_named, standbys
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import HttpStatus
 from penstock.pb import penstock_pb2
@@ -225,8 +225,8 @@ class _Node:
             "writer": self._components.sink.writer,
             "lag_s": f"{self._membership.lag_s():.3f}",
             "lag_clock": self._membership.clock_is_from(),
-            "spark_tasks": str(self._components.coordinator.tasks),
-            "spark_tasks_lost": str(self._components.coordinator.lost_tasks),
+            "spark_tasks": str(self._components.dispatcher.tasks),
+            "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
             **progress.describe(),
             **self._pumps.describe(),
         }

@@ -33,10 +33,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from drainer.differences.left_out import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
-from drainer.intake.lag import Condition
+from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
 from drainer.pipeline.progress import Progress
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
 from penstock.node.histogram import Distribution, Labels, histogram
 from penstock.node.http_status import JSON, Answer, HttpStatus
@@ -45,7 +45,7 @@ from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType
 
 if TYPE_CHECKING:
-    from drainer.intake.lag import PumpView
+    from drainer.intake.merge_holder import PumpView
     from drainer.intake.pump_set import Pumps
     from drainer.pipeline.progress import Progress
     from penstock.pb import penstock_pb2

@@ -12,19 +12,19 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from drainer.batching.planner import DdlStep
 from drainer.build import Components, StoppedEarly, Stream, build_pipeline, insist
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.pipeline.pipeline import Pipeline
 from drainer.pipeline.progress import Progress
-from drainer.plan.planner import DdlStep
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import RECORD_BYTES_MAX, ChunkSpool, Run
 from drainer.relay_log.stage import NoRelay
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.schema.model import DdlJob
 

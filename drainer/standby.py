@@ -23,13 +23,13 @@ import grpc
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from drainer.build import Components, StoppedEarly, unless_stopped
+from drainer.cluster.active_watch import ActiveWatch, Look, RunAnswer, Verdict
 from drainer.cluster.presence import Presence
 from drainer.cluster.server import Front
-from drainer.cluster.takeover import ActiveWatch, Look, RunAnswer, Verdict
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import drainer_runs
 from penstock.cluster.drainer_runs import DrainerRun, Standby
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, HttpStatus
 from penstock.node.http_status import Answer as Page
@@ -80,7 +80,7 @@ class StandbyRole:
             writer=self.writer,
             checkpoint_ts=self.stored_ts,
             update_ts=compose(int(time.time() * 1000), 0),
-            tasks=self._components.coordinator.tasks,
+            tasks=self._components.dispatcher.tasks,
         )
 
     def status(self) -> penstock_pb2.StatusReply:
@@ -91,8 +91,8 @@ class StandbyRole:
             "standby_for": self.active.node_id,
             "standby_for_address": self.active.host,
             "waits_for": self.waits_for,
-            "spark_tasks": str(self._components.coordinator.tasks),
-            "spark_tasks_lost": str(self._components.coordinator.lost_tasks),
+            "spark_tasks": str(self._components.dispatcher.tasks),
+            "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
         }
         return penstock_pb2.StatusReply(
             node_id=self._front.node_id,
@@ -145,7 +145,7 @@ class StandbyRole:
             for each in NodeState:
                 state.labels(each.value).set(each is NodeState.STANDBY)
             tasks = Gauge("penstock_drainer_spark_tasks", "Spark tasks ready.", registry=registry)
-            tasks.set(self._components.coordinator.tasks)
+            tasks.set(self._components.dispatcher.tasks)
             return Page(generate_latest(registry), CONTENT_TYPE_LATEST)
 
         pages.add("GET", "/status", status, "for whom it stands by")

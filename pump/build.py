@@ -18,7 +18,7 @@ import grpc
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
 from penstock.cluster.labels import parse_labels
-from penstock.cluster.registry import NodeState, Registry
+from penstock.cluster.node_registry import NodeState, Registry
 from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
 from penstock.oracle.client import open_oracle
 from penstock.oracle.server import OracleServer
@@ -40,7 +40,7 @@ from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import add_health, add_service, build_server, listen
 from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
-from pump.service.pulls import Pulls
+from pump.service.pull_binlogs import Pulls
 from pump.service.tidb_service import TidbService
 from pump.store.storage import Storage
 

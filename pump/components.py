@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pump.config import PumpConfig
     from pump.counters import Counters
     from pump.service.group_commit import GroupCommit
-    from pump.service.pulls import Pulls
+    from pump.service.pull_binlogs import Pulls
     from pump.store.storage import Storage
 
 

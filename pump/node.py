@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 from penstock.cluster.etcd import connect
-from penstock.cluster.registry import NodeState, Registry
+from penstock.cluster.node_registry import NodeState, Registry
 from penstock.errors import Retryable
 from penstock.log.files import OsFiles
 from penstock.security.tls import Security

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from penstock.cluster.registry import NodeKind, is_live
+from penstock.cluster.node_registry import NodeKind, is_live
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
 from penstock.node.output import facts_of
@@ -25,7 +25,7 @@ from penstock.wire.codec import decode_binlog
 from pump.metrics import PumpMetrics
 
 if TYPE_CHECKING:
-    from penstock.cluster.registry import NodeRegistry, NodeStatus
+    from penstock.cluster.node_registry import NodeRegistry, NodeStatus
     from pump.cluster.operator import Operator
     from pump.components import Components
 

@@ -19,7 +19,7 @@ from typing import Self
 from penstock.cluster import etcd
 from penstock.cluster.fence import DdlFence, WriterFence
 from penstock.cluster.history import History
-from penstock.cluster.registry import NodeKind, Registry
+from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.errors import NeedsOperator
 from penstock.oracle.client import open_oracle
 from penstock.schema.model import TableInfo

@@ -10,7 +10,7 @@ from deploy.local.etcd import EtcdServer
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
 from penstock.cluster import etcd
-from penstock.cluster.registry import NodeKind, NodeState, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import Retryable
 from penstock.ts import seconds_between
 

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.registry import (
+from penstock.cluster.node_registry import (
     NodeKind,
     NodeRegistry,
     NodeState,

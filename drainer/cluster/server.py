@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from drainer.home import Home
+from drainer.data_dir import Home
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.http_status import HttpStatus

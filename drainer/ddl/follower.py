@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import NamedTuple, Protocol
 
+from drainer.batching.planner import DdlStep
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, Counts, LeftOut
 from drainer.differences.overrides import (
@@ -27,7 +28,6 @@ from drainer.differences.overrides import (
     subject_of,
     track_means,
 )
-from drainer.plan.planner import DdlStep
 from drainer.relay_log.stage import Relay
 from drainer.schema.tracker import SchemaTracker, Tracked
 from penstock.ddl import SchemaChange

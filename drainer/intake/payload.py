@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drainer.intake.slicing import Outline
+from drainer.intake.transaction_slices import Outline
 from penstock.errors import NeedsOperator
 from penstock.wire.codec import decode_binlog
 from penstock.wire.protowire import Source

@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 from drainer.counters import Counters
-from drainer.intake.lag import (
+from drainer.intake.merge_holder import (
     HELD_S,
     Held,
     LowWaterWatch,
@@ -49,7 +49,7 @@ from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
 from drainer.intake.payload import Payload, release
 from drainer.intake.puller import Puller, Receiver, Who
 from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator, Retryable
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from drainer.intake.payload import Payload, Spooled, opened
-from drainer.intake.slicing import Outline, outline
+from drainer.intake.transaction_slices import Outline, outline
 from penstock.errors import Malformed, NeedsOperator
 from penstock.failpoints import point
 from penstock.wire.binlog import BinlogType

@@ -24,14 +24,14 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import closing, suppress
 from itertools import islice
 
+from drainer.batching.planner import LargeStep
 from drainer.differences.left_out import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, LeftOut
 from drainer.intake.payload import Spooled, opened
-from drainer.intake.slicing import slices, survey
-from drainer.plan.planner import LargeStep
+from drainer.intake.transaction_slices import slices, survey
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Sink
 from drainer.sinks.thread import SinkThread
-from drainer.spark.batches import HeldBatch
+from drainer.spark.row_batches import HeldBatch
 from drainer.strategies import Prepared
 from drainer.task.loopback import MarkTable
 from drainer.task.row_changes import (

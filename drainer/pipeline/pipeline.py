@@ -19,15 +19,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.ddl.follower import FollowedDdl, with_way_out
 from drainer.differences.left_out import Counts
 from drainer.pipeline.progress import Progress
-from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.stage import NoRelay, Relay
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.protocol import Refused, Sink, located
 from drainer.sinks.thread import SinkThread
-from drainer.spark.batches import FetchBatch, Fetching, HeldBatch, RowBatch
+from drainer.spark.row_batches import FetchBatch, Fetching, HeldBatch, RowBatch
 from drainer.strategies import Prepared, Strategy
 from penstock.errors import NeedsOperator
 from penstock.failpoints import point

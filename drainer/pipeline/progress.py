@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from drainer.batching.planner import LargeStep, RowsStep, Step
 from drainer.differences.left_out import LeftOutTotals
-from drainer.plan.planner import LargeStep, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.work_unit import TableRows
 from penstock.wire.binlog import MutationType

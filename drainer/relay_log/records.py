@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from drainer.intake.payload import Payload, Remote, Spooled, opened
-from drainer.intake.slicing import outline
+from drainer.intake.transaction_slices import outline
 from penstock.pb import binlog_pb2 as pb
 from penstock.wire.binlog import BinlogType
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drainer.settings.syncer import DEFAULT_SINK, SyncerConfig, downstream_url
+from drainer.settings.syncer_section import DEFAULT_SINK, SyncerConfig, downstream_url
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.tls import SecurityConfig

@@ -8,7 +8,7 @@ It is one row, the cluster's id and JSON, in TiDB-Binlog's shape:
 The first three fields are TiDB-Binlog's, the others are ours, and it does not mind them; of a row
 that TiDB-Binlog wrote only `commitTS` and `consistent` are read. Where transactions come from
 sources that name their origin, `origins` is {source: [epoch, file, position]}: the last ones that
-are downstream, so that none is there twice (`drainer.plan.planner`). `pumps` is whom the merge
+are downstream, so that none is there twice (`drainer.batching.planner`). `pumps` is whom the merge
 waited for: {node id: 0}, and those it has gone on without, with the commit_ts up to which they were
 received (`drainer.intake.pump_set`). What of the stream up to `commitTS` is not downstream is
 counted in `left-out` (`drainer.differences.left_out`), and `overrides` are the operator's overrides

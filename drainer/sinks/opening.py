@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from drainer.settings.syncer import MYSQL_TYPES
+from drainer.settings.syncer_section import MYSQL_TYPES
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
 from penstock.errors import NeedsOperator
 

@@ -1,7 +1,7 @@
 """Spark job: keeps one long-running job alive whose tasks turn units of work into SQL.
 
     this thread ── JVM (driver) ──┬── task 0 ──┐
-       start session              ├── task 1 ──┼── connect back to the coordinator, stay
+       start session              ├── task 1 ──┼── connect back to the dispatcher, stay
        run job, again and again   └── task n ──┘
 
 A job per batch would cost hundreds of milliseconds each; a resident job costs its start once, and
@@ -32,9 +32,9 @@ from typing import Any
 
 from drainer.spark.jvm import BEGINS_AFTER_S, Jvm, Output, archive_in, options_for, write_archive
 from drainer.task import without_pandas
-from drainer.task.fetch_unit import FetchSettings
-from drainer.task.resident import serve_partition
+from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
+from drainer.task.work_loop import serve_partition
 from penstock.errors import PenstockError, Retryable
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class SparkJob:
         self._thread.start()
 
     def stop(self) -> None:
-        """End job, session and JVM; call it after the coordinator has hung up on the tasks."""
+        """End job, session and JVM; call it after the dispatcher has hung up on the tasks."""
         self._stopping.set()
         if self._archiving is not None:
             self._archiving.kill()

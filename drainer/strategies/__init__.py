@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.spark.batches import RowBatch
+from drainer.spark.row_batches import RowBatch
 
 __all__ = ["Prepared", "Strategy"]
 

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import PartitionedSink, Partitions, Sink, cut_by_bytes
 from drainer.sinks.thread import SinkThread
-from drainer.spark.batches import Generation, RowBatch
+from drainer.spark.row_batches import Generation, RowBatch
 from drainer.strategies import Prepared
 from drainer.task.work_unit import Statements
 

@@ -44,8 +44,8 @@ from drainer.sinks.protocol import (
     Transaction,
 )
 from drainer.sinks.thread import SinkThread
-from drainer.spark.batches import HeldBatch, RowBatch
-from drainer.spark.coordinator import Coordinator
+from drainer.spark.dispatcher import Dispatcher
+from drainer.spark.row_batches import HeldBatch, RowBatch
 from drainer.strategies import Prepared
 from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, Keys, RowStatements, tag_of
 from drainer.task.work_unit import ROWS_SCHEMA, Batch, Link, Op, TableRows, WorkUnit
@@ -75,7 +75,7 @@ class EachChange:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        dispatcher: Dispatcher,
         sink: Sink,
         thread: SinkThread,
         *,
@@ -84,7 +84,7 @@ class EachChange:
         start: Checkpoint,
     ) -> None:
         """Prepare; `start` is where the downstream is, `parts` the units at most per table."""
-        self._coordinator = coordinator
+        self._dispatcher = dispatcher
         self._sink = sink
         self._thread = thread
         self._queues = queues
@@ -118,7 +118,7 @@ class EachChange:
     async def split(self, batch: Batch, keys: ForeignKeys, *, safe: bool) -> Split:
         """Return a batch's statements, in queues."""
         units, numbers = await asyncio.to_thread(self._units, batch, keys, safe)
-        answers = await self._coordinator.run(units)
+        answers = await self._dispatcher.run(units)
         made = await asyncio.to_thread(self._arranged, answers, numbers, safe)
         return await self.split(batch, keys, safe=True) if made is None else made
 

@@ -1,6 +1,6 @@
 """Tasks: what Spark ships to its executors; units in, SQL out.
 
-Pure but for `resident` and `fetcher`.
+Pure but for `work_loop` and `row_fetcher`.
 
 Arrow and Spark do without pandas here: both import it where they find it, and nothing needs it. It
 would cost each process 50 MB and half a second. Importing `drainer.task` lets Arrow look for it

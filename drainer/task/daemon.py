@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-importlib.import_module("drainer.task.resident")
+importlib.import_module("drainer.task.work_loop")
 
 if __name__ == "__main__":
     importlib.import_module("pyspark.daemon").manager()

@@ -26,7 +26,7 @@ from pump.store.record import Record
 
 if TYPE_CHECKING:
     from pump.service.group_commit import GroupCommit
-    from pump.service.pulls import Pulls
+    from pump.service.pull_binlogs import Pulls
     from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.cluster.registry import CLUSTER_ID_KEY
+from penstock.cluster.node_registry import CLUSTER_ID_KEY
 from penstock.errors import NeedsOperator
 from penstock.log.files import replace_file
 

@@ -40,13 +40,13 @@ import grpc.aio
 
 from penstock.cluster.departed_pumps import LastWord
 from penstock.cluster.labels import published, text_of
-from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus, is_live
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 
 if TYPE_CHECKING:
-    from penstock.cluster.registry import NodeRegistry
+    from penstock.cluster.node_registry import NodeRegistry
     from pump.cluster.clock import ClusterClock
     from pump.cluster.identity import Identity
     from pump.service.group_commit import GroupCommit

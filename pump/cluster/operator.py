@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.pb import penstock_pb2 as pb
 from penstock.ts import seconds_between
 
 if TYPE_CHECKING:
-    from penstock.cluster.registry import NodeStatus
+    from penstock.cluster.node_registry import NodeStatus
     from pump.cluster.fake_binlogs import FakeBinlogs
     from pump.cluster.membership import Membership
     from pump.cluster.retention import Retention

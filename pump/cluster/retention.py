@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.cluster.registry import NodeStatus
+from penstock.cluster.node_registry import NodeStatus
 from penstock.errors import PenstockError
 from penstock.ts import LOGICAL_BITS, seconds_between
 

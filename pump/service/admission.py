@@ -13,7 +13,7 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import PenstockError
 from penstock.pb import binlog_pb2, penstock_pb2
 from penstock.wire.batch import peek_binlog

@@ -33,7 +33,7 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from pump.service.admission import Refused
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pump.service.admission import Admission
     from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
-    from pump.service.pulls import Pulls
+    from pump.service.pull_binlogs import Pulls
     from pump.store.stream import Large
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pump.service.grpc_server import abort, parsed
 if TYPE_CHECKING:
     from pump.service.admission import Admission
     from pump.service.group_commit import GroupCommit
-    from pump.service.pulls import Pulls
+    from pump.service.pull_binlogs import Pulls
 
 _WRITTEN = pump_pb2.WriteBinlogResp().SerializeToString()
 

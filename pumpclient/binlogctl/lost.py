@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.cluster.departed_pumps import LostPump
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator
 from penstock.node.output import JSON, TEXT, moment_of, show
 from penstock.pb import penstock_pb2

@@ -15,7 +15,7 @@ import grpc
 
 from penstock.cluster import etcd
 from penstock.cluster.labels import labels_in
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.logs import one_line
 from penstock.node.output import facts_of, moment_of, show

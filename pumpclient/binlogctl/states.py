@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry, is_live
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from penstock.cluster.labels import labels_in, matches, parse_labels, text_of
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient.delivery.connection import PumpWriter, Target, write_large

@@ -17,7 +17,7 @@ import grpc
 
 from deploy.local.cluster import Cluster
 from penstock.cluster import etcd
-from penstock.cluster.registry import NodeKind, Registry
+from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType

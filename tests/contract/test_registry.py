@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.registry import (
+from penstock.cluster.node_registry import (
     Gap,
     NodeKind,
     NodeRegistry,

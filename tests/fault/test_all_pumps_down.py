@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.wire.codec import decode_binlog
 from pumpclient import NoPump, PumpClient, Retryable
 from tests.kit.servers.fix_pump import PumpProcess

@@ -16,7 +16,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.drainer_runs import standbys
-from penstock.cluster.registry import NodeKind, Registry
+from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main as binlogctl
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess

@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdServer
 from penstock.cluster.etcd import connect, read
-from penstock.cluster.registry import NodeKind, NodeState, Registry, is_live
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry, is_live
 from penstock.errors import Retryable
 from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import pump_pb2, pump_pb2_grpc

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from pumpclient import PumpClient
 from pumpclient.binlogctl import main
 from tests.kit.servers.fix_drainer import DrainerFactory

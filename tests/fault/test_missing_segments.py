@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.etcd import connect
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import Corrupt
 from penstock.log.segment import segment_name
 from penstock.pb import penstock_pb2, penstock_pb2_grpc

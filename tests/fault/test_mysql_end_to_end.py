@@ -13,8 +13,8 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.sql_server import SqlServer
-from drainer.plan.planner import Origins
-from penstock.cluster.registry import Registry
+from drainer.batching.planner import Origins
+from penstock.cluster.node_registry import Registry
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, on_servers

@@ -17,9 +17,9 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
-from drainer.intake.lag import Condition
+from drainer.intake.merge_holder import Condition
 from drainer.intake.puller import SILENCE_S_MAX
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
 from pumpclient import Options, PumpClient

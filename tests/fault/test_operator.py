@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from deploy.local.process import flags
 from drainer import ddl_command
 from penstock.cluster.drainer_runs import standbys
-from penstock.cluster.registry import NodeKind, NodeState, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
 from pumpclient import PumpClient

@@ -18,7 +18,7 @@ from deploy.examples import outbox as example
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import python_module
 from penstock import outbox
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog

@@ -15,7 +15,7 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
 from penstock.cluster.etcd import connect
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.ts import compose

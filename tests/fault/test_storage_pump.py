@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock import failpoints
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from tests.kit.crash.disks import faulty_disk
 from tests.kit.fakes.oracle import OracleNode

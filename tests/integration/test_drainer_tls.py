@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer, EtcdTls
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Security, SecurityConfig, Tls, open_channel

@@ -14,7 +14,7 @@ from deploy.local.process import free_port
 from penstock.cluster.etcd import Watch, connect, read
 from penstock.cluster.history import LOCK_KEY, History
 from penstock.cluster.lease import Lease
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.schema.model import DdlJob, DdlType
 from tests.kit.wait import eventually

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import penstock_pb2, penstock_pb2_grpc

@@ -14,7 +14,7 @@ import pytest
 from deploy.local.programs import program
 from pumpclient.mysql.events.frame import FILE_MAGIC, ROWS_TYPES, Checksum, EventType, make_event
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import TableMap, charset_of
 from pumpclient.mysql.rows.values.numbers import double_text

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock import outbox
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced, settle
 from penstock.ts import compose

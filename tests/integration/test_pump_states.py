@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from deploy.local.process import free_port
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
 from pumpclient import PumpClient

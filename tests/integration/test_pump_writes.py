@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType

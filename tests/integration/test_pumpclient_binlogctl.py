@@ -15,7 +15,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.drainer_runs import Standby, key_of, text_of
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient.binlogctl import main, states

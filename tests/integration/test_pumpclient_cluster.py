@@ -15,7 +15,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient import Options, PumpClient

@@ -18,7 +18,7 @@ from deploy.local.etcd import EtcdServer, EtcdTls
 from deploy.local.process import free_port
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import EtcdClient, connect, read
-from penstock.cluster.registry import NodeKind, Registry
+from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import open_oracle
 from penstock.security.tls import Tls

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, is_any_from, read, read_pages
 from penstock.cluster.lease import Lease
-from penstock.cluster.registry import Cancellable
+from penstock.cluster.node_registry import Cancellable
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_from_json, job_to_json, origin_from_json, origin_to_json

@@ -56,12 +56,6 @@ def damaged(what: str) -> Malformed:
     return Malformed(what, hint="the bytes are damaged or not in TiDB's row format")
 
 
-def encode_varint(value: int) -> bytes:
-    """Return a zig-zag varint of a signed 64-bit `value`."""
-    assert INT64_MIN <= value <= INT64_MAX, value
-    return encode_uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
-
-
 def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
     """Read an unsigned varint; more than 64 bits are malformed."""
     try:
@@ -100,11 +94,6 @@ def read_int_comparable(data: bytes, at: int) -> tuple[int, int]:
     """Read what `encode_int_comparable` wrote."""
     value, at = read_uint_comparable(data, at)
     return value - _SIGN, at
-
-
-def encode_uint_comparable(value: int) -> bytes:
-    """Return eight big-endian bytes."""
-    return _U64.pack(value)
 
 
 def read_uint_comparable(data: bytes, at: int) -> tuple[int, int]:

@@ -57,10 +57,6 @@ class Frame(NamedTuple):
     end: int
 
 
-class BadFrame(Exception):
-    """There is no intact frame here; the reader decides whether that is an end or damage."""
-
-
 def encode_frames(
     payloads: Sequence[bytes], *, offset: int = 0, synced: int = 0, seed: int = 0
 ) -> list[bytes]:
@@ -87,21 +83,3 @@ def decode_header(data: bytes, at: int, *, offset: int, seed: int = 0) -> Header
     if extend((seed ^ offset) & SEED_BITS, data[at : at + _CHECKED.size]) != header_crc:
         return None
     return Header(length, synced, payload_crc)
-
-
-def decode_at(data: bytes, at: int = 0, *, offset: int | None = None, seed: int = 0) -> Frame:
-    """Return the frame at index `at` of `data`, which lies at `offset` of its file.
-
-    Raises `BadFrame`; nothing is allocated before the length has proved true.
-    """
-    offset = at if offset is None else offset
-    header = decode_header(data, at, offset=offset, seed=seed)
-    if header is None:
-        raise BadFrame("not a frame header")
-    begin = at + HEADER_SIZE
-    payload = data[begin : begin + header.length]
-    if len(payload) < header.length:
-        raise BadFrame(f"{len(payload)} bytes where the header promises {header.length}")
-    if value(payload) != header.payload_crc:
-        raise BadFrame("the payload does not match its checksum")
-    return Frame(payload, header.synced, offset + HEADER_SIZE + header.length)

@@ -25,7 +25,7 @@ import grpc
 
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors
 from penstock.cluster.lease import Lease
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.errors import PenstockError, Retryable
 from penstock.node.requests import parsed
 from penstock.oracle.client import COUNT_MAX, LEADER_KEY

@@ -75,11 +75,6 @@ class Binlog:
         """True when the transaction is a schema change and not row changes."""
         return self.ddl_job_id > 0
 
-    @property
-    def is_probe(self) -> bool:
-        """True for the empty binlog with which a client asks whether a Pump is well."""
-        return self.start_ts == 0 and self.commit_ts == 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMutation:

@@ -24,7 +24,7 @@ from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupJournal, GroupWriter, PendingTransaction
 from pumpclient.delivery.session import Session
 from pumpclient.mysql.journal import Journal, settle
-from pumpclient.mysql.load.readers import Readers, RowGroup, TableJob
+from pumpclient.mysql.load.chunk_readers import Readers, RowGroup, TableJob
 from pumpclient.mysql.load.sessions import Snapshot, SnapshotSession, snapshot
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile

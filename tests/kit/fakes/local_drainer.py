@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from drainer.batching.planner import DdlStep
 from drainer.build import Stream, build_pipeline
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
@@ -21,7 +22,6 @@ from drainer.intake.payload import Payload
 from drainer.intake.spool import Spool
 from drainer.pipeline.pipeline import Pipeline
 from drainer.pipeline.progress import Progress
-from drainer.plan.planner import DdlStep
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.stage import NoRelay, Relay, RelayStage
 from drainer.schema.tracker import SchemaTracker
@@ -55,7 +55,7 @@ class Way:
 
 
 class Tasks:
-    """In the place of the coordinator: units are answered here."""
+    """In the place of the dispatcher: units are answered here."""
 
     async def run(self, units: list[bytes]) -> list[bytes]:
         """Answer all units, and take them over."""
@@ -146,7 +146,7 @@ async def run_drainer(
             apply=ApplyConfig(strategy=way.strategy, mode=way.mode, worker_count=3, txn_batch=4),
         )
         components: Any = SimpleNamespace(
-            coordinator=Tasks(), task_count=2, sink=sink, thread=thread
+            dispatcher=Tasks(), task_count=2, sink=sink, thread=thread
         )
         stream = Stream(ledger, ledger, ledger.fetch_job, relay, 0.1)
         schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])

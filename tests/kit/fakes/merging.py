@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from drainer.intake.lag import PumpView
+from drainer.intake.merge_holder import PumpView
 from drainer.intake.merger import Merger
 from drainer.intake.puller import SILENCE_S_MAX, Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.registry import NodeKind, NodeStatus, Registry
+from penstock.cluster.node_registry import NodeKind, NodeStatus, Registry
 from penstock.oracle.client import Oracle
 from penstock.security.tls import Tls
 

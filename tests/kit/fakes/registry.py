@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
+from penstock.cluster.node_registry import Gap, NodeKind, NodeState, NodeStatus, Statuses
 
 
 class MemoryRegistry:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from deploy.local.sql_server import SqlServer
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog

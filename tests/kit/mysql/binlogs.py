@@ -28,7 +28,7 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, Xid
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
-from pumpclient.mysql.rows.decoder import Decoder, RowChanges, decoder_for
+from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges, decoder_for
 from pumpclient.mysql.rows.table_map import TableMap
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.table_maps import TableMaps

@@ -27,7 +27,7 @@ from drainer.cluster.membership import Membership as DrainerMembership
 from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.checkpoint import Checkpoint
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2
 from penstock.ts import compose

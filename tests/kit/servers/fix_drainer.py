@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from penstock.cluster.etcd import EtcdClient, connect
-from penstock.cluster.registry import NodeKind, Registry
+from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from tests.kit.servers.node import NodeProcess
 

@@ -12,9 +12,9 @@ import pytest
 from deploy.local.etcd import EtcdServer
 from deploy.local.mysql_source import MysqlSource
 from deploy.local.sql_server import SqlServer
-from drainer.plan.planner import Origins
+from drainer.batching.planner import Origins
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog
 from penstock.failpoints import VARIABLE

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType

@@ -11,7 +11,7 @@ from google_crc32c import value
 from drainer.schema.tracker import SchemaTracker
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
-from penstock.cluster.registry import Registry
+from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.log.chunks import ChunkList, before_rows, encode_chunk, encode_chunk_list, head_of
 from penstock.oracle.client import open_oracle

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from drainer.settings.config import DrainerConfig
-from drainer.settings.syncer import SyncerConfig, ToCheckpoint, ToConfig, ToSecurity, downstream_url
+from drainer.settings.syncer_section import (
+    SyncerConfig,
+    ToCheckpoint,
+    ToConfig,
+    ToSecurity,
+    downstream_url,
+)
 from drainer.sinks.mysql.session import ddl_sql_mode, rows_sql_mode
 from drainer.sinks.mysql.url import parse_url
 from penstock.errors import NeedsOperator

@@ -14,16 +14,16 @@ from typing import Any
 import grpc
 import pytest
 
+from drainer.batching.filters import fetch_settings
+from drainer.batching.planner import Planner, RowsStep
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.payload import Remote
-from drainer.plan.filters import fetch_settings
-from drainer.plan.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
-from drainer.spark.batches import Fetching, Generation, packed_catalog
-from drainer.spark.coordinator import Coordinator
+from drainer.spark.dispatcher import Dispatcher
+from drainer.spark.row_batches import Fetching, Generation, packed_catalog
 from drainer.task.compaction import plan_units
-from drainer.task.fetch_unit import (
+from drainer.task.row_fetch_unit import (
     Away,
     Facts,
     FetchSettings,
@@ -33,10 +33,10 @@ from drainer.task.fetch_unit import (
     encode_away,
     encode_made,
 )
-from drainer.task.fetcher import Fetcher, statements_of
-from drainer.task.resident import serve
+from drainer.task.row_fetcher import Fetcher, statements_of
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import generate
+from drainer.task.work_loop import serve
 from drainer.task.work_unit import Batch, in_order
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
@@ -175,18 +175,18 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
     parts = [STAMPS[i * size : (i + 1) * size] for i in range(4)]
 
     async def main(stubs: list[PumpStub], addresses: list[str]) -> None:
-        coordinator = Coordinator()
-        await coordinator.start()
-        where = coordinator.host, coordinator.port
+        dispatcher = Dispatcher()
+        await dispatcher.start()
+        where = dispatcher.host, dispatcher.port
         tasks = [
-            spawn.Process(target=resident, args=(where, coordinator.token, i)) for i in range(3)
+            spawn.Process(target=resident, args=(where, dispatcher.token, i)) for i in range(3)
         ]
         for task in tasks:
             task.start()
         try:
-            await asyncio.wait_for(coordinator.wait_for_tasks(3), 120)
+            await asyncio.wait_for(dispatcher.wait_for_tasks(3), 120)
             schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
-            generation = Generation(coordinator, parts=1, dialect="sqlite")
+            generation = Generation(dispatcher, parts=1, dialect="sqlite")
             way = Fetching(7, "d", lambda: places, schemas)
             batches = [
                 way.begin(i, RemoteTransactions(part, [f"p{k % 2}" for k in range(len(part))]))
@@ -196,16 +196,16 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
             await until(lambda: stubs[0].halted == len(tasks), 60)
             for victim in tasks[:2]:
                 victim.kill()
-            await until(lambda: coordinator.lost_tasks == 2)
+            await until(lambda: dispatcher.lost_tasks == 2)
             stubs[0].halting = False
             for part, made in zip(parts, await asyncio.gather(*making), strict=True):
                 assert list(in_order(each for _, each in made)) == through_the_driver(part)
-            assert coordinator.lost_tasks == 2
+            assert dispatcher.lost_tasks == 2
         finally:
             for task in tasks:
                 task.kill()
                 task.join()
-            await coordinator.close()
+            await dispatcher.close()
 
     with pumps(2) as (stubs, addresses):
         stubs[0].halting = True
@@ -223,7 +223,7 @@ def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
         healing.start()
         assert sql(task.answer(asked)) == through_the_driver(STAMPS)
         healing.join()
-        monkeypatch.setattr("drainer.task.fetcher.TRY_S", 0.1)
+        monkeypatch.setattr("drainer.task.row_fetcher.TRY_S", 0.1)
         stubs[0].code, stubs[0].cut_after = grpc.StatusCode.UNAVAILABLE, 0
         with pytest.raises(Away, match=addresses[0]):
             decode_made(task.answer(asked))

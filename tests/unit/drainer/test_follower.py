@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from drainer.batching.planner import DdlStep
 from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.ddl.starting_schema import OVERRIDES, recorded_overrides
 from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, LeftOut
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
-from drainer.plan.planner import DdlStep
 from drainer.schema.tracker import SchemaTracker, Unknown
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.ddl import SchemaChange

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drainer.batching.planner import LargeStep
 from drainer.intake.payload import Spooled
-from drainer.intake.slicing import Limits, outline
+from drainer.intake.transaction_slices import Limits, outline
 from drainer.pipeline.large import LargeTransactions
-from drainer.plan.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value

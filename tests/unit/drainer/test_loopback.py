@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from drainer.batching.filters import protected_schemas
+from drainer.batching.planner import LargeStep, Planner, RowsStep
 from drainer.differences.left_out import Counts, LeftOut
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
-from drainer.intake.slicing import Limits, outline
+from drainer.intake.transaction_slices import Limits, outline
 from drainer.pipeline.large import LargeTransactions
-from drainer.plan.filters import protected_schemas
-from drainer.plan.planner import LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
-from drainer.settings.syncer import SyncerConfig
+from drainer.settings.syncer_section import SyncerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.thread import SinkThread

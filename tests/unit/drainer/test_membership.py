@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from drainer.cluster.membership import Membership
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
 from tests.kit.fakes.registry import MemoryRegistry
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.batching.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
-from drainer.intake.slicing import outline
-from drainer.plan.planner import DdlStep, LargeStep, Planner, RowsStep, Step
+from drainer.intake.transaction_slices import outline
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.errors import Malformed
 from penstock.log.chunks import before_rows

@@ -222,7 +222,7 @@ def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
         dialect = SQLITE
 
     class Half:
-        coordinator, task_count, sink, thread = None, 1, Sqlite(), None
+        dispatcher, task_count, sink, thread = None, 1, Sqlite(), None
 
     with pytest.raises(NeedsOperator, match="mode snapshot"):
         build_strategy(ApplyConfig(mode="parallel"), cast(Components, Half), Checkpoint(5, 1))

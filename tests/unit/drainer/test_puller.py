@@ -17,7 +17,7 @@ from drainer.intake.puller import Puller, Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from penstock.cluster.departed_pumps import LastWord, LostPump
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog

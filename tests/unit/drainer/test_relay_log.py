@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from drainer.differences.overrides import SKIP, Override
 from drainer.intake.payload import Spooled
 from drainer.intake.payload import opened as source_of
-from drainer.intake.slicing import outline
+from drainer.intake.transaction_slices import outline
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import (
     RECORD_BYTES_MAX,

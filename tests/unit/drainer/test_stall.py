@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.intake.lag import (
+from drainer.intake.merge_holder import (
     Condition,
     Held,
     LowWaterWatch,
@@ -15,7 +15,7 @@ from drainer.intake.lag import (
     view_of_lost,
 )
 from penstock.cluster.departed_pumps import LostPump
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 

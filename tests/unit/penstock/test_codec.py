@@ -74,7 +74,6 @@ def test_only_a_rollback_with_equal_timestamps_is_fake() -> None:
     assert fake_binlog(7).is_fake
     assert not Binlog(tp=BinlogType.COMMIT, start_ts=7, commit_ts=7).is_fake
     assert not Binlog(tp=BinlogType.ROLLBACK, start_ts=7).is_fake
-    assert Binlog(tp=BinlogType.PREWRITE).is_probe
 
 
 @given(st.binary(min_size=1, max_size=60))

@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 from penstock.datum import values
 from penstock.datum.columnar import decode, render
 from penstock.datum.columnar.decode import Side, decode_columns, decode_keys
-from penstock.datum.rows import fields, reader
+from penstock.datum.rows import fields
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnFlag, MysqlType, TableInfo
 from penstock.wire.binlog import MutationType
-from tests.unit.penstock.datum_tables import UNHURRIED, column, damage, rows_of, stored_form, tables
+from tests.unit.penstock.datum_tables import (
+    UNHURRIED,
+    column,
+    cut_all,
+    damage,
+    rows_of,
+    stored_form,
+    tables,
+)
 
 T = MysqlType
 INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE
@@ -128,7 +136,7 @@ def test_random_bytes_decode_as_they_do_row_by_row(
 
 
 def _column_pairs(raw: bytes) -> list[bytes]:
-    parts = reader.cut_all(raw)
+    parts = cut_all(raw)
     return [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
 
 

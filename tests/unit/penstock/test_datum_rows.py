@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.datum import values
-from penstock.datum.rows import defaults, reader
+from penstock.datum.rows import defaults
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.schema.model import (
@@ -23,7 +23,7 @@ from penstock.schema.model import (
     MysqlType,
     TableInfo,
 )
-from tests.unit.penstock.datum_tables import UNHURRIED, column, damage, rows_of, tables
+from tests.unit.penstock.datum_tables import UNHURRIED, column, cut_all, damage, rows_of, tables
 
 T = MysqlType
 KEY = ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL
@@ -102,9 +102,9 @@ def test_a_common_handle_is_the_datums_of_its_columns() -> None:
     raw = codec.encode_insert(row)
     time = "07" + values.encode_int_comparable(10**9).hex()
     prefix = "0206" + "är".encode().hex()
-    assert [part.hex() for part in reader.cut_all(raw)[:2]] == [time, prefix]
+    assert [part.hex() for part in cut_all(raw)[:2]] == [time, prefix]
     # A prefix does not say the whole value, so the row says it again; the others it leaves out.
-    assert [part.hex() for part in reader.cut_all(raw)[3:]] == [
+    assert [part.hex() for part in cut_all(raw)[3:]] == [
         "0804",
         "020c" + "ärger".encode().hex(),
     ]

@@ -1,16 +1,38 @@
+"""One frame of a log: read back as written, refused in any other shape or place."""
+
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.frame import HEADER_SIZE, BadFrame, decode_at, decode_header, encode_frames
+from penstock.log.frame import HEADER_SIZE, Frame, decode_header, encode_frames
+from penstock.log.segment import BrokenAt, walk
 
 PAYLOAD = b"a binlog of a few bytes"
 
 
 def one(payload: bytes = PAYLOAD, *, offset: int = 0, synced: int = 0, seed: int = 0) -> bytes:
     return b"".join(encode_frames([payload], offset=offset, synced=synced, seed=seed))
+
+
+class Held:
+    """Bytes that lie at `offset` of a file."""
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self._data, self._offset = data, offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        begin = offset - self._offset
+        return self._data[begin : begin + length]
+
+
+def frames(data: bytes, *, offset: int = 0, seed: int = 0) -> list[Frame]:
+    """Return all frames of `data`, which lies at `offset`; raise `BrokenAt`."""
+    held: Any = Held(data, offset)
+    return [frame for _, frame in walk(held, offset, offset + len(data), seed)]
 
 
 @given(
@@ -23,13 +45,9 @@ def test_what_is_framed_is_read_back(
     payloads: list[bytes], offset: int, synced: int, seed: int
 ) -> None:
     data = b"".join(encode_frames(payloads, offset=offset, synced=synced, seed=seed))
-    at, found = 0, []
-    while at < len(data):
-        frame = decode_at(data, at, offset=offset + at, seed=seed)
-        found.append(frame.payload)
-        assert frame.synced == synced
-        at = frame.end - offset
-    assert found == payloads
+    found = frames(data, offset=offset, seed=seed)
+    assert [frame.payload for frame in found] == payloads
+    assert {frame.synced for frame in found} <= {synced}
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -37,15 +55,15 @@ def test_every_flipped_bit_is_noticed() -> None:
     for bit in range(len(whole) * 8):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(BadFrame):
-            decode_at(bytes(damaged))
+        with pytest.raises(BrokenAt):
+            frames(bytes(damaged))
 
 
 def test_every_cut_is_noticed() -> None:
     whole = one()
-    for length in range(len(whole)):
-        with pytest.raises(BadFrame):
-            decode_at(whole[:length])
+    for length in range(1, len(whole)):
+        with pytest.raises(BrokenAt):
+            frames(whole[:length])
 
 
 def test_a_damaged_length_is_found_before_it_is_used() -> None:
@@ -56,10 +74,10 @@ def test_a_damaged_length_is_found_before_it_is_used() -> None:
 
 def test_a_frame_counts_only_where_it_was_written() -> None:
     frame = one(offset=1000, seed=7)
-    assert decode_at(frame, offset=1000, seed=7).payload == PAYLOAD
+    assert [each.payload for each in frames(frame, offset=1000, seed=7)] == [PAYLOAD]
     for offset, seed in ((1001, 7), (1000, 8), (0, 0)):
-        with pytest.raises(BadFrame):
-            decode_at(frame, offset=offset, seed=seed)
+        with pytest.raises(BrokenAt):
+            frames(frame, offset=offset, seed=seed)
 
 
 def test_the_byte_table_is_what_is_written() -> None:

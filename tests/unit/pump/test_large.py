@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
@@ -21,7 +21,7 @@ from pump.service.admission import Admission
 from pump.service.group_commit import GroupCommit
 from pump.service.large_transactions import STREAMS_MAX, LargeWrites
 from pump.service.penstock_service import PenstockService
-from pump.service.pulls import Pulls
+from pump.service.pull_binlogs import Pulls
 from pump.service.tidb_service import TidbService
 from pump.store.record import Record
 from pump.store.space import IncomingTransaction

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster.departed_pumps import LastWord
-from penstock.cluster.registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.errors import Retryable
 from pump.cluster.identity import Identity
 from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.ts import compose, seconds_between
 from pump.cluster.retention import Plan, Retention, plan
 from pump.store.record import PurgedRange

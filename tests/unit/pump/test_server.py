@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.registry import NodeState
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
@@ -23,7 +23,7 @@ from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import status_of
 from pump.service.large_transactions import LargeWrites
 from pump.service.penstock_service import PenstockService
-from pump.service.pulls import Pulls
+from pump.service.pull_binlogs import Pulls
 from pump.service.tidb_service import TidbService
 from pump.store.record import OutOfSpace
 from pump.store.storage import Storage

@@ -68,7 +68,7 @@ class ScriptedPump:
     def binlogs(self) -> list[Binlog]:
         """Everything it took, in order, without probes."""
         taken = [decode_binlog(payload) for batch in self.batches for payload in batch]
-        return [binlog for binlog in taken if not binlog.is_probe]
+        return [binlog for binlog in taken if binlog.start_ts or binlog.commit_ts]
 
     def stop(self) -> None:
         self._is_dead = True

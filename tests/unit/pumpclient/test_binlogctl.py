@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.ts import compose
 from pumpclient.binlogctl import main, table_of
 

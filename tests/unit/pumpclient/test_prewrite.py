@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.registry import NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
 from pumpclient.delivery.pump_set import Backoff, Pumps
 from pumpclient.delivery.selector import selector_for

@@ -87,16 +87,6 @@ def cut_one(data: bytes, at: int) -> int:
     raise damaged(f"no datum has the flag {flag} found at byte {at - 1}")
 
 
-def cut_all(data: bytes) -> list[bytes]:
-    """Return the datums of which `data` consists, as the handle in a row's key is cut."""
-    at, parts = 0, []
-    while at < len(data):
-        end = cut_one(data, at)
-        parts.append(data[at:end])
-        at = end
-    return parts
-
-
 _ABSENT = object()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import Malformed
-from pumpclient.mysql.rows.decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, Name, TableMap
 
 _CACHES_RESERVED = 100

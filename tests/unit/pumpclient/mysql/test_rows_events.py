@@ -22,7 +22,7 @@ from pumpclient.mysql.events.frame import (
     read_header,
 )
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.decoder import decoder_for
+from pumpclient.mysql.rows.rows_decoder import decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.rows.values.json_binary import JsonChange, Operation

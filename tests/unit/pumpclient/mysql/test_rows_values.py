@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.ddl.charsets import charset_named
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.decoder import decoder_for, value_reader
+from pumpclient.mysql.rows.rows_decoder import decoder_for, value_reader
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
 from pumpclient.mysql.rows.values.json_binary import (
     JsonChange,

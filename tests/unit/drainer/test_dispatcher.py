@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from drainer.spark.coordinator import UNITS_PER_TASK_MAX, Coordinator
-from drainer.task.resident import FAILED, HEADER, HELLO, RESULT, WORK, serve
+from drainer.spark.dispatcher import UNITS_PER_TASK_MAX, Dispatcher
 from drainer.task.version import Bundle, code_version
+from drainer.task.work_loop import FAILED, HEADER, HELLO, RESULT, WORK, serve
 from penstock.errors import NeedsOperator
 from tests.kit.wait import turn, until
 
@@ -24,7 +24,7 @@ from tests.kit.wait import turn, until
 class Task(threading.Thread):
     """A resident task in a thread, with an answer of the test's choice."""
 
-    def __init__(self, where: Coordinator, answer: Callable[[bytes], bytes], number: int = 0):
+    def __init__(self, where: Dispatcher, answer: Callable[[bytes], bytes], number: int = 0):
         super().__init__(daemon=True)
         self.arguments = ((where.host, where.port), where.token, number, answer)
         self.start()
@@ -38,10 +38,10 @@ def upper(payload: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def coordinator(answer_timeout_s: float = 60) -> AsyncIterator[Coordinator]:
-    """A coordinator whose tasks are all gone when it is."""
+async def dispatcher(answer_timeout_s: float = 60) -> AsyncIterator[Dispatcher]:
+    """A dispatcher whose tasks are all gone when it is."""
     before = set(threading.enumerate())
-    where = Coordinator(answer_timeout_s=answer_timeout_s)
+    where = Dispatcher(answer_timeout_s=answer_timeout_s)
     await where.start()
     try:
         yield where
@@ -68,7 +68,7 @@ def test_answers_come_in_the_order_of_the_units_whoever_gave_them() -> None:
         return b"answer " + payload
 
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             for number in range(3):
                 Task(where, slow_first, number)
             units = [b"%d" % i for i in range(20)]
@@ -84,7 +84,7 @@ def test_a_task_that_connects_as_the_drainer_ends_is_hung_up_on(
     says_hello: bool, turns: int
 ) -> None:
     async def test() -> None:
-        where = Coordinator()
+        where = Dispatcher()
         await where.start()
         reader, writer = await asyncio.open_connection(where.host, where.port)
         if says_hello:
@@ -102,7 +102,7 @@ def test_a_task_that_connects_as_the_drainer_ends_is_hung_up_on(
 
 def test_units_wait_for_the_first_task() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             waiting = asyncio.create_task(where.run([b"a", b"b"]))
             await turn()
             assert not waiting.done()
@@ -114,7 +114,7 @@ def test_units_wait_for_the_first_task() -> None:
 
 def test_megabytes_pass_in_both_directions() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             Task(where, upper, 0)
             Task(where, upper, 1)
             units = [bytes([97 + i]) * (3 << 20) for i in range(5)]
@@ -128,7 +128,7 @@ class Puppet:
 
     def __init__(
         self,
-        where: Coordinator,
+        where: Dispatcher,
         token: str | None = None,
         partition: int = 0,
         version: str | None = None,
@@ -159,7 +159,7 @@ class Puppet:
 
 def test_the_units_of_a_lost_task_go_to_others_and_nothing_is_lost() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             victim = Puppet(where)
             await where.wait_for_tasks(1)
             answers = asyncio.create_task(where.run([b"a", b"b", b"c"]))
@@ -174,7 +174,7 @@ def test_the_units_of_a_lost_task_go_to_others_and_nothing_is_lost() -> None:
 
 def test_a_task_never_holds_more_than_its_share() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             puppet = Puppet(where)
             answers = asyncio.create_task(where.run([b"%d" % i for i in range(6)]))
             for _ in range(6 // UNITS_PER_TASK_MAX):
@@ -193,7 +193,7 @@ def test_a_task_never_holds_more_than_its_share() -> None:
 
 def test_a_task_that_hangs_is_not_waited_for_when_another_is_there() -> None:
     async def test() -> None:
-        async with coordinator(answer_timeout_s=0.1) as where:
+        async with dispatcher(answer_timeout_s=0.1) as where:
             frozen = Puppet(where)
             await where.wait_for_tasks(1)
             answers = asyncio.create_task(where.run([b"a"]))
@@ -211,7 +211,7 @@ def test_a_task_that_hangs_is_not_waited_for_when_another_is_there() -> None:
 
 def test_a_unit_that_takes_every_task_down_stops_the_drainer() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             answers = asyncio.create_task(where.run([b"poison"]))
             for partition in range(4):
                 puppet = Puppet(where, partition=partition)
@@ -230,7 +230,7 @@ def test_a_failed_unit_says_what_the_operator_can_do() -> None:
         raise ValueError("surprise")
 
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             Task(where, refuse)
             with pytest.raises(NeedsOperator, match="column x is odd") as known:
                 await where.run([b"known", b"known"])
@@ -243,7 +243,7 @@ def test_a_failed_unit_says_what_the_operator_can_do() -> None:
 
 def test_what_a_cancelled_run_left_behind_does_not_disturb_the_next() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             puppet = Puppet(where)
             await where.wait_for_tasks(1)
             abandoned = asyncio.create_task(where.run([b"old"] * 4))
@@ -266,7 +266,7 @@ def test_what_a_cancelled_run_left_behind_does_not_disturb_the_next() -> None:
 @pytest.mark.parametrize("token", ["", "wrong", "x" * 5000])
 def test_who_does_not_know_the_token_is_not_heard(token: str) -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             stranger = Puppet(where, token)
             with suppress(ConnectionResetError):
                 assert await asyncio.to_thread(stranger.socket.recv, 1) == b""
@@ -278,7 +278,7 @@ def test_who_does_not_know_the_token_is_not_heard(token: str) -> None:
 
 def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_go_on() -> None:
     async def test() -> None:
-        async with coordinator() as where:
+        async with dispatcher() as where:
             waiting = asyncio.create_task(where.run([b"a"]))
             await turn()
             one = Puppet(where, partition=3, version="0.0.1+123456789abc")

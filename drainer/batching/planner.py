@@ -33,8 +33,7 @@ from typing import Any
 from drainer.differences.left_out import Counts
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload, Remote, Spooled
-from drainer.intake.slicing import Limits
-from drainer.task.fetch_unit import RemoteTransactions
+from drainer.intake.transaction_slices import Limits
 from drainer.task.row_changes import (
     Collector,
     Lookup,
@@ -43,6 +42,7 @@ from drainer.task.row_changes import (
     parse_merged,
     read_changes,
 )
+from drainer.task.row_fetch_unit import RemoteTransactions
 from drainer.task.work_unit import TableRows
 from penstock.wire.binlog import BinlogType, Origin, Place
 from penstock.wire.codec import origin_of

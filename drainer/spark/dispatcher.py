@@ -1,4 +1,4 @@
-"""Coordinator: hands units of work to the resident Spark tasks and collects their answers.
+"""Dispatcher: hands units of work to the resident Spark tasks and collects their answers.
 
     units ──> pending ──> task 0: [unit 7 worked on][unit 9 received]
                      └──> task 1: [unit 8 worked on]
@@ -24,9 +24,9 @@ import socket
 from collections import deque
 from dataclasses import dataclass, field
 
-from drainer.task.fetch_unit import CATALOGS_KEPT
-from drainer.task.resident import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
+from drainer.task.row_fetch_unit import CATALOGS_KEPT
 from drainer.task.version import code_version
+from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK
 from penstock.errors import NeedsOperator
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class _Task:
         return len(self.units) < UNITS_PER_TASK_MAX and self.held_bytes < HELD_BYTES_MAX
 
 
-class Coordinator:
+class Dispatcher:
     """The Drainer's end of the connections to its Spark tasks; lives in one event loop."""
 
     def __init__(

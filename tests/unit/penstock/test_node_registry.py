@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.registry import NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import NodeState, NodeStatus, is_live
 from penstock.errors import Malformed
 from penstock.ts import compose
 

@@ -27,7 +27,8 @@ from drainer.differences.left_out import Counts
 from drainer.pull_refusals import HINTS
 from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
-from drainer.task.fetch_unit import (
+from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
+from drainer.task.row_fetch_unit import (
     CATALOGS_KEPT,
     MAGIC,
     Away,
@@ -38,7 +39,6 @@ from drainer.task.fetch_unit import (
     encode_away,
     encode_made,
 )
-from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.keys import apply_key, can_meet_others

@@ -31,7 +31,7 @@ from drainer.task.version import code_version
 from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:  # It brings the grammar of DDL with it, and most tasks fetch nothing.
-    from drainer.task.fetch_unit import FetchSettings
+    from drainer.task.row_fetch_unit import FetchSettings
 
 HEADER = struct.Struct("<BQQ")
 HELLO, WORK, RESULT, FAILED, CATALOG = range(5)
@@ -61,7 +61,7 @@ def serve_partition(
             serve((host, port), token, partition, answer)
             continue
         # Only who fetches needs gRPC.
-        from drainer.task.fetcher import Fetcher
+        from drainer.task.row_fetcher import Fetcher
 
         fetcher = Fetcher(settings)
         serve((host, port), token, partition, fetcher.answer, fetcher.keep)

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
-from drainer.settings.syncer import MYSQL_TYPES
-from drainer.task.fetch_unit import FetchSettings
+from drainer.settings.syncer_section import MYSQL_TYPES
 from drainer.task.loopback import OWN_SCHEMAS
+from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.selection import Selection
 from penstock.filters import Rules
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from penstock.cluster.departed_pumps import LostPump
-from penstock.cluster.registry import NodeState, NodeStatus, is_live
+from penstock.cluster.node_registry import NodeState, NodeStatus, is_live
 from penstock.ts import physical_ms, seconds_between
 
 MUTE_S = 6.0

@@ -18,12 +18,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from drainer.plan.planner import RowsStep
+from drainer.batching.planner import RowsStep
 from drainer.schema.snapshot import SnapshotOrigin, pack
 from drainer.schema.tracker import SchemaTracker
-from drainer.spark.coordinator import Catalog, Coordinator
+from drainer.spark.dispatcher import Catalog, Dispatcher
 from drainer.task.compaction import plan_units
-from drainer.task.fetch_unit import Away, Facts, FetchUnit, Made, RemoteTransactions, decode_made
+from drainer.task.row_fetch_unit import (
+    Away,
+    Facts,
+    FetchUnit,
+    Made,
+    RemoteTransactions,
+    decode_made,
+)
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 
@@ -35,9 +42,9 @@ _RETRY_S = 1.0
 class Generation:
     """The tasks that turn batches into SQL, and how a batch is cut for them."""
 
-    def __init__(self, coordinator: Coordinator, *, parts: int, dialect: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, *, parts: int, dialect: str) -> None:
         """Prepare; each table of a batch is spread over at most `parts` units."""
-        self.coordinator = coordinator
+        self.dispatcher = dispatcher
         self.parts = parts
         self.dialect = dialect
 
@@ -57,7 +64,7 @@ class RowBatch(Protocol):
     async def by_unit(self, generation: Generation) -> Made:
         """Return the SQL of unit after unit, and whether its rows can be in others' way.
 
-        Raises what the coordinator does.
+        Raises what the dispatcher does.
         """
 
 
@@ -74,7 +81,7 @@ class HeldBatch(Batch):
         units = await asyncio.to_thread(self._units, generation)
         del self  # Its rows are in the units now; SQL needs the room.
         meets = [each for each, _ in units]
-        answers = await generation.coordinator.run([encoded for _, encoded in units])
+        answers = await generation.dispatcher.run([encoded for _, encoded in units])
         del units
         made = []
         while answers:
@@ -119,7 +126,7 @@ class FetchBatch:
         catalog = await asyncio.shield(self.catalog)
         while True:
             unit = self._unit(catalog[0], generation.dialect)
-            answers = await generation.coordinator.run([unit.encode()], catalog)
+            answers = await generation.dispatcher.run([unit.encode()], catalog)
             try:
                 made, self.outcome.facts = decode_made(answers.pop())
             except Away as away:

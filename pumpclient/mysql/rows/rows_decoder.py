@@ -1,6 +1,6 @@
 """Decoder: from rows events to values; made for each table map, and kept.
 
-`decoder_for` generates one (see `generator`). Partial updates, and images that do not have all
+`decoder_for` generates one (see `reader_code`). Partial updates, and images that do not have all
 columns, are read value by value (`ImageReader`). A value is
 
     int      integers, BIT, YEAR, ENUM and SET (numbers; `Column.labels` has their texts)
@@ -23,7 +23,7 @@ from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.generator import read_rows
+from pumpclient.mysql.rows.reader_code import read_rows
 from pumpclient.mysql.rows.rows_event import Kind, RowsEvent, bitmap_size, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, Column, TableMap, WireType
 from pumpclient.mysql.rows.values.json_binary import (

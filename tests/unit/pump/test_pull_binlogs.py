@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Retryable
-from pump.service.pulls import Pulls
+from pump.service.pull_binlogs import Pulls
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
 from tests.kit.fakes.storage import commit, opened, prewrite, write
@@ -35,7 +35,7 @@ def pulled(pulls: Pulls, name: str) -> Any:
 def test_who_asks_for_purged_binlogs_is_counted_by_name(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump.service.pulls._LATE_MAX", 2)
+    monkeypatch.setattr("pump.service.pull_binlogs._LATE_MAX", 2)
     pulls = Pulls(storage, batch_bytes_max=1000)
 
     def purged(*_: Any, **__: Any) -> None:
