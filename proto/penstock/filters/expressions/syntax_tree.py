@@ -82,7 +82,7 @@ class _ExpressionParser:
         rest = self.text[self.token.start :][:30] or "its end"
         raise NeedsOperator(
             f"cannot read the expression {self.text!r} at {rest!r}: {wanted} is wanted",
-            hint="drainer/README.md says what an expression may hold",
+            hint="drainer/guide/filters_and_routes.md says what an expression may hold",
         )
 
     def word(self, *words: str) -> bool:
