@@ -255,7 +255,7 @@ class SparkJob:
         if settings.is_local:
             # On a cluster the code reaches the executors later than their daemon starts.
             conf.set("spark.executorEnv.PYTHONPATH", str(work_dir / _CODE))
-            conf.set("spark.python.daemon.module", "drainer.task.daemon")
+            conf.set("spark.python.daemon.module", "drainer.task.fork_server")
         for setting in settings.conf:
             name, equals, value = setting.partition("=")
             assert equals, "the settings were checked"

@@ -59,8 +59,8 @@ from penstock.settings.setting import out_of_range
 from penstock.wire.binlog import BinlogType
 from pump.store.checkpoint import Checkpoint, checkpoint_of
 from pump.store.index import Index, Purge
-from pump.store.purging import Needed, finish_purge
 from pump.store.record import CHUNK, IN_ONE, Fields, largest_ts
+from pump.store.segment_removal import Needed, finish_purge
 from pump.store.sorter import Open, Sorter
 from pump.store.transactions import OPEN_MAX, Ledger
 

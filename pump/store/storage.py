@@ -93,7 +93,6 @@ from penstock.log.files import Files, OsFiles
 from penstock.log.segments import Place, Position, WriteFailed
 from pump.store.checkpoint import Checkpoint, Flusher, checkpoint_of
 from pump.store.index import Entry
-from pump.store.purging import carry_out
 from pump.store.record import (
     Contradiction,
     NoPrewrite,
@@ -105,6 +104,7 @@ from pump.store.record import (
     largest_ts,
 )
 from pump.store.recovery import Progress, Recovered, StorageConfig, lock_folder, recover
+from pump.store.segment_removal import carry_out
 from pump.store.space import IncomingTransactions, Reserve
 from pump.store.stream import Pulled, Stream
 

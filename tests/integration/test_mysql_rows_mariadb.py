@@ -15,7 +15,7 @@ from deploy.local.programs import program
 from pumpclient.mysql.events.frame import FILE_MAGIC, ROWS_TYPES, Checksum, EventType, make_event
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
-from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.rows.rows_event_header import RowsEvent
 from pumpclient.mysql.rows.table_map import TableMap, charset_of
 from pumpclient.mysql.rows.values.numbers import double_text
 from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file, rows_of

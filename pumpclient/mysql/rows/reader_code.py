@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pumpclient.mysql.rows.rows_event import bitmap_size
+from pumpclient.mysql.rows.rows_event_header import bitmap_size
 from pumpclient.mysql.rows.values.reading import PREFIX_CODES, Reading, joined
 
 ReadRows = Callable[[bytes, int], list[Any]]

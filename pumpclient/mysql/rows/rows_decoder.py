@@ -24,7 +24,7 @@ from pumpclient.mysql.events.field_reader import BodyReader
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.reader_code import read_rows
-from pumpclient.mysql.rows.rows_event import Kind, RowsEvent, bitmap_size, usual_heads
+from pumpclient.mysql.rows.rows_event_header import Kind, RowsEvent, bitmap_size, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, Column, TableMap, WireType
 from pumpclient.mysql.rows.values.json_binary import (
     apply_changes,

@@ -41,7 +41,7 @@ from pumpclient.mysql.events.transactions import (
     read_begin,
 )
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.rows.rows_event import LAYOUTS
+from pumpclient.mysql.rows.rows_event_header import LAYOUTS
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 from pumpclient.mysql.translate.mapped_tables import (
     Choose,

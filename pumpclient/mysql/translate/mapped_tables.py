@@ -19,7 +19,7 @@ from pumpclient.mysql.events.frame import CHECKSUM_SIZE, HEADER_SIZE, Checksum, 
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.reader_code import ReadRows, read_rows
-from pumpclient.mysql.rows.rows_event import STMT_END, Kind, RowsEvent, bitmap_size
+from pumpclient.mysql.rows.rows_event_header import STMT_END, Kind, RowsEvent, bitmap_size
 from pumpclient.mysql.rows.table_map import NO_TABLE, Column, TableMap, WireType, names_of
 from pumpclient.mysql.rows.values.reading import Reading
 from pumpclient.mysql.translate.outputs import Refused, RowsLeftOut, TableChanges

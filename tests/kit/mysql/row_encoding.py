@@ -18,7 +18,7 @@ from uuid import UUID
 from penstock.datum.decimals import encode_unscaled, unscaled
 from pumpclient.mysql.events.field_reader import pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
+from pumpclient.mysql.rows.rows_event_header import RowsEvent, bitmap_size
 from pumpclient.mysql.rows.table_map import (
     TABLE_ID_SIZE,
     Column,

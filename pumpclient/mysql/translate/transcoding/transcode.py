@@ -41,7 +41,7 @@ from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.reader_code import Made, read_rows
 from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
-from pumpclient.mysql.rows.rows_event import Kind, RowsEvent, usual_heads
+from pumpclient.mysql.rows.rows_event_header import Kind, RowsEvent, usual_heads
 from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 from pumpclient.mysql.translate.transcoding.column_mapping import NULL, Pairing, paired
 from pumpclient.mysql.translate.transcoding.datums import datum_reading

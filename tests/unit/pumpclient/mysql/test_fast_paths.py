@@ -25,7 +25,7 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, XaId
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.rows_decoder import ImageReader, decoder_for
-from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
+from pumpclient.mysql.rows.rows_event_header import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogFile
 from tests.kit.mysql.encoding import encode

@@ -16,7 +16,7 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import EventType
-from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.rows.rows_event_header import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.transcoding.transcode import Transcoder
 from tests.kit.mysql.row_encoding import encode_rows, make_image, string_metadata

@@ -21,7 +21,7 @@ from pumpclient.mysql.events.transactions import (
 )
 from pumpclient.mysql.gtid import MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
-from pumpclient.mysql.rows.rows_event import RowsEvent
+from pumpclient.mysql.rows.rows_event_header import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges

@@ -1,4 +1,4 @@
-"""Purging: whole segments go, oldest first, with their index entries."""
+"""Segment removal: whole segments go, oldest first, with their index entries."""
 
 from __future__ import annotations
 
