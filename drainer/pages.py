@@ -5,7 +5,7 @@ status of HTTP, and with TiDB-Binlog's code in the body.
 
 Metrics are computed when they are asked for. `binlog_drainer_…` are TiDB-Binlog's names,
 `penstock_drainer_…` what else a person needs. What of TiDB-Binlog's list is left out, and why, is
-in guide/from_tidb_binlog.md.
+in guide/when_it_stops.md.
 """
 
 from __future__ import annotations
