@@ -91,8 +91,8 @@ class Changes:
             sequence=tuple(self.sequence),
         )
 
-    def take(self) -> Iterator[TableMutation]:
-        """Yield the changes in mutations of bounded size, in order, and forget them."""
+    def take(self, bytes_max: int = MUTATION_BYTES_MAX) -> Iterator[TableMutation]:
+        """Yield the changes in mutations of at most `bytes_max`, in order, and forget them."""
         rows = {
             MutationType.INSERT: iter(self.inserted),
             MutationType.UPDATE: iter(self.updated),
@@ -101,7 +101,7 @@ class Changes:
         part, size_bytes = Changes(self.table), 0
         for kind in self.sequence:
             data = next(rows[kind])
-            if part.sequence and size_bytes + len(data) > MUTATION_BYTES_MAX:
+            if part.sequence and size_bytes + len(data) > bytes_max:
                 yield part.mutation()
                 part, size_bytes = Changes(self.table), 0
             part.note(kind, data)
@@ -196,12 +196,19 @@ def _named(done: str) -> Iterator[None]:
 class ChangeSet:
     """The changes of all tables; holds no more than about `spill_bytes` of rows in memory."""
 
-    def __init__(self, spill_bytes: int, spill_dir: str | None) -> None:
+    def __init__(
+        self,
+        spill_bytes: int,
+        spill_dir: str | None,
+        *,
+        mutation_bytes_max: int = MUTATION_BYTES_MAX,
+    ) -> None:
         # By table id, because one table may be called by names of different letter case.
         self.tables: dict[int, Changes] = {}
         self.size_bytes = 0
         self._spill_bytes = spill_bytes
         self._spill_dir = spill_dir
+        self._mutation_bytes_max = mutation_bytes_max
         self._in_memory_bytes = 0
         self.spool_file: SpoolFile | None = None
 
@@ -215,7 +222,7 @@ class ChangeSet:
         changes.note(kind, data)
         self.size_bytes += len(data)
         self._in_memory_bytes += len(data)
-        limit = self._spill_bytes if self.spool_file is None else MUTATION_BYTES_MAX
+        limit = self._spill_bytes if self.spool_file is None else self._mutation_bytes_max
         if self._in_memory_bytes > limit:
             self.spool_all()
 
@@ -224,7 +231,7 @@ class ChangeSet:
         if self.spool_file is None:
             self.spool_file = SpoolFile(self._spill_dir)
         for changes in self.tables.values():
-            for mutation in changes.take():
+            for mutation in changes.take(self._mutation_bytes_max):
                 self.spool_file.add(mutation)
         self._in_memory_bytes = 0
         return self.spool_file
@@ -236,7 +243,7 @@ class ChangeSet:
         def carried(mutation: TableMutation) -> Iterator[TableMutation]:
             changes = Changes.of(then[mutation.table_id], mutation)
             changes.carry_over(now[mutation.table_id])
-            return changes.take()
+            return changes.take(self._mutation_bytes_max)
 
         if self.spool_file is not None:
             self.spool_file.rewrite(set(now), carried)

@@ -119,6 +119,7 @@ class Fetcher:
 
     def __init__(self, settings: FetchSettings) -> None:
         """Compile the filters; the first unit connects to the Pumps."""
+        self.try_s = TRY_S
         self._settings = settings
         self._rules = Rules(
             settings.filters,
@@ -145,7 +146,7 @@ class Fetcher:
         """Answer a unit of either kind; depends on nothing but the unit and what the Pumps hold."""
         if not payload.startswith(MAGIC):
             return answer(payload)
-        unit, until_s = FetchUnit.decode(payload), time.monotonic() + TRY_S
+        unit, until_s = FetchUnit.decode(payload), time.monotonic() + self.try_s
         selection = self._selection(unit.catalog)
         while True:
             try:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 1.0
-
 
 class FakeBinlogs:
     """The task that keeps an idle Pump's stream moving."""
@@ -53,6 +51,7 @@ class FakeBinlogs:
         self._next_ts = next_ts
         self._interval_pulled_s = interval_pulled_s
         self._interval_idle_s = interval_idle_s
+        self.retry_s = 1.0
         self._last_ts = 0
         self.written = 0
 
@@ -68,7 +67,7 @@ class FakeBinlogs:
                 if not failing:
                     log.warning("no timestamp for an idle stream, trying again: %s", error)
                 failing = True
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self.retry_s)
 
     async def write(self) -> int:
         """Write one fake binlog now and return its timestamp: durable, maybe not yet sorted."""

@@ -45,7 +45,6 @@ _PROBE_BELOW = 10
 """A thread's time includes its wait for the interpreter, and so looks slow. Unless the
 average is ten times the limit, each 32nd append is done inline to see how fast the disk is."""
 
-_INDEX_RETRY_S = 1.0
 _SLOW_S = 1.0
 
 
@@ -75,6 +74,7 @@ class GroupCommit:
         self._group_bytes_max = group_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._inline_below_s = inline_below_s
+        self.index_retry_s = 1.0
         self._counters = counters or Counters()
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "pump-append")
@@ -258,8 +258,8 @@ class GroupCommit:
             self._storage.index(self._unindexed)
         except Exception:
             self._counters.failed_indexing += 1
-            log.exception("indexing failed; trying again in %.0f s", _INDEX_RETRY_S)
-            self._loop.call_later(_INDEX_RETRY_S, self._turn)
+            log.exception("indexing failed; trying again in %.0f s", self.index_retry_s)
+            self._loop.call_later(self.index_retry_s, self._turn)
             return False
         self._unindexed = None
         self._on_indexed()

@@ -48,8 +48,6 @@ WIRE_BYTES_MAX = 4 << 20
 """What one message may carry."""
 
 _IN_FLIGHT_MAX = 4
-_SILENCE_S_MAX = 60.0
-
 _OnTheWay = tuple[ChunkRecord, "asyncio.Future[Refusals]"]
 
 
@@ -71,6 +69,7 @@ class LargeWrites:
         self._admission = admission
         self._bytes_max = bytes_max
         self._data_bytes = data_bytes
+        self.silence_s_max = 60.0
         self._counters = counters or Counters()
 
     async def write(self, messages: AsyncIterator[bytes]) -> None:
@@ -189,10 +188,10 @@ class LargeWrites:
     async def _next(self, messages: AsyncIterator[bytes]) -> pb.WritePiece | None:
         """Return the next message, None at the end; raise `Refused` for a bad or overdue one."""
         try:
-            async with asyncio.timeout(_SILENCE_S_MAX):
+            async with asyncio.timeout(self.silence_s_max):
                 data = await anext(messages, None)
         except TimeoutError as error:
-            raise self._refused(f"no chunk came for {_SILENCE_S_MAX:g} s") from error
+            raise self._refused(f"no chunk came for {self.silence_s_max:g} s") from error
         if data is None:
             return None
         try:

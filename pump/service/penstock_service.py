@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 _COMMIT = int(BinlogType.COMMIT)
 _BATCHES_IN_FLIGHT_MAX = 32
 
-WHOLE_BYTES_MAX = 16 << 20
-"""What was stored in one frame and is larger than this is sent in chunks all the same."""
-
 
 class Operations(Protocol):
     """What an operator can ask of a node."""
@@ -90,6 +87,9 @@ class PenstockService:
         self._pulls = pulls
         self._admission = admission
         self._operations = operations
+        self.whole_bytes_max = 16 << 20
+        """What was stored in one frame and is larger than this is sent in chunks all the same."""
+        self.chunk_bytes = DATA_BYTES
 
     def methods(self) -> dict[str, Any]:
         """Return the handlers by method name."""
@@ -192,8 +192,8 @@ class PenstockService:
                     elif pulled.large is not None:
                         async for message in self._chunks(pulled.large):
                             yield message
-                    elif request.pieces and max(map(len, pulled.payloads)) > WHOLE_BYTES_MAX:
-                        for message in _cut(pulled.commit_ts, pulled.payloads):
+                    elif request.pieces and max(map(len, pulled.payloads)) > self.whole_bytes_max:
+                        for message in self._cut(pulled.commit_ts, pulled.payloads):
                             yield message
                     else:
                         encode = encode_metadata if request.metadata_only else encode_pull_batch
@@ -254,16 +254,15 @@ class PenstockService:
             await abort(context, error)
         return pb.TriggerGcReply(message=message).SerializeToString()
 
-
-def _cut(stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a batch in which some binlogs are to be sent in chunks."""
-    for commit_ts, payload in zip(stamps, payloads, strict=True):
-        if len(payload) <= WHOLE_BYTES_MAX:
-            yield encode_pull_batch([commit_ts], [payload])
-            continue
-        for offset in range(0, len(payload), DATA_BYTES):
-            chunk = payload[offset : offset + DATA_BYTES]
-            yield encode_pull_piece(commit_ts, len(payload), offset, chunk)
+    def _cut(self, stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
+        """Yield the messages of a batch in which some binlogs are to be sent in chunks."""
+        for commit_ts, payload in zip(stamps, payloads, strict=True):
+            if len(payload) <= self.whole_bytes_max:
+                yield encode_pull_batch([commit_ts], [payload])
+                continue
+            for offset in range(0, len(payload), self.chunk_bytes):
+                chunk = payload[offset : offset + self.chunk_bytes]
+                yield encode_pull_piece(commit_ts, len(payload), offset, chunk)
 
 
 def _refusal(index: int, error: BaseException) -> pb.Refusal:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pump.store.stream import Large
 
 _COUNT_MAX = 4096
-_LATE_MAX = 1000
 _THREADS = 4
 
 
@@ -37,11 +36,17 @@ class Pulls:
     """All open pulls of one Pump; for one event loop."""
 
     def __init__(
-        self, storage: Storage, *, batch_bytes_max: int, message_bytes_max: int = 512 << 20
+        self,
+        storage: Storage,
+        *,
+        batch_bytes_max: int,
+        message_bytes_max: int = 512 << 20,
+        late_max: int = 1000,
     ) -> None:
         self._storage = storage
         self._batch_bytes_max = batch_bytes_max
         self._message_bytes_max = message_bytes_max
+        self._late_max = late_max
         self._threads = ThreadPoolExecutor(_THREADS, "pump-pull")
         self._moved = asyncio.Event()
         self._seen_ts = storage.max_commit_ts
@@ -52,7 +57,7 @@ class Pulls:
         self.failed = 0
         """Reads that ended with an error, other than for purged binlogs."""
         self.late: Counter[str] = Counter()
-        """How often each puller asked for purged binlogs; no more than `_LATE_MAX` of them."""
+        """How often each puller asked for purged binlogs; no more than `late_max` of them."""
 
     def wake(self) -> None:
         """Wake the waiting pullers when the greatest commit_ts has moved."""
@@ -119,7 +124,7 @@ class Pulls:
     def _note(self, name: str, error: Exception) -> None:
         if not isinstance(error, PurgedRange):
             self.failed += 1
-        elif name in self.late or len(self.late) < _LATE_MAX:
+        elif name in self.late or len(self.late) < self._late_max:
             self.late[name] += 1
 
     async def chunks(self, large: Large) -> AsyncIterator[bytes]:

@@ -223,7 +223,7 @@ class Index:
         """Return the largest start_ts and the largest commit_ts in the index, 0 if none."""
         return self._last(b"p", b"q"), self._last(b"c", b"d")
 
-    def last_transaction_ts(self) -> int:
+    def last_transaction_ts(self, fakes_passed_max: int = _FAKES_PASSED_MAX) -> int:
         """Return the largest commit_ts that is not a fake binlog's, 0 without one.
 
         After very many fake ones it stops and returns where it got to, which is above.
@@ -233,7 +233,7 @@ class Index:
             self._db.iterator(start=b"c", stop=b"d", reverse=True, verify_checksums=True) as rows,
         ):
             ts = 0
-            for key, value in itertools.islice(rows, _FAKES_PASSED_MAX):
+            for key, value in itertools.islice(rows, fakes_passed_max):
                 ts = _COMMIT_KEY.unpack(key)[1]
                 if value[0] != FAKE:
                     return int(ts)

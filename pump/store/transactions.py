@@ -106,6 +106,7 @@ class Ledger:
     ) -> None:
         self.sorter = sorter
         self.open_max = OPEN_MAX
+        self.generation_max = GENERATION_MAX
         self.repeated = 0
         self.refused = 0
         self._lookup = lookup
@@ -338,7 +339,7 @@ class Ledger:
     def end_group(self, number: int, indexed: int) -> None:
         """Note that group `number` is stored, and groups up to `indexed` are in the index."""
         self._young.last_group = number
-        if len(self._young.decided) < GENERATION_MAX or self._old.last_group > indexed:
+        if len(self._young.decided) < self.generation_max or self._old.last_group > indexed:
             return
         # What leaves memory must be in the index, where it is found from now on.
         self._start_floor_ts = max(self._start_floor_ts, *self._old.decided, 0)

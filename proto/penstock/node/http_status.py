@@ -35,8 +35,6 @@ JSON = "application/json"
 
 _HEAD_BYTES_MAX = 16 << 10
 _BODY_BYTES_MAX = 64 << 10
-_REQUEST_S = 10.0
-_CONNECTIONS_MAX = 64
 _DEFECT = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -85,8 +83,10 @@ class _PageRoute:
 class HttpStatus:
     """The pages of one node, and the socket that serves them."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, request_s: float = 10.0, connections_max: int = 64) -> None:
         self._title = title
+        self._request_s = request_s
+        self._connections_max = connections_max
         self._routes: list[_PageRoute] = []
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -175,14 +175,14 @@ class HttpStatus:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request; ends without an exception, since no one is there to see it."""
-        if len(self._open) >= _CONNECTIONS_MAX:
+        if len(self._open) >= self._connections_max:
             writer.transport.abort()
             return
         self._open.add(writer)
         try:
             method, answer = await self._answered(reader, writer)
             writer.write(_bytes_of(answer, with_body=method != "HEAD"))
-            async with asyncio.timeout(_REQUEST_S):
+            async with asyncio.timeout(self._request_s):
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # A client that went away, or took too long; or the node ends.
@@ -195,7 +195,7 @@ class HttpStatus:
     ) -> tuple[str, Answer]:
         method = ""
         try:
-            async with asyncio.timeout(_REQUEST_S):
+            async with asyncio.timeout(self._request_s):
                 method, target, headers = await _read_head(reader)
             if self._allowed and self._allowed.isdisjoint(
                 common_names(writer.get_extra_info("peercert"))

@@ -43,7 +43,6 @@ _SQL_MODE = (
     "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION,"
     "NO_BACKSLASH_ESCAPES"
 )
-_AGAIN_S = 0.2
 _DAY_S = 86400
 _DUPLICATE = 1062
 _ROLLED_BACK = (1205, 1213)
@@ -64,6 +63,8 @@ class SinkOptions:
     """How long the Drainer may take to create the tables."""
     retry_s: float = 60.0
     """For how long rows are sent again when the server does not take them."""
+    again_s: float = 0.2
+    """The pause before rows are sent again."""
     is_shared: bool = False
     """Others may write to the tables, so that a duplicate key says nothing."""
 
@@ -132,7 +133,7 @@ class SinkSession:
                 if self._is_interrupted or time.monotonic() > deadline_s:
                     raise
                 log.warning("rows are sent to the sink again: %s", error)
-                time.sleep(_AGAIN_S)
+                time.sleep(self._options.again_s)
             except NeedsOperator as error:
                 if may_be_there and code_of(error) == _DUPLICATE:
                     return

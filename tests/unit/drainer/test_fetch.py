@@ -212,9 +212,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
         asyncio.run(main(stubs, addresses))
 
 
-def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named() -> None:
     task = fetcher()
     with pumps(2) as (stubs, addresses):
         asked = unit(addresses, STAMPS).encode()
@@ -223,7 +221,7 @@ def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
         healing.start()
         assert sql(task.answer(asked)) == through_the_driver(STAMPS)
         healing.join()
-        monkeypatch.setattr("drainer.task.row_fetcher.TRY_S", 0.1)
+        task.try_s = 0.1
         stubs[0].code, stubs[0].cut_after = grpc.StatusCode.UNAVAILABLE, 0
         with pytest.raises(Away, match=addresses[0]):
             decode_made(task.answer(asked))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ async def broken(names: Mapping[str, str]) -> Answer:
     raise RuntimeError("a defect")
 
 
-def pages() -> HttpStatus:
-    server = HttpStatus("Pump p at 127.0.0.1:1")
+def pages(**bounds: Any) -> HttpStatus:
+    server = HttpStatus("Pump p at 127.0.0.1:1", **bounds)
     server.add("GET", "/hello", hello, "greets")
     server.add("GET", "/hello/{name}", hello, "greets one", local_only=True)
     server.add("PUT", "/state/{name}/{action}", hello, "changes something")
@@ -53,9 +54,9 @@ async def sent(server: HttpStatus, request: bytes) -> tuple[int, str]:
     return int(head.split()[1]), body.decode()
 
 
-def served(test: Callable[[HttpStatus], Awaitable[None]]) -> None:
+def served(test: Callable[[HttpStatus], Awaitable[None]], **bounds: Any) -> None:
     async def run() -> None:
-        server = pages()
+        server = pages(**bounds)
         await server.start("127.0.0.1:0", 0)
         try:
             await test(server)
@@ -114,18 +115,14 @@ def test_a_request_that_is_none_gets_a_short_answer(request_bytes: bytes, code: 
     served(test)
 
 
-def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_status, "_REQUEST_S", 0.05)
-
+def test_a_client_that_says_nothing_is_let_go() -> None:
     async def test(server: HttpStatus) -> None:
         assert await sent(server, b"GET /hello HTTP/1.1\r\n") == (0, "")
 
-    served(test)
+    served(test, request_s=0.05)
 
 
-def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_status, "_CONNECTIONS_MAX", 3)
-
+def test_connections_have_a_bound() -> None:
     async def test(server: HttpStatus) -> None:
         host, _, port = server.url[7:-1].rpartition(":")
         open_ones = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
@@ -136,7 +133,7 @@ def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await sent(server, b"GET /hello HTTP/1.1\r\n\r\n"))[0] == 200
         open_ones[2][1].close()
 
-    served(test)
+    served(test, connections_max=3)
 
 
 def test_what_changes_or_shows_data_is_for_this_machine_and_not_for_web_pages() -> None:

@@ -57,6 +57,7 @@ def run(
             interval_pulled_s=0.02,
             interval_idle_s=0.2,
         )
+        fake_binlogs.retry_s = 0.01
         task = asyncio.create_task(fake_binlogs.run())
         try:
             await body(stream, fake_binlogs)
@@ -119,10 +120,7 @@ def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> No
     assert run(body, counter()).stamps[:2] == [1000, 1001]
 
 
-def test_a_dead_oracle_is_reported_once_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("pump.cluster.fake_binlogs._RETRY_S", 0.01)
+def test_a_dead_oracle_is_reported_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     answers = itertools.count(75)
 
     def next_ts() -> int:

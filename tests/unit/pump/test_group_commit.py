@@ -131,13 +131,13 @@ def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
 
 
 def test_a_failed_index_is_tried_again_before_anything_else(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("pump.service.group_commit._INDEX_RETRY_S", 0.01)
     disk = Disk()
     disk.index_errors = [OSError("twice"), OSError("once")]
 
     async def body(writer: GroupCommit, disk: Disk) -> None:
+        writer.index_retry_s = 0.01
         await writer.write([record(1)])
         await writer.write([record(2)])
 

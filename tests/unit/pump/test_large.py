@@ -15,8 +15,6 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
-from pump.service import large_transactions as large_module
-from pump.service import penstock_service
 from pump.service.admission import Admission
 from pump.service.group_commit import GroupCommit
 from pump.service.large_transactions import STREAMS_MAX, LargeWrites
@@ -146,13 +144,9 @@ def test_a_binlog_in_chunks_of_any_size_is_pulled_as_it_was(
     run(tmp_path, body)
 
 
-def test_a_large_binlog_that_came_in_one_message_leaves_in_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(penstock_service, "WHOLE_BYTES_MAX", 900)
-    monkeypatch.setattr(penstock_service, "DATA_BYTES", 400)
-
+def test_a_large_binlog_that_came_in_one_message_leaves_in_chunks(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
+        pump.batches.whole_bytes_max, pump.batches.chunk_bytes = 900, 400
         payload = large_prewrite(10, ROWS)
         small = large_prewrite(5, b"small")
         await pump.writer.write([Record(BinlogType.PREWRITE, 5, 0, small), commit(5, 6)])
@@ -323,12 +317,10 @@ def test_a_disk_that_fails_in_the_middle_is_told_and_the_next_try_works(tmp_path
     run(tmp_path, body)
 
 
-def test_a_stream_that_falls_silent_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(large_module, "_SILENCE_S_MAX", 0.05)
-
+def test_a_stream_that_falls_silent_is_abandoned(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
+        pump.large.silence_s_max = 0.05
+
         async def stream() -> AsyncIterator[bytes]:
             yield messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER)[0]
             await never()

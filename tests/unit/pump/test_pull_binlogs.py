@@ -35,8 +35,7 @@ def pulled(pulls: Pulls, name: str) -> Any:
 def test_who_asks_for_purged_binlogs_is_counted_by_name(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump.service.pull_binlogs._LATE_MAX", 2)
-    pulls = Pulls(storage, batch_bytes_max=1000)
+    pulls = Pulls(storage, batch_bytes_max=1000, late_max=2)
 
     def purged(*_: Any, **__: Any) -> None:
         raise PurgedRange(0, 1)

@@ -10,7 +10,6 @@ import pytest
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
-from pump.store import transactions
 from pump.store.storage import (
     Contradiction,
     NoPrewrite,
@@ -197,10 +196,8 @@ def test_the_answers_are_the_same_after_a_restart(tmp_path: Path, restart: str) 
     storage.close()
 
 
-def test_answers_do_not_change_when_a_transaction_leaves_memory(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transactions, "GENERATION_MAX", 4)
+def test_answers_do_not_change_when_a_transaction_leaves_memory(storage: Storage) -> None:
+    storage._ledger.generation_max = 4
     for ts in range(10, 500, 10):
         ends = rollback(ts) if ts % 100 == 0 else commit(ts, ts + 1)
         write(storage, prewrite(ts), ends)

@@ -14,7 +14,6 @@ from penstock.errors import NeedsOperator
 from penstock.log.chunks import DATA_BYTES, head_of
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import decode_binlog, decode_prewrite_value, encode_binlog
-from pumpclient import changes as changes_module
 from pumpclient.changes import Changes, ChangeSet, SpoolFile
 from pumpclient.delivery.payload import LargePrewrite, RowsInMemory, WholePrewrite, payload_of
 from pumpclient.rows import Table
@@ -49,7 +48,7 @@ def encoded(table: Table, kind: MutationType, number: int) -> bytes:
 
 
 def noted(rows: Sequence[Noted], spill_bytes: int) -> ChangeSet:
-    found = ChangeSet(spill_bytes, None)
+    found = ChangeSet(spill_bytes, None, mutation_bytes_max=300)
     for n, kind, number in rows:
         table = BEFORE[n]
         changes = found.tables.setdefault(table.info.id, Changes(table))
@@ -74,11 +73,6 @@ def flat(mutations: Sequence[TableMutation]) -> dict[int, list[tuple[MutationTyp
 def spilled(found: ChangeSet) -> PrewriteValue:
     spill = found.spool_all()
     return decode_prewrite_value(spill.read(0, spill.size_bytes))
-
-
-@pytest.fixture(autouse=True)
-def small_mutations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes_module, "MUTATION_BYTES_MAX", 300)
 
 
 @given(NOTED, st.integers(0, 2000), st.booleans())

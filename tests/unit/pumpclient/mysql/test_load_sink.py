@@ -9,7 +9,6 @@ import pymysql
 import pytest
 
 from penstock.errors import NeedsOperator, Retryable
-from pumpclient.mysql.load import sink as module
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession, lock_name
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.address import ServerAddress
@@ -70,11 +69,9 @@ Opened = Callable[..., SinkSession]
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    monkeypatch.setattr(module, "_AGAIN_S", 0)
-
     def opened(server: Server, *, may_commit: bool = True, **options: Any) -> SinkSession:
         monkeypatch.setattr(ServerAddress, "connect", lambda self: server.connect(self))
-        told = SinkOptions(ServerAddress("host"), **options)
+        told = SinkOptions(ServerAddress("host"), again_s=0, **options)
         return SinkSession(told, [lock_name(1, "a", 0)], lambda: may_commit)
 
     return opened
