@@ -64,7 +64,7 @@ class Tasks:
         return [await asyncio.to_thread(answer, unit) for unit in taken]
 
 
-class Ledger:
+class BankStream:
     """In the place of Pumps and merge: the bank's binlogs after a checkpoint, in runs."""
 
     def __init__(self, bank: Bank, runs: list[Merged], pause_s: float) -> None:
@@ -137,7 +137,7 @@ async def run_drainer(
         tracker = SchemaTracker.from_history(bank.jobs, checkpoint.commit_ts, made)
         spool = Spool(way.folder / "spool", bytes_max=way.bytes_max)
         runs = await _runs_of(bank, checkpoint.commit_ts, way, spool)
-        ledger = Ledger(bank, runs, way.pause_s)
+        ledger = BankStream(bank, runs, way.pause_s)
         relay = await _relay(bank, way, checkpoint, stack)
         config = DrainerConfig(
             batch_rows_max=way.rows_max,
