@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,39 @@ def test_no_production_code_prints_or_leaves_work_undone() -> None:
         text = path.read_text(encoding="utf-8")
         for word in ("TODO", "FIXME", "XXX"):
             assert word not in text, f"{named(path)}: {word}"
+
+
+def test_no_document_is_wider_than_a_hundred_columns() -> None:
+    """But for tables and what is to be shown or typed as it is."""
+    for path in sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("[a-z]*/**/*.md")):
+        is_prose = True
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            is_prose ^= line.startswith("```")
+            is_shown = line.startswith(("|", "    ", "```"))
+            assert not is_prose or is_shown or len(line) <= 100, f"{named(path)}:{number}"
+
+
+SHARED_NAMES = {"sink", "command"}
+"""A downstream's sink and a program's command are the same in each folder that has one."""
+
+
+@pytest.mark.parametrize("folder", ["proto", "pump", "drainer", "pumpclient"])
+def test_no_two_modules_or_classes_of_a_folder_have_one_name(folder: str) -> None:
+    found: Counter[str] = Counter()
+    for path in modules():
+        if path.relative_to(ROOT).parts[0] != folder:
+            continue
+        if not path.stem.startswith("__"):
+            found[path.stem] += 1
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found.update(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    assert found
+    assert {name for name, count in found.items() if count > 1} <= SHARED_NAMES
+
+
+def test_no_folder_holds_more_modules_than_one_look_takes_in() -> None:
+    folders = Counter(path.parent for path in modules() if not path.stem.startswith("__"))
+    assert {named(folder): count for folder, count in folders.items() if count > 13} == {}
 
 
 def test_every_place_that_contributing_names_exists() -> None:
