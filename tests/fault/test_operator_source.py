@@ -325,6 +325,34 @@ def test_a_purge_leaves_what_a_reload_has_still_to_read(tmp_path: Path) -> None:
         assert not world.saved[-1].left_out
 
 
+def test_a_table_whose_reload_was_ended_is_taken_back_by_a_reload_only(tmp_path: Path) -> None:
+    taken, going = Event(), Event()
+
+    def wait() -> None:
+        taken.set()
+        assert going.wait(60)
+
+    with following(tmp_path) as world:
+        aim = Aim(world, "a", 1, itertools.count(1))
+        _insert(aim)
+        world.settle()
+        world.while_loading = wait
+        world.ask("reload", aim.label)
+        assert taken.wait(60)
+        assert "is being loaded again" in world.ask("revoke", aim.label, "--accept-gap")
+        world.ask("skip-table", aim.label)
+        going.set()
+        world.while_loading = lambda: None
+        refused = world.ask("revoke", aim.label, "--accept-gap")
+        assert "an unknown part of it is downstream" in refused
+        assert world.saved[-1].left_out[0].is_partial
+        world.ask("reload", aim.label)
+        _insert(aim)
+        world.finish()
+        world.judge()
+        assert not world.saved[-1].left_out
+
+
 def test_what_is_missing_of_a_table_goes_along_with_its_name(tmp_path: Path) -> None:
     with following(tmp_path) as world:
         aim = Aim(world, "a", 0, itertools.count(1))

@@ -57,6 +57,7 @@ def described(service: SourceService) -> dict[str, Any]:
             each.label: {
                 "since": each.since,
                 "is_whole": each.is_whole,
+                "is_partial": each.is_partial,
                 "rows": each.rows,
                 "events": each.events,
                 "statements": each.statements,
@@ -221,6 +222,8 @@ def _left_out_lines(source: str, tables: Sequence[LeftOutTable]) -> list[str]:
     kinds: list[tuple[str, str, str, Callable[[LeftOutTable], int]]] = [
         ("table_left_out", "gauge", "1 while nothing of a table is followed",
          lambda each: int(each.is_whole)),
+        ("table_partial", "gauge", "1 once a reload of a table was ended, until another is done",
+         lambda each: int(each.is_partial)),
         ("left_out_rows_total", "counter", "rows that were left out", lambda each: each.rows),
         ("left_out_events_total", "counter", "events left out whose rows no one can count",
          lambda each: each.events),

@@ -164,7 +164,7 @@ class World(Outside):
         final = {each.name: each for each in self.saved[-1].left_out}
         for name, table in self.server.tables.items():
             found = final.get((SCHEMA, name))
-            if found is not None and found.statements:
+            if found is not None and (found.statements or found.is_partial):
                 continue
             held = down.tables.get(name, {})
             keys = held.keys() | table.rows.keys()

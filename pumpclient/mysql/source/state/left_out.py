@@ -8,7 +8,8 @@
     DROP TABLE t     is done downstream too. A CREATE TABLE t is left out: t stays left out
     other statements on t are left out; CREATE TABLE u LIKE t is refused once there were any
     reload t         takes it back, with all that are routed to where it is; a CREATE TABLE of
-                     another such table meanwhile is left out, and the reload begins again with it
+                     another such table meanwhile is left out, and the reload begins again with it.
+                     One that is ended leaves a part of the rows: only a reload takes t back then
 
 Figures are the stream's: they are stored with the place up to which they count, so that what comes
 again after a kill is counted once.
@@ -58,6 +59,9 @@ class LeftOutTable:
 
     Tables with one number go to one table downstream, and are loaded together.
     """
+    is_partial: bool = False
+    """A reload was ended before it was done: downstream are some of the rows, and no count says
+    how many are missing. Only another reload takes the table back."""
 
     @property
     def name(self) -> Name:

@@ -54,7 +54,10 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
             return checkpoint, f"{label} is left out since {before.since} already\n"
         if before.reload:
             ended = _without_reload(checkpoint, before.reload)
-            return ended, f"{label} stays left out: its reload ends\n"
+            return ended, (
+                f"{label} stays left out: its reload ends, and downstream is what it has brought;"
+                f" only mysql-source reload {label} takes it back\n"
+            )
         made = replace(before, is_whole=True, since=checkpoint.done)
         return _with(checkpoint, made), (
             f"{label} is left out from {checkpoint.done} on: its rows and statements are counted,"
@@ -102,10 +105,15 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
             raise NeedsOperator(
                 f"there is no override for {what}", hint="mysql-source status lists them"
             )
-        if found.reload and not accepts_gap:
+        if found.reload:
             raise NeedsOperator(
                 f"{found.label} is being loaded again: it is not whole downstream",
-                hint="wait for it, or ask for mysql-source reload again",
+                hint="wait for it: the table is followed again once the reload is done",
+            )
+        if found.is_partial:
+            raise NeedsOperator(
+                f"a reload of {found.label} was ended: an unknown part of it is downstream",
+                hint=f"mysql-source reload {found.label}: once that is done it is followed again",
             )
         if not (found.is_complete or accepts_gap):
             raise NeedsOperator(
@@ -114,8 +122,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
                 hint="with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
             )
-        ended = _without_reload(checkpoint, found.reload)
-        return _with(ended, replace(found, is_whole=False, reload=0)), (
+        return _with(checkpoint, replace(found, is_whole=False)), (
             f"{found.label} is followed again from {checkpoint.done} on\n"
         )
 
@@ -195,9 +202,10 @@ def _of(checkpoint: Checkpoint, name: Name) -> LeftOutTable:
 
 
 def _without_reload(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """Return the checkpoint without a reload; its tables stay left out."""
+    """Return the checkpoint without a reload; its tables stay left out, partial as they are."""
     tables = (
-        replace(each, reload=0) if each.reload == number else each for each in checkpoint.left_out
+        replace(each, reload=0, is_partial=True) if each.reload == number else each
+        for each in checkpoint.left_out
     )
     return replace(checkpoint, left_out=tuple(tables))
 

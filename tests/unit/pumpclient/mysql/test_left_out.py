@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from pumpclient.mysql.translate.statements.online import OnlineDdl
 T, U = ("shop", "t"), ("shop", "u")
 
 
-def left_out(*names: tuple[str, str], **figures: int) -> LeftOut:
+def left_out(*names: tuple[str, str], **figures: Any) -> LeftOut:
     made = (
         LeftOutTable(schema=s, table=t, since="a|000001.000001:4", is_whole=True, **figures)
         for s, t in names
