@@ -12,6 +12,7 @@ import pytest
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_spark import SparkCluster
+from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import writing_meanwhile
 
 pytestmark = pytest.mark.fault
@@ -37,8 +38,16 @@ def past(drainer: DrainerProcess, timeout_s: float = 180) -> None:
 
 
 def kill_jvm(drainer: DrainerProcess) -> list[psutil.Process]:
-    """Kill the driver's JVM; return the processes that it had below it."""
-    (jvm,) = (c for c in drainer.children() if c.name() == "java")
+    """Kill the driver's JVM; return the processes that it had below it.
+
+    One that was killed before may just be replaced.
+    """
+
+    def jvms() -> list[psutil.Process]:
+        return [child for child in drainer.children() if child.name() == "java"]
+
+    eventually(lambda: len(jvms()) == 1, 60)
+    (jvm,) = jvms()
     below = jvm.children(recursive=True)
     jvm.kill()
     return below

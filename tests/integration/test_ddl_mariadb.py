@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -177,6 +178,14 @@ def tracked_indexes(schema: str, table: TableInfo) -> list[tuple[Any, ...]]:
     ]
 
 
+def plain_default(text: str | None) -> str | None:
+    """Return a default as MariaDB 10.11 shows it; 11.8 shows some binary ones in hex."""
+    found = re.fullmatch(r"x'([0-9a-f]*)'", text or "")
+    if found is None:
+        return text
+    return "'" + bytes.fromhex(found[1]).decode("latin1").replace("\0", "\\0") + "'"
+
+
 def server_columns(connection: Any, where: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(
@@ -190,7 +199,8 @@ def server_columns(connection: Any, where: str) -> list[tuple[Any, ...]]:
         extra = row[9].lower()
         words = ("auto_increment", "on update", "virtual", "stored")
         key = "PRI" if row[11] == "PRI" else ""
-        out.append((*row[:9], sorted(w for w in words if w in extra), row[10], key))
+        found = sorted(w for w in words if w in extra)
+        out.append((*row[:8], plain_default(row[8]), found, row[10], key))
     return out
 
 
@@ -247,6 +257,9 @@ EVERYTHING = (
 def statements() -> list[str]:
     lines = HISTORY.read_text().splitlines()
     return [line for line in lines if line and not line.startswith("--")]
+
+
+_REFUSED_IN_GENERATED = 1901
 
 
 def left_by(change: SchemaChange) -> list[tuple[str, TableInfo]]:
@@ -331,6 +344,10 @@ def hold_random_history(connection: Any, seed: int, length: int) -> int:
         try:
             session.run(sql)
         except NeedsOperator:
+            continue
+        except pymysql.err.OperationalError as error:
+            # What a column is computed from became a text, which numbers are not made of there.
+            assert error.args[0] == _REFUSED_IN_GENERATED, sql  # noqa: PT017 - one of the answers.
             continue
         taken += 1
         if i % 20 == 0:

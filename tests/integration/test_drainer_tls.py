@@ -122,6 +122,7 @@ def test_a_drainer_works_with_an_etcd_that_wants_certificates(
             eventually(lambda: drainer.status().max_commit_ts >= last_ts, _LONG_S)
             assert in_sqlite(path) == writer.expected()
         stranger = drainer_factory(server.url, f"{sink}.2", started=False).spawn()
-        stranger.wait_for("cannot get the cluster id, trying again")
+        stranger.wait_for("stopped: etcd: the certificate of .* is not trusted")
+        assert stranger.wait() == 2
     finally:
         server.stop()

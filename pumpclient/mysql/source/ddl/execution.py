@@ -218,10 +218,10 @@ class Statements:
                 self._ensure_schema(statement.ref.schema, piece)
         if not self._are_wanted(piece, statements):
             return False
-        if not self._passes(piece):
-            log.info("event rules leave out %s", piece.sql)
-            return False
         try:
+            if not self._passes(piece):
+                log.info("event rules leave out %s", piece.sql)
+                return False
             return bool(self._client.execute_ddl(piece.sql, origin=origin))
         except NeedsOperator:
             # The source of another merged table may have been faster by a moment.

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.errors import Corrupt, NeedsOperator
+from penstock.filters import FilterConfig, Rules
+from penstock.filters.settings import RouteRule
 from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.ddl import merged
+from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
+from pumpclient.mysql.translate.statements.ddl_pieces import Piece
 from tests.kit.mysql.encoding import begin_mariadb, encode
+from tests.unit.penstock.ddl_session import DdlSession
 
 
 def test_a_journal_tells_the_next_life_what_is_open_and_how_far_it_got(tmp_path: Path) -> None:
@@ -181,3 +189,24 @@ def test_the_first_merged_table_is_created() -> None:
 def test_what_the_others_rows_would_suffer_from_is_refused(sql: str) -> None:
     with pytest.raises(NeedsOperator, match=r"replicated into shop\.t"):
         merged.runs("shop.t", parse(sql)[1][0], table())
+
+
+def test_a_database_that_another_merged_source_creates_meanwhile_is_not_created_again() -> None:
+    route = RouteRule(schema_pattern="shop_?", target_schema="shop")
+    rules = Rules(FilterConfig(routes=(route,)))
+    there = DdlSession("CREATE DATABASE shop").catalog
+    catalogs = iter((Catalog(), there, there))  # It comes between two looks.
+    schemas = SimpleNamespace(catalog=lambda: next(catalogs))
+    client: Any = SimpleNamespace(
+        session=SimpleNamespace(schemas=schemas), last_ddl_origin=lambda source: None
+    )
+    outside: Any = None
+    statements = Statements(client, rules, None, outside, tables=outside, merges=True)
+    sql = "CREATE DATABASE shop"
+    piece = Piece(sql, (("shop_1", ""),), sql)
+    statement: Any = SimpleNamespace(end=Location.parse("a|000001.000001:4"))
+    assert (
+        statements.execute(statement, [piece], Origin(source="db-1", epoch=1, file=1, position=4))
+        == 0
+    )
+    assert next(catalogs, None) is None
