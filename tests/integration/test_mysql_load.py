@@ -93,7 +93,7 @@ def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
     assert done.start is not None
     assert (done.start.file, done.start.position) == begun
     assert any("shop.many was not done" in line for line in said)
-    assert any("100 %" in line for line in said)
+    assert any("100 %" in line for line in said), said
     at_first, later = done.floors.places["shop", "choice"], done.floors.places["shop", "many"]
     assert at_first < later
     assert not done.floors.has((("shop", "choice"),), later)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
 
+import pytest
 from pymysql.protocol import MysqlPacket
 from pymysqlreplication import row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
@@ -157,6 +158,8 @@ def told(server: MariadbServer) -> bytes:
     return read_file(server, name)
 
 
+# Python 3.12 and later warn of what that library does.
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcfromtimestamp:DeprecationWarning")
 def test_values_are_those_that_mysql_replication_reads(mariadb_binlog: MariadbServer) -> None:
     data = told(mariadb_binlog)
     types = ["INT", *COLUMNS]

@@ -54,7 +54,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 def events(folder: Path) -> Iterator[tuple[Location, Location, bytes]]:
     """Yield the events of all binlog files in a server's data folder."""
-    for path in sorted(folder.glob("mysql-bin.0*")):
+    for path in sorted(folder.glob("mysql-bin.0*[0-9]")):
         data, at = path.read_bytes(), len(FILE_MAGIC)
         file = FileName("mysql-bin", int(path.suffix[1:]))
         while at < len(data):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import open_oracle
 from penstock.security.tls import Tls
+from penstock.security.trust import trusting
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from pumpclient import Options, PumpClient
@@ -202,7 +202,7 @@ def test_a_pd_whose_leader_wants_tls_is_not_asked_in_the_clear(etcd: Any) -> Non
 
 
 def page(url: str, pair: Pair | None, ca: Path) -> tuple[int, str]:
-    context = ssl.create_default_context(cafile=str(ca))
+    context = trusting(ca)
     if pair is not None:
         context.load_cert_chain(pair.cert, pair.key)
     https = urllib.request.HTTPSHandler(context=context)
@@ -245,7 +245,7 @@ def test_pages_that_leave_the_machine_are_served_over_tls_with_certificates_read
 
 def served(port: int, pair: Pair) -> bytes:
     """Return the certificate that is shown."""
-    context = ssl.create_default_context(cafile=str(pair.ca))
+    context = trusting(pair.ca)
     context.load_cert_chain(pair.cert, pair.key)
     with (
         socket.create_connection(("127.0.0.1", port), 10) as raw,

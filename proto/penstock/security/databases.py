@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import NeedsOperator
+from penstock.security.trust import trusting
 
 FULL, CA = "full", "ca"
 MISMATCH = "hostname mismatch|ip address mismatch|doesn't match"
@@ -48,13 +49,11 @@ class SqlTls:
     def context(self) -> ssl.SSLContext:
         """Return the context; raise `NeedsOperator` when a file cannot be used."""
         try:
-            context = ssl.create_default_context(cafile=self.ca)
+            context = trusting(self.ca)
             if self.ca is None or self.verify == CA:
                 context.check_hostname = False
             if self.ca is None:
                 context.verify_mode = ssl.CERT_NONE
-            if self.verify == CA:
-                context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key)
         except OSError as error:

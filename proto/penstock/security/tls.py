@@ -32,6 +32,7 @@ import grpc
 import grpc.aio
 
 from penstock.errors import NeedsOperator
+from penstock.security.trust import trusting
 from penstock.settings.setting import out_of_range, setting
 
 log = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class Tls:
     def client_context(self) -> ssl.SSLContext:
         """Return what a plain TLS client would use, which trusts and shows the same."""
         ca, cert, key = self.files
-        context = ssl.create_default_context(cafile=ca)
+        context = trusting(ca)
         context.set_alpn_protocols(["h2"])
         if cert is not None:
             context.load_cert_chain(cert, key, password=self._refuse_passphrase)
