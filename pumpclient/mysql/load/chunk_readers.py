@@ -33,6 +33,8 @@ class TableJob:
     chunks_begun: int = 0
     chunks_ended: int = 0
     is_planned: bool = False
+    is_done: bool = False
+    """All of it has been read and written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,6 +434,9 @@ class _Attempt:
             writer.write(passing.table, rows, self._next_origin())
 
     def _is_done(self, group: RowGroup) -> bool:
+        """Return whether this group is the one with which its table is done."""
         job = group.job
         job.chunks_ended += group.ends_chunk
-        return job.is_planned and job.chunks_ended == job.chunks_begun
+        # The end of the planning comes as a group too, after the last chunk's end or before it.
+        was_done, job.is_done = job.is_done, job.is_planned and job.chunks_ended == job.chunks_begun
+        return job.is_done and not was_done
