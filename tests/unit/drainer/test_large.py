@@ -212,10 +212,10 @@ def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Pat
         await prepared.commit(Checkpoint(50, VERSION))
         assert rig.count() == 2000
         assert not rig.file.exists()
-        found = await thread.call(
-            lambda: open_sink(f"sqlite:///{rig.path}", cluster_id=1).load_checkpoint()
-        )
-        assert found == Checkpoint(50, VERSION)
+        rig.sink.close()
+        assert await thread.close(5)
+        with closing(open_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
+            assert another.load_checkpoint() == Checkpoint(50, VERSION)
         assert rig.made > 15
         assert set(seen) == {0}
 
