@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -175,6 +176,7 @@ class Rig:
         )
         self.path = folder / "down.db"
         self.sink = open_sink(f"sqlite:///{self.path}", cluster_id=1, retry_s_max=5)
+        weakref.finalize(self, self.sink.close)  # Python 3.13 warns of one that is left open.
         self.made = 0
 
     async def generate(self, batch: Batch) -> list[bytes]:
@@ -212,8 +214,6 @@ def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Pat
         await prepared.commit(Checkpoint(50, VERSION))
         assert rig.count() == 2000
         assert not rig.file.exists()
-        rig.sink.close()
-        assert await thread.close(5)
         with closing(open_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
             assert another.load_checkpoint() == Checkpoint(50, VERSION)
         assert rig.made > 15
