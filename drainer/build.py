@@ -63,6 +63,7 @@ from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
+from penstock.oracle.cluster_id import find_cluster_id
 from penstock.schema.model import DdlJob
 from penstock.security.tls import Security
 
@@ -163,7 +164,7 @@ async def _open_ends(
     oracle = open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls)
     stack.push_async_callback(asyncio.to_thread, oracle.close)
     relay_log = await asyncio.to_thread(_open_relay_log, config.relay, stack)
-    ask = functools.partial(_cluster_id, etcd, oracle if config.pd_address else None)
+    ask = functools.partial(find_cluster_id, etcd, pd_address, security.pd_tls)
     found = None
     if relay_log is not None and relay_log.cluster_id is not None:
         found = await _within(config.relay.upstream_timeout_s, insist(stop, "the cluster id", ask))
@@ -210,13 +211,6 @@ def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | No
     relay_log = RelayLog.open(folder, file_bytes_max=config.max_file_size)
     stack.callback(relay_log.close)
     return relay_log
-
-
-def _cluster_id(etcd: EtcdClient, pd: Oracle | None) -> int:
-    """Ask etcd, and PD if there is one: both must answer for the upstream to be there."""
-    if pd is not None:
-        pd.get_ts()
-    return Registry(etcd).cluster_id()
 
 
 async def _start_spark(

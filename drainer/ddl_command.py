@@ -45,10 +45,10 @@ from drainer.sinks.protocol import Sink
 from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.history import History
-from penstock.cluster.node_registry import Registry
 from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator
 from penstock.node.output import take_output, write
+from penstock.oracle.cluster_id import find_cluster_id
 from penstock.schema.model import DdlJob, TableInfo
 from penstock.security.tls import Security
 
@@ -93,9 +93,10 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
     config, _ = load_settings(flags, prog=f"drainer ddl {verb}")
     commit_ts = _commit_ts(given[0]) if given else 0
-    etcd = connect(config.etcd_urls, tls=Security(config.security).etcd_tls)
+    security = Security(config.security)
+    etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     with closing(etcd):
-        cluster_id = Registry(etcd).cluster_id()
+        cluster_id = find_cluster_id(etcd, config.pd_address, security.pd_tls)
         sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
         with closing(sink):
             if verb == "list":

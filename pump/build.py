@@ -31,6 +31,7 @@ from pump.cluster.operator import Operator
 from pump.cluster.resolver import DdlResolver, Resolver, Resolving, TimeoutResolver
 from pump.cluster.retention import Retention
 from pump.cluster.sql_resolver import open_resolver
+from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.counters import Counters, timed
@@ -84,7 +85,7 @@ def build(
         score=lambda: score_now(storage, group_commit, config.data_dir),
         tls=entrance.security.tls,
     )
-    resolver = _resolver(config, clock, History(etcd))
+    resolver = _resolver(config, clock, History(etcd), entrance.security)
     components = Components(
         config=config,
         counters=counters,
@@ -120,12 +121,21 @@ def _clock(config: PumpConfig, etcd: EtcdClient, security: Security) -> ClusterC
     return ClusterClock(open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls))
 
 
-def _resolver(config: PumpConfig, clock: ClusterClock, history: History) -> Resolver:
+def _resolver(
+    config: PumpConfig, clock: ClusterClock, history: History, security: Security
+) -> Resolver:
+    """Return who knows about writers of ours, and before it, with a PD, about TiDB."""
     timeout = TimeoutResolver(clock.now_ts, txn_timeout_s=config.txn_timeout_s)
-    return DdlResolver(
+    ours = DdlResolver(
         lambda job_id: asyncio.to_thread(history.get, job_id),
         lambda job_id: asyncio.to_thread(history.is_overtaken, job_id),
         open_resolver(config.resolver, timeout),
+    )
+    if not config.pd_address:
+        return ours
+    # First: the DDL of a TiDB has the job ids of a TiDB, of which our history knows nothing.
+    return open_tikv_resolver(
+        config.pd_address, security.pd_tls, clock.next_ts, ours, config.resolver
     )
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.ts import compose
+from penstock.wire.binlog_text import time_text
 
 if TYPE_CHECKING:
     from penstock.oracle.server import OracleServer
     from pump.cluster.clock import ClusterClock
     from pump.cluster.fake_binlogs import FakeBinlogs
     from pump.cluster.membership import Membership
-    from pump.cluster.resolver import Resolver, Resolving
+    from pump.cluster.resolver import Resolver, Resolving, Waiting
     from pump.cluster.retention import Retention
     from pump.config import PumpConfig
     from pump.counters import Counters
     from pump.service.group_commit import GroupCommit
     from pump.service.pull_binlogs import Pulls
     from pump.store.storage import Storage
+
+
+_WAITING_SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class Components:
     def details(self) -> dict[str, str]:
         """Return what an operator wants to read about the parts, one line each."""
         open_pulls = self.pulls.open.values()
+        waiting = self.resolving.waiting()
         return {
             "uptime_s": f"{time.monotonic() - self.began_s:.0f}",
             "binlogs_written": str(self.group_commit.records_written),
@@ -58,9 +64,22 @@ class Components:
             "binlogs_refused": self.counters.refused_text(),
             "fake_binlogs_written": str(self.fake_binlogs.written),
             "transactions_resolved": str(self.resolving.resolved),
+            "transactions_waiting": str(len(waiting)),
+            **_described(waiting[:_WAITING_SHOWN_MAX]),
             "large_transactions_coming": str(len(self.storage.incoming)),
             "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
             "etcd": "away" if self.membership.etcd_is_away else "reachable",
             "leads_oracle": str(self.oracle is not None and self.oracle.is_leader),
             **{f"storage_{name}": str(value) for name, value in self.storage.stats().items()},
         }
+
+
+def _described(waiting: Iterable[Waiting]) -> dict[str, str]:
+    """Return which transactions wait for which key, since when and why."""
+    facts: dict[str, str] = {}
+    for each in waiting:
+        name = f"transaction {each.start_ts}"
+        facts[f"{name} key"] = each.prewrite_key.hex() or "none"
+        facts[f"{name} open_since"] = time_text(compose(int(each.since_s * 1000), 0))
+        facts[f"{name} waits"] = each.why
+    return facts

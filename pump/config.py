@@ -32,7 +32,11 @@ _OWN_INDEX = "the index has other parts: storage.index-write-buffer-bytes, index
 class ResolverConfig:
     """Whom a Pump asks about transactions whose writer went silent."""
 
-    kind: str = setting("none", "none: time alone decides; sql: the writers' databases are asked")
+    kind: str = setting(
+        "",
+        "none: time alone decides; sql: the writers' databases are asked; default: none. With"
+        " pd-address TiKV is asked about TiDB's transactions: tikv, the default, or sql for both",
+    )
     url: tuple[str, ...] = field(
         default=(),
         metadata={
@@ -41,18 +45,27 @@ class ResolverConfig:
         },
     )
     table: str = setting(TABLE, "the outbox table, in every one of them")
-    timeout_s: float = setting(3.0, "how long a question to a database may take")
+    timeout_s: float = setting(3.0, "how long a question to a database or to TiKV may take")
     fence_after_s: float = setting(
         10.0, "a writer that is silent for longer, and not committed there, is rolled back"
+    )
+    lock_wait_s: float = setting(
+        3.0, "a TiDB's transaction without a lock in TiKV for so long may not set it any more"
+    )
+    given_up: tuple[str, ...] = setting(
+        (), "start_ts of transactions to be left out that TiKV has forgotten; the log names each"
     )
 
     def __post_init__(self) -> None:
         """Raise `NeedsOperator` for a value out of range."""
-        if self.kind not in ("none", "sql"):
-            raise out_of_range("resolver.kind", self.kind, "one of none and sql")
+        if self.kind not in ("", "none", "sql", "tikv"):
+            raise out_of_range("resolver.kind", self.kind, "one of none, sql and tikv")
         if (self.kind == "sql") != bool(self.url):
-            raise out_of_range("resolver.url", "", "kind sql needs one, kind none has none")
-        for name in ("timeout_s", "fence_after_s"):
+            raise out_of_range("resolver.url", "", "kind sql needs one, no other has one")
+        for text in self.given_up:
+            if not text.isdecimal():
+                raise out_of_range("resolver.given_up", text, "give start_ts, comma-separated")
+        for name in ("timeout_s", "fence_after_s", "lock_wait_s"):
             if getattr(self, name) <= 0:
                 raise out_of_range(f"resolver.{name}", getattr(self, name), "it must be above zero")
 
@@ -68,7 +81,9 @@ class PumpConfig:
         "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
-    pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
+    pd_address: str = setting(
+        "", "host:port of a TiDB cluster's PDs, comma-separated: its id, clock and transactions"
+    )
     data_dir: Path = field(
         default=Path("data.pump"), metadata={"help": "directory of the log and the index"}
     )
@@ -133,6 +148,15 @@ class PumpConfig:
             )
         check_advertised(self.advertise_addr or self.addr)
         parse_labels(self.labels)
+        if self.resolver.kind == "tikv" and not self.pd_address:
+            raise out_of_range("resolver.kind", "tikv", "it needs pd-address")
+        if self.resolver.kind == "none" and self.pd_address:
+            raise out_of_range(
+                "resolver.kind",
+                "none",
+                "with pd-address TiKV must be asked, or what a TiDB committed may be rolled back:"
+                " leave it out",
+            )
 
 
 def _days(value: Any) -> float:

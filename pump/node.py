@@ -11,11 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from penstock.cluster.etcd import connect
-from penstock.cluster.node_registry import NodeState, Registry
+from penstock.cluster.node_registry import NodeState
 from penstock.errors import Retryable
 from penstock.log.files import OsFiles
+from penstock.oracle.cluster_id import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, build
 from pump.cluster.identity import refuse_other_cluster
@@ -47,8 +49,9 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(asyncio.to_thread, storage.close)
         etcd = connect(config.etcd_urls, tls=security.etcd_tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
-        entrance.waits_for = f"etcd at {config.etcd_urls} has not answered yet"
-        cluster_id = await _first_answer(Registry(etcd).cluster_id, config, stop)
+        entrance.waits_for = f"{_sources(config)} has not answered yet"
+        ask = partial(find_cluster_id, etcd, config.pd_address, security.pd_tls)
+        cluster_id = await _first_answer(ask, config, stop)
         if cluster_id is None:
             return
         refuse_other_cluster(config.data_dir, cluster_id)
@@ -60,18 +63,25 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
 async def _first_answer(
     ask: Callable[[], int], config: PumpConfig, stop: asyncio.Event
 ) -> int | None:
-    """Return etcd's first answer, None when asked to stop before it came."""
+    """Return the first answer to `ask`, None when asked to stop before it came."""
     while not stop.is_set():
         try:
             return await asyncio.to_thread(ask)
         except Retryable as error:
             log.error(
-                "etcd at %s does not answer, trying again (start it, or check --etcd-urls): %s",
-                config.etcd_urls,
+                "%s does not answer, trying again (start it, or check %s): %s",
+                _sources(config),
+                "--etcd-urls and --pd-address" if config.pd_address else "--etcd-urls",
                 error,
             )
         await _unless_set(stop, _ETCD_RETRY_S)
     return None
+
+
+def _sources(config: PumpConfig) -> str:
+    """Return from where the cluster id comes."""
+    etcd = f"etcd at {config.etcd_urls}"
+    return f"{etcd} or PD at {config.pd_address}" if config.pd_address else etcd
 
 
 async def _unless_set(event: asyncio.Event, length_s: float) -> None:

@@ -22,6 +22,7 @@ from penstock.cluster.history import History
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.errors import NeedsOperator
 from penstock.oracle.client import open_oracle
+from penstock.oracle.cluster_id import find_cluster_id
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.ddl import DdlExecutor
@@ -78,12 +79,13 @@ class PumpClient:
             opened.callback(connection.close)
             registry = Registry(connection)
             history = History(connection)
-            pumps = Pumps(registry.cluster_id(), selector, options, tls)
+            pd_tls = options.pd_tls or tls
+            cluster_id = find_cluster_id(connection, options.pd_address, pd_tls)
+            pumps = Pumps(cluster_id, selector, options, tls)
             opened.callback(pumps.close, options.close_timeout_s)
             opened.callback(registry.watch(NodeKind.PUMP, pumps.follow).cancel)
             if not pumps.wait_for_any(options.connect_timeout_s):
                 raise pumps.missing()
-            pd_tls = options.pd_tls or tls
             oracle = open_oracle(connection, options.pd_address, tls, pd_tls=pd_tls)
             opened.callback(oracle.close)
             deliveries = Deliveries(

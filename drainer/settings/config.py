@@ -143,7 +143,9 @@ class DrainerConfig:
         "host:port of the HTTP pages and metrics; default: loopback, addr's port + 1000; off: none",
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
-    pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
+    pd_address: str = setting(
+        "", "host:port of a TiDB cluster's PDs, comma-separated: its id and its clock are ours"
+    )
     data_dir: Path = field(
         default=Path("data.drainer"), metadata={"help": "directory of the lock, the node id, Spark"}
     )

@@ -6,7 +6,8 @@ as a Commit or Rollback of the Pump's own, through the same group commit as ever
 
     unmatched for 1 s ──> Resolver ──> COMMITTED(ts)  a Commit binlog
                               ├──────> ROLLED_BACK    a Rollback binlog; a later Commit is refused
-                              └──────> UNKNOWN        asked again after 1, 2, 4 … 30 s
+                              └──────> UNKNOWN        asked again after 1, 2, 4 … 30 s, or when
+                                                      the resolver says that it will know more
 
 Each question is a task of its own, so one that waits for its answer keeps no other from being
 asked; a resolver bounds what it has under way. A Prewrite is read once, for what a question needs.
@@ -22,8 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -59,10 +61,17 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """An outcome, with the commit_ts when it is COMMITTED."""
+    """An outcome, with the commit_ts when it is COMMITTED.
+
+    One that is UNKNOWN says `why`, for people, and after how long to ask again: 0 leaves that to
+    who asks. `failure` is true when someone who should have answered did not.
+    """
 
     outcome: Outcome
     commit_ts: int = 0
+    why: str = field(default="", compare=False)
+    again_s: float = field(default=0.0, compare=False)
+    failure: bool = field(default=False, compare=False)
 
 
 UNKNOWN = Resolution(Outcome.UNKNOWN)
@@ -77,6 +86,8 @@ class Question:
     prewrite_key: bytes = b""
     ddl_job_id: int = 0
     waited_s: float = ASK_AFTER_S
+    size_bytes: int = 0
+    """Of the Prewrite; of one that came in chunks, of what is before its row changes."""
 
 
 class Resolver(Protocol):
@@ -106,7 +117,11 @@ class TimeoutResolver:
     async def resolve(self, question: Question) -> Resolution:
         """Return ROLLED_BACK once the transaction is older than the timeout in cluster time."""
         age_s = seconds_between(question.start_ts, self._now_ts())
-        return ROLLED_BACK if age_s > self._txn_timeout_s else UNKNOWN
+        if age_s > self._txn_timeout_s:
+            return ROLLED_BACK
+        left_s = self._txn_timeout_s - age_s
+        why = f"no one knows what became of it; it is rolled back in {left_s:.0f} s"
+        return Resolution(Outcome.UNKNOWN, why=why)
 
     async def close(self) -> None:
         """Do nothing."""
@@ -152,6 +167,22 @@ class _Case:
     until_s: float
     length_s: float = 0.0
     about: Question | None = None
+    why: str = ""
+    since_s: float = field(default_factory=lambda: time.time() - ASK_AFTER_S)
+    """Since when it is open here, by this machine's clock: about when it arrived, or the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An open transaction that was asked about: the key, since when (Unix time), and why it waits.
+
+    `prewrite_key` is empty for one that has none, or whose Prewrite was not read yet.
+    """
+
+    start_ts: int
+    prewrite_key: bytes
+    since_s: float
+    why: str
 
 
 class Resolving:
@@ -168,6 +199,18 @@ class Resolving:
         self._failure: BaseException | None = None
         self.resolved = 0
         self.asked = 0
+
+    def waiting(self) -> list[Waiting]:
+        """Return the transactions that have been open for more than a second, oldest first."""
+        return [
+            Waiting(
+                start_ts,
+                case.about.prewrite_key if case.about is not None else b"",
+                case.since_s,
+                case.why or "it is being asked about",
+            )
+            for start_ts, case in self._cases.items()
+        ]
 
     async def run(self) -> None:
         """Ask and write indefinitely; log failures and try again."""
@@ -218,13 +261,19 @@ class Resolving:
                 case.about = await read
             about = case.about
             waited_s = now_s - case.first_s + ASK_AFTER_S
-            question = Question(start_ts, about.prewrite_key, about.ddl_job_id, waited_s)
             self.asked += 1
-            resolution = await self._resolver.resolve(question)
+            resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
             if resolution.outcome is not Outcome.UNKNOWN:
                 await self._write(unmatched, resolution)
+                return
+            case.why = resolution.why
+            if resolution.again_s:
+                case.until_s = asyncio.get_running_loop().time() + resolution.again_s
+            if resolution.failure:
+                self._complain(start_ts, resolution.why)
         except (PenstockError, OSError) as error:
-            self._complain(start_ts, error)
+            case.why = str(error)
+            self._complain(start_ts, case.why)
 
     async def _write(self, unmatched: Unmatched, resolution: Resolution) -> None:
         start_ts, commit_ts = unmatched.start_ts, resolution.commit_ts
@@ -238,18 +287,24 @@ class Resolving:
         self.resolved += 1
         log.info("transaction %d is %s, says the resolver", start_ts, outcome)
 
-    def _complain(self, start_ts: int, error: Exception) -> None:
+    def _complain(self, start_ts: int, why: str) -> None:
         """Log a failure, but not the same one for a thousand transactions."""
         now_s = asyncio.get_running_loop().time()
         if now_s < self._complain_at_s:
             self._unsaid += 1
             return
         others = f" (and {self._unsaid} questions failed before)" if self._unsaid else ""
-        log.warning("transaction %d stays open, trying again: %s%s", start_ts, error, others)
+        log.warning("transaction %d stays open, trying again: %s%s", start_ts, why, others)
         self._complain_at_s, self._unsaid = now_s + _COMPLAIN_EVERY_S, 0
 
 
 def _question(unmatched: Unmatched) -> Question:
     """Read a Prewrite and keep of it only what a resolver needs: its rows may be many."""
-    prewrite = decode_binlog(unmatched.payload_reader())
-    return Question(unmatched.start_ts, prewrite.prewrite_key, prewrite.ddl_job_id)
+    payload = unmatched.payload_reader()
+    prewrite = decode_binlog(payload)
+    return Question(
+        unmatched.start_ts,
+        prewrite.prewrite_key,
+        prewrite.ddl_job_id,
+        size_bytes=len(payload),
+    )

@@ -292,6 +292,6 @@ def open_resolver(config: ResolverConfig, otherwise: Resolver) -> Resolver:
 
     Raises `NeedsOperator` for a URL that cannot be right; nothing is connected yet.
     """
-    if config.kind == "none":
+    if config.kind != "sql":
         return otherwise
     return SqlResolver(databases(config), otherwise, fence_after_s=config.fence_after_s)

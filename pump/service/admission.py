@@ -8,6 +8,8 @@ other, never stored. Whether a binlog contradicts what is stored already, the st
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 
 import grpc
@@ -21,6 +23,8 @@ from penstock.wire.binlog import BinlogType
 from pump.counters import Counters
 from pump.store.record import IN_ONE, Record
 
+log = logging.getLogger(__name__)
+
 _Code = penstock_pb2.Refusal
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 _TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.
@@ -28,6 +32,9 @@ assert [int(tp) for tp in _TYPES] == [0, 1, 2]
 
 _COMMON_BYTES = 64 << 10
 """Above, protobuf would copy more than `peek_binlog` costs."""
+
+_STRANGER_AGAIN_S = 60.0
+_STRANGERS_MAX = 1000
 
 _parsed, _new = binlog_pb2.Binlog.FromString, tuple.__new__
 
@@ -59,10 +66,15 @@ class Admission:
         self._payload_bytes_max = payload_bytes_max
         self._common_bytes_max = min(payload_bytes_max, _COMMON_BYTES)
         self._counters = counters or Counters()
+        self._strangers: dict[tuple[int, str], float] = {}
 
-    def check_cluster(self, cluster_id: int) -> None:
-        """Raise `Refused` unless the caller belongs to this Pump's cluster."""
+    def check_cluster(self, cluster_id: int, peer: Callable[[], str]) -> None:
+        """Raise `Refused` unless the caller belongs to this Pump's cluster; the log names `peer`.
+
+        That is gRPC's name of it, as ipv4:127.0.0.1:4000, asked only where it is needed.
+        """
         if cluster_id != self._cluster_id:
+            self._name_stranger(cluster_id, peer())
             mismatch = Refused(
                 _Code.CLUSTER_MISMATCH,
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -70,6 +82,20 @@ class Admission:
             )
             self._counters.refuse(mismatch)
             raise mismatch
+
+    def _name_stranger(self, cluster_id: int, peer: str) -> None:
+        """Say in the log who it is, once a minute for each machine and cluster."""
+        caller, now_s = (cluster_id, peer.rpartition(":")[0]), time.monotonic()
+        if now_s - self._strangers.get(caller, float("-inf")) < _STRANGER_AGAIN_S:
+            return
+        if len(self._strangers) >= _STRANGERS_MAX:
+            self._strangers.clear()
+        self._strangers[caller] = now_s
+        log.warning(
+            "refused %s: it belongs to cluster %d, this Pump to cluster %d (a TiDB, writer or"
+            " Drainer with another PD or etcd? It is named once a minute)",
+            peer, cluster_id, self._cluster_id,
+        )  # fmt: skip
 
     def check_large(self, size_bytes: int, bytes_max: int) -> None:
         """Raise `Refused` unless a Prewrite in chunks, of that size in all, may come now."""

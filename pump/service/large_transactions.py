@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -72,15 +72,15 @@ class LargeWrites:
         self.silence_s_max = 60.0
         self._counters = counters or Counters()
 
-    async def write(self, messages: AsyncIterator[bytes]) -> None:
+    async def write(self, messages: AsyncIterator[bytes], peer: Callable[[], str]) -> None:
         """Return once the binlog in `messages` is durable; raise `PenstockError` when it is not.
 
-        Then nothing of it exists, whatever was stored so far.
+        Then nothing of it exists, whatever was stored so far. `peer` says who sends it.
         """
         first = await self._next(messages)
         if first is None:
             raise self._refused("a large binlog without a single chunk")
-        self._admission.check_cluster(first.cluster_id)
+        self._admission.check_cluster(first.cluster_id, peer)
         self._admission.check_large(first.bytes, self._bytes_max)
         head = self._head(first)
         incoming = IncomingTransaction(first.start_ts, first.bytes)

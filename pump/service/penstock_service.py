@@ -11,7 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -128,17 +135,19 @@ class PenstockService:
                     await undecodable(context, pb.WriteBatch, data, error)
                 del data  # The payloads are copies; a large batch need not be kept twice.
                 await self._group_commit.room()
-                await answers.put(self._accept(cluster_id, seq, payloads))
+                await answers.put(self._accept(cluster_id, seq, payloads, context.peer))
         except Exception:
             await answers.put(None)  # Not when cancelled: no one takes answers then.
             raise
         await answers.put(None)
 
-    def _accept(self, cluster_id: int, seq: int, payloads: Sequence[bytes]) -> _Answer:
+    def _accept(
+        self, cluster_id: int, seq: int, payloads: Sequence[bytes], peer: Callable[[], str]
+    ) -> _Answer:
         """Queue what can be stored; never awaits, so that batches keep their order."""
         answer = _Answer(seq)
         try:
-            self._admission.check_cluster(cluster_id)
+            self._admission.check_cluster(cluster_id, peer)
         except Refused as refused:
             answer.refusals = [_refusal(i, refused) for i in range(len(payloads))]
             return answer
@@ -172,7 +181,7 @@ class PenstockService:
         """Answer once the binlog in the chunks is durable, or with the reason why it is not."""
         ack = pb.WriteAck()
         try:
-            await self._large.write(aiter(messages))
+            await self._large.write(aiter(messages), context.peer)
         except (PenstockError, OSError) as error:
             ack.refusals.append(_refusal(0, error))
         return ack.SerializeToString()
@@ -181,7 +190,7 @@ class PenstockService:
         """Stream batches of merged binlogs until the Pump closes."""
         request = await parsed(context, pb.PullRequest, data)
         try:
-            self._admission.check_cluster(request.cluster_id)
+            self._admission.check_cluster(request.cluster_id, context.peer)
             name = request.drainer_id or context.peer()
             batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
             async with aclosing(batches):
@@ -205,7 +214,7 @@ class PenstockService:
         """Stream the binlogs of which a pull sent no more than the metadata."""
         request = await parsed(context, pb.FetchRequest, data)
         try:
-            self._admission.check_cluster(request.cluster_id)
+            self._admission.check_cluster(request.cluster_id, context.peer)
             wanted = list(request.commit_ts)
             if wanted != sorted(set(wanted)):
                 raise invalid("the commit_ts to fetch do not rise")

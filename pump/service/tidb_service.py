@@ -39,7 +39,7 @@ class TidbService:
         """Answer once the binlog is durable."""
         request = await parsed(context, pump_pb2.WriteBinlogReq, data)
         try:
-            self._admission.check_cluster(request.clusterID)
+            self._admission.check_cluster(request.clusterID, context.peer)
             record = self._admission.admit(request.payload)
             if record is not None:
                 await self._group_commit.write([record])
@@ -51,7 +51,7 @@ class TidbService:
         """Stream merged binlogs after a commit_ts, one per message, until the Pump closes."""
         request = await parsed(context, pump_pb2.PullBinlogReq, data)
         try:
-            self._admission.check_cluster(request.clusterID)
+            self._admission.check_cluster(request.clusterID, context.peer)
             batches = self._pulls.batches(context.peer(), request.startFrom.offset)
             async with aclosing(batches):
                 async for pulled in batches:

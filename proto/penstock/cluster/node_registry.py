@@ -2,7 +2,8 @@
 
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
-/penstock/v1/cluster_id              decimal text, drawn at random by the first that asks
+/penstock/v1/cluster_id              decimal text, drawn at random by the first that asks, or PD's
+/penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/cluster_id.py)
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (departed_pumps.py)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
@@ -29,13 +30,14 @@ from penstock.cluster.departed_pumps import (
 )
 from penstock.cluster.drainer_runs import standbys
 from penstock.cluster.etcd import EtcdClient, Watch, etcd_errors, read, read_prefix
-from penstock.errors import Malformed
+from penstock.errors import Malformed, NeedsOperator
 from penstock.ts import seconds_between
 
 log = logging.getLogger(__name__)
 
 ROOT = "/tidb-binlog/v1"
 CLUSTER_ID_KEY = "/penstock/v1/cluster_id"
+PD_CLUSTER_ID_KEY = "/penstock/v1/pd_cluster_id"
 
 GAPS = "/penstock/v1/gaps"
 ENTERED = "/penstock/v1/entered/"
@@ -212,7 +214,16 @@ class Registry:
         self._etcd = etcd
 
     def cluster_id(self) -> int:
-        """Return the cluster's id, drawing it if this is the first time anyone asks."""
+        """Return the cluster's id, drawing it if this is the first time anyone asks.
+
+        Raises `NeedsOperator` when it is a PD's: then that is to be asked (oracle/cluster_id.py).
+        """
+        if (pd_id := read(self._etcd, PD_CLUSTER_ID_KEY)) is not None:
+            raise NeedsOperator(
+                f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
+                " PD gives the timestamps",
+                hint="give the addresses of its PD: pd-address",
+            )
         while True:
             found = read(self._etcd, CLUSTER_ID_KEY)
             if found is not None:

@@ -95,8 +95,9 @@ def moment_of(ts: int) -> str | None:
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
 _TRUTHS: Final = {"True": True, "False": False}
-_KINDS: Final = ("pump", "drainer")
-_TEXTS: Final = frozenset({"node_id", "instance", "labels", "label"})
+_KINDS: Final = {"pump": "node_id", "drainer": "node_id", "transaction": "start_ts"}
+"""What details are about, and how JSON calls what names one of them."""
+_TEXTS: Final = frozenset({"node_id", "instance", "labels", "label", "key"})
 """What is a name, even where it looks like a number."""
 _NO_KEY = re.compile(r"[^a-z0-9]+")
 
@@ -114,19 +115,24 @@ def facts_of(reply: penstock_pb2.StatusReply) -> dict[str, Any]:
 def typed(details: Mapping[str, str]) -> dict[str, Any]:
     """Return details as JSON wants them: values with their types, names of nodes in no key."""
     facts: dict[str, Any] = {}
-    nodes: dict[tuple[str, str], dict[str, Any]] = {}
+    named: dict[tuple[str, str], dict[str, Any]] = {}
     for key, text in sorted(details.items()):
         kind, _, rest = key.partition(" ")
         if kind not in _KINDS or not rest:
             name = key_of(key)
-            facts[name] = text if name in _TEXTS else value_of(text)
+            facts[name] = _value(name, text)
             continue
-        node_id, _, name = rest.partition(" ")
-        about = nodes.setdefault((kind, node_id), {"node_id": node_id})
-        about[key_of(name) or "summary"] = value_of(text)
-    for (kind, _), about in nodes.items():
+        one, _, name = rest.partition(" ")
+        about = named.setdefault((kind, one), {_KINDS[kind]: _value(_KINDS[kind], one)})
+        what = key_of(name) or "summary"
+        about[what] = _value(what, text)
+    for (kind, _), about in named.items():
         facts.setdefault(f"{kind}s", []).append(about)
     return facts
+
+
+def _value(name: str, text: str) -> Any:
+    return text if name in _TEXTS else value_of(text)
 
 
 def key_of(name: str) -> str:

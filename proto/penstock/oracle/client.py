@@ -21,6 +21,7 @@ import grpc
 
 from penstock.cluster.etcd import EtcdClient, read
 from penstock.errors import NeedsOperator, Retryable
+from penstock.oracle.pd import CHANNEL_OPTIONS, PdLeader, pd_tls_of
 from penstock.pb import pdpb_pb2
 from penstock.security.refusal import refusal_of
 from penstock.security.tls import Tls, open_channel
@@ -31,13 +32,6 @@ log = logging.getLogger(__name__)
 LEADER_KEY = "/penstock/v1/oracle/leader"
 
 _CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new one.
-_CHANNEL_OPTIONS = [
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-]
 
 
 class TsoStream:
@@ -113,7 +107,7 @@ class TsoStream:
             if self._channel is not None:
                 self._channel.close()
             self._address = address
-            self._channel = open_channel(address, self._tls, _CHANNEL_OPTIONS)
+            self._channel = open_channel(address, self._tls, CHANNEL_OPTIONS)
         self._header = pdpb_pb2.RequestHeader(cluster_id=cluster_id)
         self._requests = SimpleQueue()
         try:
@@ -162,52 +156,6 @@ class EtcdLeader:
         return address.decode(), 0
 
 
-class PdLeader:
-    """Finds the leader among PDs by asking each of the given ones."""
-
-    def __init__(self, addresses: str, tls: Tls | None = None) -> None:
-        self._tls = tls
-        self._addresses = [_host_port(part.strip()) for part in addresses.split(",")]
-
-    def __call__(self, left_s: float) -> tuple[str, int]:
-        """Return the leader's host:port and the cluster id that PD insists on."""
-        problem, refusals = "", list[NeedsOperator | None]()
-        for address in self._addresses:
-            try:
-                answer = _members(address, self._tls, left_s)
-            except grpc.RpcError as error:
-                refusals.append(refusal_of(address, self._tls, error))
-                problem = f"PD at {address}: {error.code().name}: {error.details()}"
-                continue
-            if answer.leader.client_urls:
-                url = answer.leader.client_urls[0]
-                if url.startswith("https://") and self._tls is None:
-                    raise NeedsOperator(
-                        f"PD's leader at {url} asks for TLS", hint="write https:// in pd-address"
-                    )
-                return _host_port(url), answer.header.cluster_id
-            problem = f"PD at {address} knows no leader"
-            refusals.append(None)
-        if refusals and (first := refusals[0]) is not None and None not in refusals:
-            raise first
-        raise Retryable(problem)
-
-
-def _members(address: str, tls: Tls | None, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
-    with open_channel(address, tls, _CHANNEL_OPTIONS) as channel:
-        call = channel.unary_unary(
-            "/pdpb.PD/GetMembers",
-            request_serializer=pdpb_pb2.GetMembersRequest.SerializeToString,
-            response_deserializer=pdpb_pb2.GetMembersResponse.FromString,
-        )
-        answer: pdpb_pb2.GetMembersResponse = call(pdpb_pb2.GetMembersRequest(), timeout=timeout_s)
-        return answer
-
-
-def _host_port(url: str) -> str:
-    return url.removeprefix("https://").removeprefix("http://").rstrip("/")
-
-
 COUNT_MAX = LOGICAL_END // 2
 """The most timestamps one request may ask for."""
 
@@ -234,15 +182,14 @@ def open_oracle(
     *,
     pd_tls: Tls | None = None,
 ) -> Oracle:
-    """Return a client of the PD at `pd_address`, or else of the oracle elected in this etcd.
+    """Return a client of the PDs at `pd_address`, or else of the oracle elected in this etcd.
 
     `tls` is for the elected one, which is a Pump; `pd_tls` for a PD at https://, which by default
     is asked without a certificate and trusted by the system's CAs.
     """
     if not pd_address:
         return OracleClient(etcd, tls=tls)
-    with_tls = pd_address.startswith("https://")
-    return OracleClient(pd_address, tls=(pd_tls or Tls()) if with_tls else None)
+    return OracleClient(pd_address, tls=pd_tls_of(pd_address, pd_tls))
 
 
 class _Turn:

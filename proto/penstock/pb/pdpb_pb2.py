@@ -22,35 +22,48 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from penstock.pb import metapb_pb2 as penstock_dot_pb_dot_metapb__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/pb/pdpb.proto\x12\x04pdpb\"6\n\rRequestHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tsender_id\x18\x02 \x01(\x04\"@\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x1a\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0b.pdpb.Error\"7\n\x05\x45rror\x12\x1d\n\x04type\x18\x01 \x01(\x0e\x32\x0f.pdpb.ErrorType\x12\x0f\n\x07message\x18\x02 \x01(\t\"@\n\nTsoRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\".\n\tTimestamp\x12\x10\n\x08physical\x18\x01 \x01(\x03\x12\x0f\n\x07logical\x18\x02 \x01(\x03\"f\n\x0bTsoResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\"\n\ttimestamp\x18\x03 \x01(\x0b\x32\x0f.pdpb.Timestamp\"Q\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x11\n\tpeer_urls\x18\x03 \x03(\t\x12\x13\n\x0b\x63lient_urls\x18\x04 \x03(\t\"8\n\x11GetMembersRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\"\x9a\x01\n\x12GetMembersResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1d\n\x07members\x18\x02 \x03(\x0b\x32\x0c.pdpb.Member\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.pdpb.Member\x12!\n\x0b\x65tcd_leader\x18\x04 \x01(\x0b\x32\x0c.pdpb.Member*6\n\tErrorType\x12\x06\n\x02OK\x10\x00\x12\x0b\n\x07UNKNOWN\x10\x01\x12\x14\n\x10NOT_BOOTSTRAPPED\x10\x02\x32u\n\x02PD\x12?\n\nGetMembers\x12\x17.pdpb.GetMembersRequest\x1a\x18.pdpb.GetMembersResponse\x12.\n\x03Tso\x12\x10.pdpb.TsoRequest\x1a\x11.pdpb.TsoResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/pb/pdpb.proto\x12\x04pdpb\x1a\x18penstock/pb/metapb.proto\"6\n\rRequestHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tsender_id\x18\x02 \x01(\x04\"@\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x1a\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0b.pdpb.Error\"7\n\x05\x45rror\x12\x1d\n\x04type\x18\x01 \x01(\x0e\x32\x0f.pdpb.ErrorType\x12\x0f\n\x07message\x18\x02 \x01(\t\"@\n\nTsoRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\".\n\tTimestamp\x12\x10\n\x08physical\x18\x01 \x01(\x03\x12\x0f\n\x07logical\x18\x02 \x01(\x03\"f\n\x0bTsoResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\"\n\ttimestamp\x18\x03 \x01(\x0b\x32\x0f.pdpb.Timestamp\"Q\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x11\n\tpeer_urls\x18\x03 \x03(\t\x12\x13\n\x0b\x63lient_urls\x18\x04 \x03(\t\"8\n\x11GetMembersRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\"\x9a\x01\n\x12GetMembersResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1d\n\x07members\x18\x02 \x03(\x0b\x32\x0c.pdpb.Member\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.pdpb.Member\x12!\n\x0b\x65tcd_leader\x18\x04 \x01(\x0b\x32\x0c.pdpb.Member\"K\n\x10GetRegionRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\x12\n\nregion_key\x18\x02 \x01(\x0c\"w\n\x11GetRegionResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1e\n\x06region\x18\x02 \x01(\x0b\x32\x0e.metapb.Region\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.metapb.Peer\"H\n\x0fGetStoreRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\x10\n\x08store_id\x18\x02 \x01(\x04\"V\n\x10GetStoreResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1c\n\x05store\x18\x02 \x01(\x0b\x32\r.metapb.Store\"<\n\x15GetGCSafePointRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\"R\n\x16GetGCSafePointResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x12\n\nsafe_point\x18\x02 \x01(\x04*6\n\tErrorType\x12\x06\n\x02OK\x10\x00\x12\x0b\n\x07UNKNOWN\x10\x01\x12\x14\n\x10NOT_BOOTSTRAPPED\x10\x02\x32\xbb\x02\n\x02PD\x12?\n\nGetMembers\x12\x17.pdpb.GetMembersRequest\x1a\x18.pdpb.GetMembersResponse\x12.\n\x03Tso\x12\x10.pdpb.TsoRequest\x1a\x11.pdpb.TsoResponse(\x01\x30\x01\x12<\n\tGetRegion\x12\x16.pdpb.GetRegionRequest\x1a\x17.pdpb.GetRegionResponse\x12\x39\n\x08GetStore\x12\x15.pdpb.GetStoreRequest\x1a\x16.pdpb.GetStoreResponse\x12K\n\x0eGetGCSafePoint\x12\x1b.pdpb.GetGCSafePointRequest\x1a\x1c.pdpb.GetGCSafePointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.pb.pdpb_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ERRORTYPE']._serialized_start=727
-  _globals['_ERRORTYPE']._serialized_end=781
-  _globals['_REQUESTHEADER']._serialized_start=32
-  _globals['_REQUESTHEADER']._serialized_end=86
-  _globals['_RESPONSEHEADER']._serialized_start=88
-  _globals['_RESPONSEHEADER']._serialized_end=152
-  _globals['_ERROR']._serialized_start=154
-  _globals['_ERROR']._serialized_end=209
-  _globals['_TSOREQUEST']._serialized_start=211
-  _globals['_TSOREQUEST']._serialized_end=275
-  _globals['_TIMESTAMP']._serialized_start=277
-  _globals['_TIMESTAMP']._serialized_end=323
-  _globals['_TSORESPONSE']._serialized_start=325
-  _globals['_TSORESPONSE']._serialized_end=427
-  _globals['_MEMBER']._serialized_start=429
-  _globals['_MEMBER']._serialized_end=510
-  _globals['_GETMEMBERSREQUEST']._serialized_start=512
-  _globals['_GETMEMBERSREQUEST']._serialized_end=568
-  _globals['_GETMEMBERSRESPONSE']._serialized_start=571
-  _globals['_GETMEMBERSRESPONSE']._serialized_end=725
-  _globals['_PD']._serialized_start=783
-  _globals['_PD']._serialized_end=900
+  _globals['_ERRORTYPE']._serialized_start=1259
+  _globals['_ERRORTYPE']._serialized_end=1313
+  _globals['_REQUESTHEADER']._serialized_start=58
+  _globals['_REQUESTHEADER']._serialized_end=112
+  _globals['_RESPONSEHEADER']._serialized_start=114
+  _globals['_RESPONSEHEADER']._serialized_end=178
+  _globals['_ERROR']._serialized_start=180
+  _globals['_ERROR']._serialized_end=235
+  _globals['_TSOREQUEST']._serialized_start=237
+  _globals['_TSOREQUEST']._serialized_end=301
+  _globals['_TIMESTAMP']._serialized_start=303
+  _globals['_TIMESTAMP']._serialized_end=349
+  _globals['_TSORESPONSE']._serialized_start=351
+  _globals['_TSORESPONSE']._serialized_end=453
+  _globals['_MEMBER']._serialized_start=455
+  _globals['_MEMBER']._serialized_end=536
+  _globals['_GETMEMBERSREQUEST']._serialized_start=538
+  _globals['_GETMEMBERSREQUEST']._serialized_end=594
+  _globals['_GETMEMBERSRESPONSE']._serialized_start=597
+  _globals['_GETMEMBERSRESPONSE']._serialized_end=751
+  _globals['_GETREGIONREQUEST']._serialized_start=753
+  _globals['_GETREGIONREQUEST']._serialized_end=828
+  _globals['_GETREGIONRESPONSE']._serialized_start=830
+  _globals['_GETREGIONRESPONSE']._serialized_end=949
+  _globals['_GETSTOREREQUEST']._serialized_start=951
+  _globals['_GETSTOREREQUEST']._serialized_end=1023
+  _globals['_GETSTORERESPONSE']._serialized_start=1025
+  _globals['_GETSTORERESPONSE']._serialized_end=1111
+  _globals['_GETGCSAFEPOINTREQUEST']._serialized_start=1113
+  _globals['_GETGCSAFEPOINTREQUEST']._serialized_end=1173
+  _globals['_GETGCSAFEPOINTRESPONSE']._serialized_start=1175
+  _globals['_GETGCSAFEPOINTRESPONSE']._serialized_end=1257
+  _globals['_PD']._serialized_start=1316
+  _globals['_PD']._serialized_end=1631
 # @@protoc_insertion_point(module_scope)

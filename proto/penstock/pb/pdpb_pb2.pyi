@@ -1,3 +1,4 @@
+from penstock.pb import metapb_pb2 as _metapb_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -95,3 +96,51 @@ class GetMembersResponse(_message.Message):
     leader: Member
     etcd_leader: Member
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., leader: _Optional[_Union[Member, _Mapping]] = ..., etcd_leader: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class GetRegionRequest(_message.Message):
+    __slots__ = ("header", "region_key")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_KEY_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    region_key: bytes
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_key: _Optional[bytes] = ...) -> None: ...
+
+class GetRegionResponse(_message.Message):
+    __slots__ = ("header", "region", "leader")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    region: _metapb_pb2.Region
+    leader: _metapb_pb2.Peer
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., region: _Optional[_Union[_metapb_pb2.Region, _Mapping]] = ..., leader: _Optional[_Union[_metapb_pb2.Peer, _Mapping]] = ...) -> None: ...
+
+class GetStoreRequest(_message.Message):
+    __slots__ = ("header", "store_id")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    store_id: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., store_id: _Optional[int] = ...) -> None: ...
+
+class GetStoreResponse(_message.Message):
+    __slots__ = ("header", "store")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    store: _metapb_pb2.Store
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., store: _Optional[_Union[_metapb_pb2.Store, _Mapping]] = ...) -> None: ...
+
+class GetGCSafePointRequest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ...) -> None: ...
+
+class GetGCSafePointResponse(_message.Message):
+    __slots__ = ("header", "safe_point")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SAFE_POINT_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    safe_point: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., safe_point: _Optional[int] = ...) -> None: ...

@@ -23,15 +23,18 @@ def setting(default: Any, text: str, **extra: str) -> Any:
 def check_address(name: str, address: str) -> None:
     """Raise `NeedsOperator` unless `address` is host:port; empty is for those that have a default.
 
-    A PD's may begin with https://, or http://.
+    There may be several PDs, comma-separated, and each may begin with https://, or http://.
     """
-    if name == "pd_address":
-        address = address.removeprefix("https://").removeprefix("http://")
-    host, _, port = address.rpartition(":")
     if not address and name != "addr":
         return
-    if not host or "/" in address or not port.isdecimal() or int(port) > 65535:
-        raise out_of_range(name, address, "write host:port, such as 127.0.0.1:8250")
+    parts = [address]
+    if name == "pd_address":
+        parts = [each.strip() for each in address.split(",")]
+        parts = [each.removeprefix("https://").removeprefix("http://") for each in parts]
+    for part in parts:
+        host, _, port = part.rpartition(":")
+        if not host or "/" in part or not port.isdecimal() or int(port) > 65535:
+            raise out_of_range(name, address, "write host:port, such as 127.0.0.1:8250")
 
 
 def check_advertised(address: str) -> None:

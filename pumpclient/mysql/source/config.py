@@ -143,7 +143,9 @@ class SourceConfig:
         "foreign keys that change rows below the binlog (CASCADE, SET NULL): stop, or accept",
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
-    pd_address: str = setting("", "a TiDB PD's host:port to take timestamps from, if there is one")
+    pd_address: str = setting(
+        "", "host:port of a TiDB cluster's PDs, comma-separated: its id and its clock are ours"
+    )
     data_dir: Path = field(default=Path("data.source"), metadata={"help": "directory of its files"})
     status_addr: str = setting("127.0.0.1:9251", "host:port of the pages and metrics; off: none")
     lease_s: int = setting(10, "a dead process keeps the source-id for so long")

@@ -26,6 +26,8 @@ def test_details_become_numbers_truths_and_a_list_of_nodes() -> None:
             "pump 10.0.0.1:8250": "online, ok",
             "pump 10.0.0.1:8250 received_ts": "463000000000000000",
             "pump pump-2": "paused",
+            "transaction 463000000000000002 key": "123456",
+            "transaction 463000000000000002 waits": "its lock lives",
         },
     )
     assert json.loads(json.dumps(facts_of(reply))) == {
@@ -44,6 +46,9 @@ def test_details_become_numbers_truths_and_a_list_of_nodes() -> None:
                 "received_ts": 463_000_000_000_000_000,
             },
             {"node_id": "pump-2", "summary": "paused"},
+        ],
+        "transactions": [
+            {"start_ts": 463_000_000_000_000_002, "key": "123456", "waits": "its lock lives"}
         ],
     }
 

@@ -45,6 +45,15 @@ def test_every_setting_is_a_flag() -> None:
         (["--txn-timeout-s", "0s"], "txn-timeout-s is 0.0"),
         (["--max-message-bytes", "3 GiB"], "gRPC carries less than 2 GiB"),
         (["--gc-day", "3"], "did you mean --gc-days"),
+        (["--resolver-kind", "tikv"], "resolver.kind is 'tikv'.*needs pd-address"),
+        (["--resolver-kind", "pd"], "resolver.kind is 'pd'.*none, sql and tikv"),
+        (
+            ["--resolver-kind", "none", "--pd-address", "a:1"],
+            "resolver.kind is 'none'.*what a TiDB committed may be rolled back",
+        ),
+        (["--resolver-lock-wait-s", "0"], "resolver.lock-wait-s is 0.0"),
+        (["--pd-address", "a:1,,b:1"], "pd-address is 'a:1,,b:1'"),
+        (["--pd-address", "a:1, http://b"], "pd-address is 'a:1, http://b'"),
     ],
 )
 def test_a_value_out_of_range_stops_with_a_hint(argv: list[str], expected: str) -> None:
@@ -55,6 +64,11 @@ def test_a_value_out_of_range_stops_with_a_hint(argv: list[str], expected: str) 
 def test_a_wildcard_address_needs_one_to_advertise() -> None:
     settings = load("--addr", "0.0.0.0:8250", "--advertise-addr", "10.0.0.1:8250")
     assert settings.advertise_addr == "10.0.0.1:8250"
+
+
+def test_several_pds_are_given_as_a_list() -> None:
+    assert load("--pd-address", "https://a:2379, https://b:2379").resolver.kind == ""
+    assert load("--pd-address", "a:1,http://b:1", "--resolver-kind", "tikv").pd_address
 
 
 def test_a_wrong_setting_ends_the_process_with_exit_code_2(

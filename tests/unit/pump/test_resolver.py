@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -133,6 +134,40 @@ def test_the_pauses_grow() -> None:
         return lengths
 
     assert asyncio.run(main()) == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_resolver_that_knows_when_it_will_know_more_is_asked_then() -> None:
+    soon = Resolution(Outcome.UNKNOWN, why="its lock lives", again_s=0.7)
+    waiting = Waiting(prewrite())
+    resolving = Resolving(waiting, waiting, Oracle(soon))  # type: ignore[arg-type]
+
+    async def main() -> float:
+        await resolving.ask()
+        return resolving._cases[START_TS].until_s - asyncio.get_running_loop().time()
+
+    assert 0.5 < asyncio.run(main()) <= 0.7
+
+
+def test_what_waits_is_listed_with_its_key_and_why() -> None:
+    soon = Resolution(Outcome.UNKNOWN, why="its lock lives", again_s=9)
+    waiting = Waiting(prewrite(), prewrite(START_TS + 1))
+    resolving = ask(waiting, Oracle(soon, Retryable("PD is away")))
+    first, second = resolving.waiting()
+    assert (first.start_ts, first.prewrite_key, first.why) == (
+        START_TS,
+        b"the key",
+        "its lock lives",
+    )
+    assert (second.start_ts, second.why) == (START_TS + 1, "PD is away")
+    assert 0 <= time.time() - first.since_s < 60
+
+
+def test_a_failure_that_a_resolver_reports_is_told_as_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed = Resolution(Outcome.UNKNOWN, why="TiKV is away", again_s=2, failure=True)
+    ask(Waiting(prewrite()), Oracle(failed))
+    assert f"transaction {START_TS} stays open, trying again: TiKV is away" in caplog.text
 
 
 def test_a_question_says_for_how_long_and_reads_the_prewrite_once() -> None:

@@ -1,0 +1,120 @@
+"""PD: finds the one that leads among the PDs of a TiDB cluster, and whose cluster it is.
+
+Every PD knows the others and who leads them. Asked are those that are configured, then those that
+they named, so that a list that has become too short still leads to a PD that lives.
+
+The cluster id is the one thing that must never change: timestamps of another cluster have nothing
+to do with ours. So whoever was once told an id takes no other one.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import grpc
+
+from penstock.errors import NeedsOperator, Retryable
+from penstock.pb import pdpb_pb2
+from penstock.security.refusal import refusal_of
+from penstock.security.tls import Tls, open_channel
+
+log = logging.getLogger(__name__)
+
+CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+_KNOWN_MAX = 16
+
+
+def pd_tls_of(addresses: str, tls: Tls | None) -> Tls | None:
+    """Return with which TLS the PDs at these addresses are asked; None for those at http://.
+
+    Without `tls` those at https:// are asked without a certificate, and trusted by the system's
+    CAs. Raises `NeedsOperator` where only some are at https://.
+    """
+    secure = {each.startswith("https://") for each in _split(addresses)}
+    if len(secure) > 1:
+        raise NeedsOperator(
+            f"only some addresses in {addresses!r} begin with https://",
+            hint="write https:// before each address in pd-address, or before none",
+        )
+    return (tls or Tls()) if secure == {True} else None
+
+
+class PdLeader:
+    """Finds the leader among PDs; for one thread at a time."""
+
+    def __init__(self, addresses: str, tls: Tls | None = None) -> None:
+        """Take a comma-separated list; nothing is asked yet."""
+        self._tls = tls
+        self._configured = [_host_port(each) for each in _split(addresses)]
+        self._named: list[str] = []
+        self._cluster_id: int | None = None
+
+    def __call__(self, left_s: float) -> tuple[str, int]:
+        """Return the leader's host:port and the cluster id that PD insists on.
+
+        Each PD that is silent costs up to `left_s`. Raises `Retryable` when none knows a leader,
+        `NeedsOperator` when all of those that are configured refuse us, or are another cluster's.
+        """
+        problem, refusals = "", list[NeedsOperator | None]()
+        others = [each for each in self._named if each not in self._configured]
+        for address in (*self._configured, *others):
+            try:
+                answer = _members(address, self._tls, left_s)
+            except grpc.RpcError as error:
+                if address in self._configured:
+                    refusals.append(refusal_of(address, self._tls, error))
+                problem = f"PD at {address}: {error.code().name}: {error.details()}"
+                continue
+            if answer.header.error.type:
+                problem = f"PD at {address}: {answer.header.error.message}"
+            elif answer.leader.client_urls:
+                return self._leader(address, answer)
+            else:
+                problem = f"PD at {address} knows no leader"
+            refusals.append(None)
+        if refusals and (first := refusals[0]) is not None and None not in refusals:
+            raise first
+        raise Retryable(problem)
+
+    def _leader(self, address: str, answer: pdpb_pb2.GetMembersResponse) -> tuple[str, int]:
+        found = answer.header.cluster_id
+        if self._cluster_id not in (None, found):
+            raise NeedsOperator(
+                f"PD at {address} is of cluster {found}, and it was {self._cluster_id} before",
+                hint="check pd-address: all PDs in it must be of one cluster",
+            )
+        url = answer.leader.client_urls[0]
+        if url.startswith("https://") and self._tls is None:
+            raise NeedsOperator(
+                f"PD's leader at {url} asks for TLS", hint="write https:// in pd-address"
+            )
+        self._cluster_id = found
+        urls = [url for member in answer.members for url in member.client_urls]
+        self._named = [_host_port(url) for url in urls[:_KNOWN_MAX]]
+        return _host_port(url), found
+
+
+def _members(address: str, tls: Tls | None, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
+    with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
+        call = channel.unary_unary(
+            "/pdpb.PD/GetMembers",
+            request_serializer=pdpb_pb2.GetMembersRequest.SerializeToString,
+            response_deserializer=pdpb_pb2.GetMembersResponse.FromString,
+        )
+        answer: pdpb_pb2.GetMembersResponse = call(pdpb_pb2.GetMembersRequest(), timeout=timeout_s)
+        return answer
+
+
+def _split(addresses: str) -> list[str]:
+    return [part for each in addresses.split(",") if (part := each.strip())]
+
+
+def _host_port(url: str) -> str:
+    return url.removeprefix("https://").removeprefix("http://").rstrip("/")

@@ -1,0 +1,238 @@
+"""TiKV resolver: what became of a TiDB's transaction, by the lock or the record at its primary key.
+
+TiDB sends the Prewrite to a Pump and its locks to TiKV at the same time, waits for both, takes a
+commit_ts, commits in TiKV, and only then sends the Commit to the Pump, without waiting for that. So
+what a Pump has heard says nothing about the outcome, and TiKV decides alone:
+
+    COMMITTED, ROLLED_BACK   final in TiKV, and therefore here, however early it is asked
+    LOCKED                   the transaction may still commit. Who lives renews its lock; the lock
+                             of one that is dead ends with its TTL, and then TiKV itself rolls it
+                             back when it is asked (3 s after the start of a small optimistic
+                             transaction, up to 20 s after the last sign of any other)
+    ABSENT                   the lock has not come yet, or never will
+
+**When an absent lock can no longer come.** Waiting alone never makes that certain: a TiDB may have
+stood still, a message may be on its way. What makes it certain is TiKV's rollback record, which it
+leaves when it is asked with `rollback_if_not_exist`. A lock that comes later finds the record and
+is refused, by Percolator's own rule, as a write conflict; in a pessimistic transaction too, and
+the record is kept as long as such a lock can come (TiKV protects it). TiKV does either one before
+the other: had the lock come first, the answer were LOCKED. One-phase and async commit, in which a
+lock alone may already be a commit, are refused by the record as well; TiDB uses neither as long as
+it writes binlogs, and the lock of an async commit counts here as one that never ends.
+
+So the wait before is not for safety. It keeps a Pump from interrupting a TiDB that lives and is
+only slow: `lock_wait_s`, 3 s, is what TiDB grants itself, being the TTL of its smallest locks. It
+counts from the first of an unbroken run of answers ABSENT: while a region cannot answer, its locks
+cannot come either, and a TiDB that waits for it must have its turn first. A transaction of many
+rows may have its regions split before it sets any lock, for which TiDB waits some two minutes:
+`_SPLIT_S`. A transaction that is interrupted all the same gets a write conflict, as from any other,
+and is repeated by TiDB or by who began it.
+
+**When the absence of a record says nothing.** TiKV collects old versions, and the record of a
+commit with them, up to PD's GC safe point. Above it nothing has been collected. So an absence
+counts only when the transaction began above the safe point, read *after* TiKV answered; at the end,
+when the record is left, nothing that was absent can have been committed and collected since: a
+commit takes a commit_ts above that moment, and the safe point is minutes behind. A Prewrite from
+before the safe point of which TiKV knows nothing stays open and stops the stream, because both
+guesses could be wrong; that takes a Pump that was away for longer than TiDB's `tidb_gc_life_time`
+(10 min). An operator who has compared its rows may give it up by its start_ts, which has no effect
+on any transaction that TiKV does know.
+
+Current time is a new timestamp of PD with each question, as TTLs are judged by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.errors import NeedsOperator, Retryable
+from penstock.oracle.pd import PdLeader, pd_tls_of
+from penstock.security.tls import Tls
+from penstock.ts import physical_ms
+from pump.cluster.resolver import ROLLED_BACK, Outcome, Question, Resolution, Resolver
+from pump.config import ResolverConfig
+from pump.tikv.channels import Channels
+from pump.tikv.keys import is_of_tidb
+from pump.tikv.placement import Placement
+from pump.tikv.transaction_status import State, Tikv, TransactionStatus
+
+log = logging.getLogger(__name__)
+
+_ASKED_AT_ONCE_MAX = 64
+_AGAIN_S = 2.0
+"""A lock may end in a commit at any moment, whose Commit may be lost."""
+_JUST_AFTER_S = 0.05
+_LARGE_BYTES = 4 << 20
+_SPLIT_S = 150.0
+"""TiDB splits a region before it sets more than 32 MiB of locks in it, and waits 20 s for the split
+and 120 s for each part to be moved away. Indexes can make eight times as much of a Prewrite."""
+_REMEMBERED_MAX = 4096
+_RUN_BREAKS_S = 60.0
+
+
+class Store(Protocol):
+    """What TiKV says: `Tikv` is it, by gRPC."""
+
+    async def status(
+        self, key: bytes, start_ts: int, current_ts: int, *, forbid: bool = False
+    ) -> TransactionStatus:
+        """Return how the transaction with that primary key stands."""
+
+    async def gc_safe_point(self) -> int:
+        """Return the timestamp up to which records may have been collected."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+@dataclass(slots=True)
+class _Absence:
+    """An unbroken run of answers that there is neither lock nor record."""
+
+    first_s: float
+    last_s: float
+
+
+class TikvResolver:
+    """Resolves what has a key of TiDB, DDL too; passes the others on."""
+
+    def __init__(
+        self,
+        store: Store,
+        next_ts: Callable[[], Awaitable[int]],
+        otherwise: Resolver,
+        *,
+        lock_wait_s: float,
+        given_up: Iterable[int] = (),
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._given_up = frozenset(given_up)
+        self._next_ts = next_ts
+        self._otherwise = otherwise
+        self._lock_wait_s = lock_wait_s
+        self._monotonic_s = monotonic_s
+        self._slots = asyncio.Semaphore(_ASKED_AT_ONCE_MAX)
+        self._absences: dict[int, _Absence] = {}
+
+    async def resolve(self, question: Question) -> Resolution:
+        """Return TiKV's answer when it is final; no age decides, and no failure."""
+        if not is_of_tidb(question.prewrite_key):
+            return await self._otherwise.resolve(question)
+        async with self._slots:
+            try:
+                resolution = await self._ask(question)
+            except Retryable as error:
+                self._absences.pop(question.start_ts, None)
+                return _unknown(str(error), again_s=_AGAIN_S, failure=True)
+        if resolution.outcome is not Outcome.UNKNOWN:
+            self._absences.pop(question.start_ts, None)
+        return resolution
+
+    async def close(self) -> None:
+        """Close the connections, and the other resolver."""
+        await self._store.close()
+        await self._otherwise.close()
+
+    async def _ask(self, question: Question) -> Resolution:
+        key, start_ts = question.prewrite_key, question.start_ts
+        now_ts = await self._next_ts()
+        found = await self._store.status(key, start_ts, now_ts)
+        if found.state is not State.ABSENT:
+            self._absences.pop(start_ts, None)
+            return _resolution(found, start_ts, now_ts)
+        wait_s = self._wait_s(question)
+        left_s = wait_s - self._absent_for_s(start_ts)
+        if left_s > 0:
+            why = f"TiKV has no lock and no record of it yet; waiting for {left_s:.1f} s more"
+            return _unknown(why, again_s=min(left_s + _JUST_AFTER_S, _AGAIN_S))
+        safe_point = await self._store.gc_safe_point()
+        if start_ts <= safe_point:
+            return self._forgotten(question, safe_point)
+        now_ts = await self._next_ts()
+        found = await self._store.status(key, start_ts, now_ts, forbid=True)
+        if found.state is State.ABSENT:
+            raise Retryable("TiKV was asked to leave a rollback record, and has left none")
+        return _resolution(found, start_ts, now_ts)
+
+    def _forgotten(self, question: Question, safe_point: int) -> Resolution:
+        """Raise `NeedsOperator`, unless an operator has given the transaction up."""
+        about = (
+            f"TiKV knows nothing of transaction {question.start_ts} with the key"
+            f" {question.prewrite_key.hex()}, and may have forgotten that it committed: it began"
+            f" before the GC safe point {safe_point}"
+        )
+        if question.start_ts in self._given_up:
+            log.error(
+                "%s. It is left out, as resolver.given-up says: %d bytes",
+                about,
+                question.size_bytes,
+            )
+            return ROLLED_BACK
+        raise NeedsOperator(
+            about,
+            hint="it stays open and nothing overtakes it; its rows are at /debug/binlog/"
+            f"{question.start_ts} of this Pump: compare them with TiDB, and see 'With a TiDB' in"
+            " pump/README.md",
+        )
+
+    def _wait_s(self, question: Question) -> float:
+        is_large = question.size_bytes >= _LARGE_BYTES
+        return max(self._lock_wait_s, _SPLIT_S if is_large else 0.0)
+
+    def _absent_for_s(self, start_ts: int) -> float:
+        """Note an answer that there is nothing; return for how long that has been the answer."""
+        now_s = self._monotonic_s()
+        run = self._absences.get(start_ts)
+        if run is None or now_s - run.last_s > _RUN_BREAKS_S:
+            if len(self._absences) >= _REMEMBERED_MAX:
+                self._forget_the_matched(now_s)
+            run = self._absences[start_ts] = _Absence(now_s, now_s)
+        run.last_s = now_s
+        return now_s - run.first_s
+
+    def _forget_the_matched(self, now_s: float) -> None:
+        """Let go of what is not asked about any more, as its Commit has come."""
+        found = self._absences.items()
+        self._absences = {ts: run for ts, run in found if now_s - run.last_s <= _RUN_BREAKS_S}
+
+
+def _resolution(found: TransactionStatus, start_ts: int, now_ts: int) -> Resolution:
+    if found.state is State.COMMITTED:
+        return Resolution(Outcome.COMMITTED, found.commit_ts)
+    if found.state is State.ROLLED_BACK:
+        return ROLLED_BACK
+    left_s = (physical_ms(start_ts) + found.ttl_ms - physical_ms(now_ts)) / 1000
+    if found.is_async_commit:
+        return _unknown("its lock in TiKV is that of an async commit", again_s=_AGAIN_S)
+    why = f"its lock in TiKV lives for {max(left_s, 0):.1f} s more, unless it is renewed"
+    return _unknown(why, again_s=min(max(left_s, 0) + _JUST_AFTER_S, _AGAIN_S))
+
+
+def _unknown(why: str, *, again_s: float, failure: bool = False) -> Resolution:
+    return Resolution(Outcome.UNKNOWN, why=why, again_s=again_s, failure=failure)
+
+
+def open_tikv_resolver(
+    pd_address: str,
+    pd_tls: Tls | None,
+    next_ts: Callable[[], Awaitable[int]],
+    otherwise: Resolver,
+    config: ResolverConfig,
+) -> TikvResolver:
+    """Return the resolver for the cluster of these PDs; nothing is connected yet.
+
+    TiKV is asked with the same TLS as PD, for there is one switch for all of a TiDB cluster.
+    """
+    tls = pd_tls_of(pd_address, pd_tls)
+    channels = Channels(tls)
+    placement = Placement(PdLeader(pd_address, tls), channels)
+    tikv = Tikv(placement, channels, timeout_s=config.timeout_s)
+    return TikvResolver(
+        tikv, next_ts, otherwise, lock_wait_s=config.lock_wait_s, given_up=map(int, config.given_up)
+    )

@@ -1,0 +1,269 @@
+"""A Pump in front of a TiDB: whose cluster it is, and what becomes of a silent TiDB's transactions.
+
+PD and TiKV are scripted (`tests/kit/fakes/scripted_tidb.py`); Pump, etcd and all messages are real.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from deploy.local.etcd import EtcdServer
+from penstock.cluster.etcd import read
+from penstock.cluster.node_registry import CLUSTER_ID_KEY, NodeKind, Registry
+from penstock.errors import NeedsOperator
+from penstock.oracle.cluster_id import find_cluster_id
+from penstock.pb import pump_pb2, pump_pb2_grpc
+from penstock.wire.binlog import Binlog, BinlogType
+from penstock.wire.codec import encode_binlog
+from pumpclient import Options, PumpClient
+from pumpclient.binlogctl import main
+from tests.kit.fakes.scripted_tidb import CLUSTER_ID, Fate, TidbCluster, meta_key, row_key
+from tests.kit.servers.fix_pump import PumpProcess, streamed
+from tests.kit.servers.pages import asked, scraped
+from tests.kit.wait import eventually
+
+pytestmark = pytest.mark.etcd
+
+Factory = Callable[..., PumpProcess]
+KEY = row_key(42, 7)
+_LAST_KEY = row_key(42, 9_999)
+
+
+@pytest.fixture
+def cluster() -> Iterator[TidbCluster]:
+    with TidbCluster() as found:
+        yield found
+
+
+class Tidb:
+    """What a TiDB does to one Pump: a Prewrite, and its Commit unless it dies."""
+
+    def __init__(self, cluster: TidbCluster, pump: PumpProcess) -> None:
+        self.cluster = cluster
+        self.pump = pump
+
+    def write(self, binlog: Binlog, cluster_id: int = CLUSTER_ID) -> None:
+        request = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=encode_binlog(binlog))
+        with self.pump.channel() as channel:
+            stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
+            stub.WriteBinlog(request, timeout=20)
+
+    def prewrite(self, fate: Fate | None = None, key: bytes = KEY, **fields: Any) -> int:
+        """Begin a transaction that goes no further, with this fate in TiKV."""
+        start_ts = self.cluster.next_ts()
+        if fate is not None:
+            self.cluster.fates[key, start_ts] = fate
+        prewrite = {"prewrite_key": key, "prewrite_value": b"rows", **fields}
+        self.write(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, **prewrite))
+        return start_ts
+
+    def commit(self, start_ts: int) -> int:
+        """Commit in TiKV without a word to the Pump; return the commit_ts."""
+        commit_ts = self.cluster.next_ts()
+        self.cluster.fates[KEY, start_ts] = Fate(commit_ts=commit_ts)
+        return commit_ts
+
+    def transaction(self) -> int:
+        """Commit a whole transaction, and return its commit_ts."""
+        start_ts = self.prewrite(key=_LAST_KEY)
+        commit_ts = self.cluster.next_ts()
+        self.write(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts))
+        return commit_ts
+
+    def streamed(self) -> list[tuple[int, int]]:
+        """Return start_ts and commit_ts of all up to a new transaction, without that."""
+        last_ts = self.transaction()
+        found = streamed(self.pump, CLUSTER_ID, last_ts)
+        assert found[-1].commit_ts == last_ts
+        return [(binlog.start_ts, binlog.commit_ts) for binlog in found[:-1]]
+
+    def asked(self) -> float:
+        """Return how many questions the Pump has asked since it started."""
+        pages = self.pump.status().details["status_pages"]
+        return scraped(pages)["binlog_pump_storage_query_tikv_count"]
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return the transactions that the Pump says it waits for."""
+        code, text = asked(f"{self.pump.status().details['status_pages']}status")
+        assert code == 200
+        waiting: list[dict[str, Any]] = json.loads(text)["self"].get("transactions", [])
+        return waiting
+
+
+@pytest.fixture
+def tidb(etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory) -> Tidb:
+    quick = {"resolver_lock_wait_s": 0.3, "resolver_timeout_s": 1}
+    pump = pump_factory(etcd_server.url, pd_address=cluster.url, **quick)
+    return Tidb(cluster, pump)
+
+
+def test_the_cluster_is_pd_s_for_pumps_and_for_writers(
+    tidb: Tidb, etcd: Any, etcd_server: EtcdServer
+) -> None:
+    assert read(etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
+    assert (tidb.pump.data_dir / ".cluster").read_text() == f"{CLUSTER_ID}\n"
+    assert [node.node_id for node in Registry(etcd).list(NodeKind.PUMP)] == [tidb.pump.node_id]
+    options = Options(pd_address=tidb.cluster.url)
+    with PumpClient.connect(etcd_server.url, options=options) as client:
+        assert client.execute_ddl("CREATE DATABASE shop") != []
+    committed_ts = tidb.transaction()
+    assert streamed(tidb.pump, CLUSTER_ID, committed_ts)[-1].commit_ts == committed_ts
+    assert tidb.pump.restart().status().state == "online"
+
+
+def test_an_etcd_of_another_cluster_stops_the_pump_and_stays_as_it_is(
+    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+) -> None:
+    drawn = Registry(etcd).cluster_id()
+    pump = pump_factory(etcd_server.url, waiting=False, pd_address=cluster.url)
+    assert pump.wait(60) == 2
+    assert f"is of cluster {CLUSTER_ID}, and this etcd holds the nodes of" in pump.log_text()
+    assert f"cluster {drawn}" in pump.log_text()
+    assert Registry(etcd).cluster_id() == drawn
+    with pytest.raises(NeedsOperator, match=f"of cluster {drawn}"):
+        PumpClient.connect(etcd_server.url, options=Options(pd_address=cluster.url))
+
+
+def test_no_node_without_pd_joins_a_cluster_whose_time_is_pd_s(
+    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+) -> None:
+    assert find_cluster_id(etcd, cluster.url) == CLUSTER_ID
+    assert find_cluster_id(etcd, cluster.url) == CLUSTER_ID
+    pump = pump_factory(etcd_server.url, waiting=False)
+    assert pump.wait(60) == 2
+    assert f"that of the TiDB cluster {CLUSTER_ID}" in pump.log_text()
+    assert "pd-address" in pump.log_text()
+    with pytest.raises(NeedsOperator, match="give the addresses of its PD"):
+        PumpClient.connect(etcd_server.url)
+
+
+def test_a_pump_that_waits_for_pd_says_so_and_goes_on(
+    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+) -> None:
+    cluster.pd_leader = None
+    pump = pump_factory(etcd_server.url, waiting=False, pd_address=cluster.url)
+    pump.wait_for(f"or PD at {re.escape(cluster.url)} does not answer, trying again")
+    cluster.pd_leader = 0
+    pump.wait_for("is online at")
+    assert read(etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
+
+
+def test_a_tidb_of_another_cluster_is_refused_and_named(tidb: Tidb) -> None:
+    before = tidb.streamed()
+    prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=tidb.cluster.next_ts(), prewrite_key=KEY)
+    for _ in range(3):
+        with pytest.raises(grpc.RpcError) as caught:
+            tidb.write(prewrite, cluster_id=666)
+        assert f"cluster ID are mismatch, 666 vs {CLUSTER_ID}" in caught.value.details()
+    named = re.findall(r"refused (\S+): it belongs to cluster 666,", tidb.pump.log_text())
+    assert len(named) == 1
+    assert re.fullmatch(r"ipv4:127\.0\.0\.1:\d+", named[0])
+    assert len(tidb.streamed()) == len(before) + 1
+
+
+def test_what_a_tidb_left_open_ends_as_tikv_says(tidb: Tidb) -> None:
+    committed, by_itself = tidb.prewrite(), tidb.prewrite(Fate(is_rolled_back=True))
+    commit_ts = tidb.commit(committed)
+    expired, never_locked = tidb.prewrite(Fate(ttl_ms=1)), tidb.prewrite()
+    assert tidb.streamed() == [(committed, commit_ts)]
+    for start_ts in (by_itself, expired, never_locked):
+        assert tidb.cluster.fates[KEY, start_ts].is_rolled_back
+    assert tidb.pump.status().details["transactions_resolved"] == "4"
+    assert f"transaction {committed} is committed, says the resolver" in tidb.pump.log_text()
+
+
+def test_a_ddl_of_a_tidb_ends_as_tikv_says(tidb: Tidb) -> None:
+    fields: dict[str, Any] = {"ddl_query": b"CREATE TABLE t (a INT)", "ddl_schema_state": 5}
+    done = tidb.prewrite(key=meta_key(), ddl_job_id=77, **fields)
+    undone = tidb.prewrite(Fate(is_rolled_back=True), meta_key(), ddl_job_id=78, **fields)
+    commit_ts = tidb.cluster.next_ts()
+    tidb.cluster.fates[meta_key(), done] = Fate(commit_ts=commit_ts)
+    assert tidb.streamed() == [(done, commit_ts)]
+    assert tidb.cluster.fates[meta_key(), undone].is_rolled_back
+
+
+def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_why(
+    tidb: Tidb, etcd_server: EtcdServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start_ts = tidb.prewrite(Fate(ttl_ms=60_000))
+    eventually(lambda: any("lock" in each["waits"] for each in tidb.waiting()))
+    (each,) = tidb.waiting()
+    assert (each["start_ts"], each["key"]) == (start_ts, KEY.hex())
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:.]+Z", each["open_since"])
+    assert re.match(r"its lock in TiKV lives for 5\d\.\d s more", each["waits"])
+    after_ts = tidb.transaction()
+    assert tidb.pump.status().max_commit_ts < after_ts, "nothing overtakes it"
+    assert main(["status", tidb.pump.node_id, "--etcd-urls", etcd_server.url]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"transaction {start_ts} key +{KEY.hex()}\n", printed)
+    assert re.search(rf"transaction {start_ts} waits +its lock in TiKV lives", printed)
+    assert re.search(r"transactions_waiting +1\n", printed)
+    commit_ts = tidb.commit(start_ts)  # It was alive, only its Commit is lost.
+    assert [ts for _, ts in tidb.streamed()] == [after_ts, commit_ts]
+    eventually(lambda: tidb.waiting() == [])
+
+
+@pytest.mark.alone
+def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lives_and_five_seconds(
+    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+) -> None:
+    tidb = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url))
+    began_s = time.monotonic()
+    never_locked = tidb.prewrite()
+    assert tidb.streamed() == []
+    assert time.monotonic() - began_s < 5
+    began_s = time.monotonic()
+    locked = tidb.prewrite(Fate(ttl_ms=3_000))
+    assert tidb.streamed() == []
+    assert 2.9 < time.monotonic() - began_s < 3 + 5
+    for start_ts in (never_locked, locked):
+        assert cluster.fates[KEY, start_ts].is_rolled_back
+
+
+def test_no_time_decides_while_tikv_cannot_answer(
+    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+) -> None:
+    quick = {"resolver_lock_wait_s": 0.1, "resolver_timeout_s": 0.5, "txn_timeout_s": 0.5}
+    tidb = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url, **quick))
+    store = cluster.store_servers[1]
+    store.stop()
+    start_ts = tidb.prewrite()
+    eventually(lambda: any("no answer from TiKV" in each["waits"] for each in tidb.waiting()))
+    assert "stays open, trying again: no answer from TiKV" in tidb.pump.log_text()
+    tidb.pump.restart()
+    eventually(lambda: any("no answer from TiKV" in each["waits"] for each in tidb.waiting()))
+    cluster.ahead_ms += 3_600_000
+    asked_before = tidb.asked()
+    eventually(lambda: tidb.asked() >= asked_before + 2, 20)
+    assert tidb.pump.status().details["transactions_resolved"] == "0"
+    commit_ts = tidb.commit(start_ts)
+    store.restart(same_port=False)
+    assert tidb.streamed() == [(start_ts, commit_ts)]
+
+
+def test_what_tikv_may_have_forgotten_is_never_guessed(tidb: Tidb) -> None:
+    start_ts = tidb.prewrite()
+    tidb.cluster.safe_point = tidb.cluster.next_ts()
+    eventually(lambda: any("may have forgotten" in each["waits"] for each in tidb.waiting()), 20)
+    assert not any(each.rollback_if_not_exist for each in tidb.cluster.asked())
+    assert tidb.pump.status().details["transactions_resolved"] == "0"
+    assert f"/debug/binlog/{start_ts}" in tidb.pump.log_text()
+
+
+def test_the_pump_of_a_writer_of_ours_with_a_pd_needs_no_tikv(
+    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+) -> None:
+    settings = {"pd_address": cluster.url, "txn_timeout_s": 0.5}
+    tidb = Tidb(cluster, pump_factory(etcd_server.url, **settings))
+    for store in cluster.store_servers.values():
+        store.stop()
+    tidb.prewrite(key=b"")
+    assert tidb.streamed() == []
+    assert cluster.asked() == []
