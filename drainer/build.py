@@ -164,7 +164,7 @@ async def _open_ends(
     oracle = open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls)
     stack.push_async_callback(asyncio.to_thread, oracle.close)
     relay_log = await asyncio.to_thread(_open_relay_log, config.relay, stack)
-    ask = functools.partial(find_cluster_id, etcd, pd_address, security.pd_tls)
+    ask = functools.partial(find_cluster_id, etcd, pd_address, security.pd_tls, within_s=_RETRY_S)
     found = None
     if relay_log is not None and relay_log.cluster_id is not None:
         found = await _within(config.relay.upstream_timeout_s, insist(stop, "the cluster id", ask))

@@ -31,6 +31,7 @@ from pump.store.storage import Storage
 log = logging.getLogger(__name__)
 
 _ETCD_RETRY_S = 2.0
+_PD_ANSWERS_S = 2.0
 _GRACE_TICK_S = 0.05
 
 
@@ -50,7 +51,9 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         etcd = connect(config.etcd_urls, tls=security.etcd_tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
         entrance.waits_for = f"{_sources(config)} has not answered yet"
-        ask = partial(find_cluster_id, etcd, config.pd_address, security.pd_tls)
+        ask = partial(
+            find_cluster_id, etcd, config.pd_address, security.pd_tls, within_s=_PD_ANSWERS_S
+        )
         cluster_id = await _first_answer(ask, config, stop)
         if cluster_id is None:
             return

@@ -269,24 +269,32 @@ def test_nothing_is_forbidden_before_three_seconds_of_nothing_but_absence(
     looks: list[tuple[float, Answer]],
 ) -> None:
     world = World(ABSENT)
-    absent_since: float | None = None
-    for pause_s, answer in looks:
-        world.now_s += pause_s
-        world.answers, before = [answer], world.forbids
-        found = world.ask()
-        absent_since = (absent_since or world.now_s) if answer is ABSENT else None
-        if world.forbids > before:
-            assert absent_since is not None
-            assert world.now_s - absent_since >= 3.0 - 1e-9
-            absent_since = None
-        assert (found == ROLLED_BACK) == (world.forbids > before)
+
+    async def follow() -> None:
+        absent_since: float | None = None
+        for pause_s, answer in looks:
+            world.now_s += pause_s
+            world.answers, before = [answer], world.forbids
+            found = await world.resolver.resolve(Question(START_TS, KEY))
+            absent_since = (absent_since or world.now_s) if answer is ABSENT else None
+            if world.forbids > before:
+                assert absent_since is not None
+                assert world.now_s - absent_since >= 3.0 - 1e-9
+                absent_since = None
+            assert (found == ROLLED_BACK) == (world.forbids > before)
+
+    asyncio.run(follow())
 
 
 def test_many_absences_of_transactions_that_were_matched_are_forgotten() -> None:
     world = World(ABSENT)
-    for number in range(10_000):
-        world.now_s += 0.1
-        asyncio.run(world.resolver.resolve(Question(START_TS + number, KEY)))
+
+    async def ask_about_many() -> None:
+        for number in range(10_000):
+            world.now_s += 0.1
+            await world.resolver.resolve(Question(START_TS + number, KEY))
+
+    asyncio.run(ask_about_many())
     assert len(world.resolver._absences) <= 4096 + 1
 
 
