@@ -50,7 +50,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import PenstockError, Retryable
 from penstock.oracle.pd import PdLeader, pd_tls_of
 from penstock.security.tls import Tls
 from penstock.ts import physical_ms
@@ -67,6 +67,7 @@ _ASKED_AT_ONCE_MAX = 64
 _AGAIN_S = 2.0
 """A lock may end in a commit at any moment, whose Commit may be lost."""
 _JUST_AFTER_S = 0.05
+_FORGOTTEN_AGAIN_S = 20.0
 _LARGE_BYTES = 4 << 20
 _SPLIT_S = 150.0
 """TiDB splits a region before it sets more than 32 MiB of locks in it, and waits 20 s for the split
@@ -127,7 +128,7 @@ class TikvResolver:
         async with self._slots:
             try:
                 resolution = await self._ask(question)
-            except Retryable as error:
+            except PenstockError as error:
                 self._absences.pop(question.start_ts, None)
                 return _unknown(str(error), again_s=_AGAIN_S, failure=True)
         if resolution.outcome is not Outcome.UNKNOWN:
@@ -161,7 +162,7 @@ class TikvResolver:
         return _resolution(found, start_ts, now_ts)
 
     def _forgotten(self, question: Question, safe_point: int) -> Resolution:
-        """Raise `NeedsOperator`, unless an operator has given the transaction up."""
+        """Return UNKNOWN with what to do, unless an operator has given the transaction up."""
         about = (
             f"TiKV knows nothing of transaction {question.start_ts} with the key"
             f" {question.prewrite_key.hex()}, and may have forgotten that it committed: it began"
@@ -174,12 +175,11 @@ class TikvResolver:
                 question.size_bytes,
             )
             return ROLLED_BACK
-        raise NeedsOperator(
-            about,
-            hint="it stays open and nothing overtakes it; its rows are at /debug/binlog/"
-            f"{question.start_ts} of this Pump: compare them with TiDB, and see 'With a TiDB' in"
-            " pump/README.md",
+        hint = (
+            f"nothing overtakes it; its rows are at /debug/binlog/{question.start_ts} of this Pump:"
+            " compare them with TiDB, and see 'With a TiDB' in pump/README.md"
         )
+        return _unknown(f"{about} ({hint})", again_s=_FORGOTTEN_AGAIN_S, failure=True)
 
     def _wait_s(self, question: Question) -> float:
         is_large = question.size_bytes >= _LARGE_BYTES

@@ -165,7 +165,11 @@ def test_an_etcd_of_another_cluster_stops_the_pump_and_stays_as_it_is(
 
 
 def test_no_node_without_pd_joins_a_cluster_whose_time_is_pd_s(
-    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+    etcd: Any,
+    etcd_server: EtcdServer,
+    cluster: TidbCluster,
+    pump_factory: Factory,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert find_cluster_id(etcd, cluster.url) == CLUSTER_ID
     assert find_cluster_id(etcd, cluster.url) == CLUSTER_ID
@@ -175,6 +179,11 @@ def test_no_node_without_pd_joins_a_cluster_whose_time_is_pd_s(
     assert "pd-address" in pump.log_text()
     with pytest.raises(NeedsOperator, match="give the addresses of its PD"):
         PumpClient.connect(etcd_server.url)
+    assert main(["timestamp", "--etcd-urls", etcd_server.url]) == 2
+    assert "pd-address" in capsys.readouterr().err
+    given = ["--etcd-urls", etcd_server.url, "--pd-address", cluster.url]
+    assert main(["timestamp", *given]) == 0
+    assert int(capsys.readouterr().out) < cluster.next_ts()
 
 
 def test_a_pump_that_waits_for_pd_says_so_and_goes_on(

@@ -207,6 +207,16 @@ class NodeRegistry(Protocol):
         """Call back with the full list: once before this returns, then after each change."""
 
 
+def refuse_pd(etcd: EtcdClient) -> None:
+    """Raise `NeedsOperator` when id and timestamps of this etcd's cluster are a PD's."""
+    if (pd_id := read(etcd, PD_CLUSTER_ID_KEY)) is not None:
+        raise NeedsOperator(
+            f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
+            " PD gives the timestamps",
+            hint="give the addresses of its PD: pd-address",
+        )
+
+
 class Registry:
     """The registry in etcd. Blocking, safe to share between threads; failures are Retryable."""
 
@@ -218,12 +228,7 @@ class Registry:
 
         Raises `NeedsOperator` when it is a PD's: then that is to be asked (oracle/cluster_id.py).
         """
-        if (pd_id := read(self._etcd, PD_CLUSTER_ID_KEY)) is not None:
-            raise NeedsOperator(
-                f"this etcd is that of the TiDB cluster {pd_id.decode('utf-8', 'replace')}, whose"
-                " PD gives the timestamps",
-                hint="give the addresses of its PD: pd-address",
-            )
+        refuse_pd(self._etcd)
         while True:
             found = read(self._etcd, CLUSTER_ID_KEY)
             if found is not None:

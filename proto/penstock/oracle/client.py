@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import grpc
 
 from penstock.cluster.etcd import EtcdClient, read
+from penstock.cluster.node_registry import refuse_pd
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.pd import CHANNEL_OPTIONS, PdLeader, pd_tls_of
 from penstock.pb import pdpb_pb2
@@ -149,9 +150,13 @@ class EtcdLeader:
         self._etcd = etcd
 
     def __call__(self, left_s: float) -> tuple[str, int]:
-        """Return the leader's host:port, and 0 since one etcd serves one cluster."""
+        """Return the leader's host:port, and 0 since one etcd serves one cluster.
+
+        Raises `NeedsOperator` where a PD gives the timestamps.
+        """
         address = read(self._etcd, LEADER_KEY, timeout_s=left_s)
         if address is None:
+            refuse_pd(self._etcd)
             raise Retryable("no oracle is elected: no Pump runs, or an election is under way")
         return address.decode(), 0
 

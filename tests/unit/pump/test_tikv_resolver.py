@@ -183,6 +183,13 @@ def test_the_wait_begins_again_after_an_answer_that_did_not_come() -> None:
     assert world.ask() == ROLLED_BACK
 
 
+def test_an_answer_that_is_none_is_a_failure_and_decides_nothing() -> None:
+    world = World(NeedsOperator("TiKV has an error", hint="look at its log"))
+    found = world.ask()
+    assert (found, found.failure) == (UNKNOWN, True)
+    assert "TiKV has an error" in found.why
+
+
 def test_without_a_time_from_pd_nothing_is_asked_and_nothing_decided() -> None:
     world = World(ABSENT)
     world.ask()
@@ -213,10 +220,12 @@ def test_an_absence_that_was_not_looked_at_for_long_counts_from_anew() -> None:
 def test_what_tikv_may_have_forgotten_stays_open_and_names_its_key(safe_point: int) -> None:
     world = World(ABSENT, safe_point=safe_point)
     world.ask()
-    world.now_s = 4.5
-    for _ in range(2):
-        with pytest.raises(NeedsOperator, match=f"{START_TS} with the key {KEY.hex()}"):
-            world.ask()
+    for now_s in (4.5, 9_999.0, 10_003.0):
+        world.now_s = now_s
+        found = world.ask()
+        assert found == UNKNOWN
+    assert found.failure
+    assert f"{START_TS} with the key {KEY.hex()}" in found.why
     assert world.forbids == 0
 
 
