@@ -203,9 +203,9 @@ def test_a_database_that_hangs_keeps_no_other_from_answering(path: Path) -> None
 
 def test_wrong_settings_say_what_would_be_right(path: Path) -> None:
     for settings, expected in [
-        ({"kind": "oracle"}, "one of none and sql"),
+        ({"kind": "oracle"}, "one of none, sql and tikv"),
         ({"kind": "sql"}, "kind sql needs one"),
-        ({"kind": "none", "url": ("sqlite:///x",)}, "kind none has none"),
+        ({"kind": "none", "url": ("sqlite:///x",)}, "no other has one"),
         ({"timeout_s": 0}, "above zero"),
     ]:
         with pytest.raises(NeedsOperator, match=expected):
