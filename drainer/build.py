@@ -29,6 +29,7 @@ from drainer.cluster.server import Front
 from drainer.counters import Counters
 from drainer.data_dir import Home
 from drainer.ddl.follower import DdlFollower, NotedJobs
+from drainer.ddl.job_source import JobSource, open_job_source
 from drainer.ddl.starting_schema import (
     SnapshotFile,
     StartingSchema,
@@ -59,7 +60,6 @@ from drainer.strategies.statements import EachChange, Queues
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.version import Bundle
 from penstock.cluster.etcd import EtcdClient, connect
-from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import Oracle, open_oracle
@@ -264,11 +264,19 @@ async def build_active(
     `former` is the node id of the one whose place this Drainer takes, empty if there was none.
     """
     checkpoint = await _starting_point(config, components, stop)
-    schema = await _starting_schema(config, components, checkpoint, stop, former)
+    open_source = functools.partial(open_job_source, config, components.etcd, components.security)
+    source = await insist(stop, "the source of DDL jobs", open_source)
+    schema = await _starting_schema(config, components, source, checkpoint, stop, former)
     checkpoint = replace(checkpoint, overrides=schema.overrides, has_all_overrides=True)
     relay = await _relay_stage(components, checkpoint, schema.jobs, stack)
     sink, tls = components.sink, components.security.tls
-    progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+    jobs = NotedJobs(source, schema, relay)
+    progress = Progress(
+        checkpoint,
+        waits_for=sink.waits_for,
+        ddl_waits_for=jobs.waits_for,
+        stand_ins=sink.stand_ins,
+    )
     membership = Membership(
         Registry(components.etcd),
         components.oracle,
@@ -286,7 +294,7 @@ async def build_active(
     stream = Stream(
         feed=pumps,
         merger=merger,
-        fetch_job=NotedJobs(History(components.etcd), schema, relay).fetch,
+        fetch_job=jobs.fetch,
         relay=relay,
         checkpoint_interval_s=config.checkpoint_interval_s,
         fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
@@ -327,11 +335,12 @@ async def _starting_point(
 async def _starting_schema(
     config: DrainerConfig,
     components: Components,
+    source: JobSource,
     checkpoint: Checkpoint,
     stop: asyncio.Event,
     former: str,
 ) -> StartingSchema:
-    """Return the schema at the checkpoint, through outages of etcd.
+    """Return the schema at the checkpoint, through outages of etcd, or of a TiDB.
 
     A history that does not lead to the checkpoint's schema version raises NeedsOperator.
     """
@@ -342,11 +351,10 @@ async def _starting_schema(
         ask = functools.partial(recorded_overrides, etcd, [node_id, *filter(None, [former])])
         recorded = await insist(stop, "the overrides of DDL", ask)
     overrides = checkpoint.overrides_with(recorded)
-    history = History(etcd)
-    file = SnapshotFile(home.path, components.cluster_id, history, overrides)
+    file = SnapshotFile(home.path, components.cluster_id, source, overrides)
     # A relay log keeps the jobs themselves, for the day when etcd is gone.
     whole = bool(config.relay.log_dir)
-    load = functools.partial(schema_from, history, file, checkpoint, overrides, whole=whole)
+    load = functools.partial(schema_from, source, file, checkpoint, overrides, whole=whole)
     return await insist(stop, "the DDL history", load)
 
 

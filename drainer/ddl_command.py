@@ -12,19 +12,23 @@ there, in one transaction, so it is the downstream's: whichever Drainer writes t
 one that writes it now reads it before its next commit. Once the checkpoint has passed a DDL that
 was skipped or replaced, `track` takes back into replication, from the checkpoint on, what was left
 out for it; that is refused while a Drainer writes, since the tables are to be made ready first.
+
+A TiDB's DDL is listed, and named, by the time at which its job finished.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from drainer.data_dir import Home
+from drainer.ddl.job_source import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences.left_out import OVERRIDE, lines
 from drainer.differences.overrides import (
@@ -36,6 +40,7 @@ from drainer.differences.overrides import (
     skip_means,
     track_means,
 )
+from drainer.schema.rules import Moment, StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
 from drainer.settings.config import DrainerConfig
@@ -44,7 +49,6 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from penstock.cluster.drainer_runs import run_named
 from penstock.cluster.etcd import EtcdClient, connect
-from penstock.cluster.history import History
 from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator
 from penstock.node.output import take_output, write
@@ -99,21 +103,23 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         cluster_id = find_cluster_id(etcd, config.pd_address, security.pd_tls)
         sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
         with closing(sink):
+            source = open_job_source(config, etcd, security)
             if verb == "list":
-                state = _read(config, etcd, sink)
+                state = _read(config, etcd, source, sink)
                 return _list(state), _facts(state)
             sql = given[1] if verb == REPLACE else None
-            shown = _decided(config, etcd, sink, verb, commit_ts, sql)
+            read = partial(_read, config, etcd, source, sink)
+            shown = _decided(read, sink, verb, commit_ts, sql)
             return shown, {"commit_ts": commit_ts, "verb": verb, "messages": shown}
 
 
 def _decided(
-    config: DrainerConfig, etcd: EtcdClient, sink: Sink, verb: str, commit_ts: int, sql: str | None
+    read: Callable[[], _DownstreamState], sink: Sink, verb: str, commit_ts: int, sql: str | None
 ) -> list[str]:
     """Change the overrides; wait a while for what may be over in a moment."""
     until_s, pause_s = time.monotonic() + _BUSY_S_MAX, _BUSY_PAUSE_S
     while True:
-        state = _read(config, etcd, sink)
+        state = read()
         try:
             if verb == "undo":
                 change, shown = _undo(state, commit_ts)
@@ -150,19 +156,33 @@ class _DownstreamState:
     """The Drainer that writes it now; empty when none is known to."""
     after_ts: int
     checkpoint: Checkpoint
+    rules: StreamRules
     jobs: Sequence[DdlJob]
     overrides: Mapping[int, Override]
 
     @property
     def coming(self) -> list[DdlJob]:
         """The DDLs that are still to come, in their order."""
-        return [job for job in self.jobs if job.finished_ts > self.after_ts]
+        moment = Moment(self.after_ts, self.checkpoint.schema_version)
+        return [job for job in self.jobs if not self.rules.has_passed(job, moment)]
+
+    def has_passed(self, commit_ts: int, now: Checkpoint) -> bool:
+        """Return whether a downstream at that checkpoint has had the DDL of a commit_ts."""
+        job, moment = self.job(commit_ts), Moment(now.commit_ts, now.schema_version)
+        is_past = commit_ts <= max(self.after_ts, now.commit_ts)
+        return is_past or (job is not None and self.rules.has_passed(job, moment))
 
     def tracker(self, before_ts: int | None = None) -> SchemaTracker:
         """Return the schema at the checkpoint, or just before a DDL that comes after it."""
-        made = SchemaTracker.from_history(self.jobs, self.after_ts, self.overrides)
+        made = SchemaTracker.from_history(
+            self.jobs,
+            self.after_ts,
+            self.overrides,
+            rules=self.rules,
+            version=self.checkpoint.schema_version,
+        )
         for job in self.coming if before_ts is not None else ():
-            if job.finished_ts >= (before_ts or 0):
+            if job.finished_ts == before_ts:
                 break
             made.track(job, self.overrides.get(job.finished_ts))
         return made
@@ -172,7 +192,9 @@ class _DownstreamState:
         return next((job for job in self.jobs if job.finished_ts == commit_ts), None)
 
 
-def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _DownstreamState:
+def _read(
+    config: DrainerConfig, etcd: EtcdClient, source: JobSource, sink: Sink
+) -> _DownstreamState:
     """Return all of it; at most an empty checkpoint table is made downstream."""
     checkpoint = sink.load_checkpoint() or Checkpoint(0, 0)
     run = run_named(etcd, checkpoint.writer) if checkpoint.writer else None
@@ -186,7 +208,8 @@ def _read(config: DrainerConfig, etcd: EtcdClient, sink: Sink) -> _DownstreamSta
         writer=writer,
         after_ts=checkpoint.commit_ts or max(0, config.initial_commit_ts),
         checkpoint=checkpoint,
-        jobs=sorted(History(etcd).jobs(), key=lambda job: job.schema_version),
+        rules=source.rules,
+        jobs=source.jobs(),
         overrides=checkpoint.overrides_with(recorded),
     )
 
@@ -202,7 +225,7 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
     """Return the change that makes `override` hold for a DDL to come; None takes one back."""
 
     def change(now: Checkpoint) -> Mapping[int, Override]:
-        if commit_ts <= max(now.commit_ts, state.after_ts):
+        if state.has_passed(commit_ts, now):
             raise _Busy(
                 f"the DDL at {commit_ts} was passed just now", hint="`drainer ddl list` shows how"
             )
@@ -228,7 +251,7 @@ def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
 
 
 def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | None) -> _Decided:
-    if commit_ts <= state.after_ts:
+    if state.has_passed(commit_ts, state.checkpoint):
         return _take_back(state, commit_ts, verb)
     made = datetime.now(UTC).isoformat(timespec="seconds")
     override = Override(commit_ts=commit_ts, verb=verb, sql=sql, made=made)
@@ -327,7 +350,7 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
             f"there is no override of the DDL at {commit_ts}",
             hint="`drainer ddl list` shows all overrides",
         )
-    if commit_ts <= state.after_ts:
+    if state.has_passed(commit_ts, state.checkpoint):
         raise NeedsOperator(
             f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was"
             f" {known.describe()}",

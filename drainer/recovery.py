@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from drainer.batching.planner import DdlStep
 from drainer.build import Components, StoppedEarly, Stream, build_pipeline, insist
+from drainer.ddl.job_source import rules_of
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.pipeline.pipeline import Pipeline
@@ -111,7 +112,13 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
     may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
     stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
     overrides = checkpoint.overrides_with(stored.overrides())
-    tracker = SchemaTracker.from_history(stored.jobs(), checkpoint.commit_ts, overrides)
+    tracker = SchemaTracker.from_history(
+        stored.jobs(),
+        checkpoint.commit_ts,
+        overrides,
+        rules=rules_of(config),
+        version=checkpoint.schema_version,
+    )
     spool_dir = components.home.path / "spool"
     spool_dir.mkdir(mode=0o700, exist_ok=True)
     spool = ChunkSpool(spool_dir, RECORD_BYTES_MAX)

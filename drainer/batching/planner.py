@@ -72,6 +72,7 @@ class DdlStep:
     """A schema change, alone: everything before it is in earlier steps.
 
     One that `is_repeated` was downstream before: the schema is followed, and nothing is run.
+    `schema_state` is how far a TiDB has got with what the DDL changes, 0 at other writers.
     """
 
     commit_ts: int
@@ -79,6 +80,7 @@ class DdlStep:
     query: str
     origins: Mapping[str, Place] = field(default_factory=dict)
     is_repeated: bool = False
+    schema_state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,8 @@ class Planner:
         if not is_repeated:
             self._origins.note(origin)
         query = binlog.ddl_query.decode("utf-8", "replace")
-        return DdlStep(ts, binlog.ddl_job_id, query, self._origins.now(), is_repeated)
+        state = binlog.ddl_schema_state
+        return DdlStep(ts, binlog.ddl_job_id, query, self._origins.now(), is_repeated, state)
 
     def _pass_over(self, ts: int) -> None:
         self._waiting.popleft()

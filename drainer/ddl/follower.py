@@ -3,6 +3,9 @@
     DdlStep ── its job ── tracked, under the operator's override ──┬─ not to run: counted
                                                                    └─ route ──> run, or counted
 
+A TiDB's DDL is named by the time at which its job finished, for that is what its history has: the
+commit_ts of its binlog is a little earlier, and nowhere but in the binlog.
+
 The tracker follows the upstream's names and every DDL, also one that does not run downstream, so
 that the schema never depends on filters or overrides. `route` is where filters and routing come in:
 it gets the change as the downstream is to follow it and returns the one to run, or why none is.
@@ -18,7 +21,15 @@ from typing import NamedTuple, Protocol
 
 from drainer.batching.planner import DdlStep
 from drainer.ddl.starting_schema import StartingSchema
-from drainer.differences.left_out import DDLS, IGNORED, OVERRIDE, Counts, LeftOut
+from drainer.ddl.upstream_ddl import DELETE_ONLY, as_sent, is_upstream_only, to_run
+from drainer.differences.left_out import (
+    DDLS,
+    IGNORED,
+    OVERRIDE,
+    UPSTREAM_ONLY,
+    Counts,
+    LeftOut,
+)
 from drainer.differences.overrides import (
     REPLACE,
     SKIP,
@@ -29,6 +40,7 @@ from drainer.differences.overrides import (
     track_means,
 )
 from drainer.relay_log.stage import Relay
+from drainer.schema.rules import StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator, Retryable
@@ -40,11 +52,15 @@ Route = Callable[[SchemaChange], SchemaChange | LeftOut | None]
 
 
 class FollowedDdl(NamedTuple):
-    """What a DDL did upstream, what is to run downstream, if anything, and what it counts as."""
+    """What a DDL did upstream, what is to run downstream, if anything, and what it counts as.
+
+    `ts` is what an override calls it.
+    """
 
     upstream: SchemaChange
     run: SchemaChange | None
     left_out: Counts
+    ts: int = 0
 
 
 def straight(change: SchemaChange) -> SchemaChange:
@@ -78,15 +94,25 @@ class DdlFollower:
         """
         override = self._overrides.get(step.commit_ts)
         tracked: Tracked | None = None
+        ts, is_fenced = step.commit_ts, self._schemas.rules.is_fenced
+        if not is_fenced and step.schema_state == DELETE_ONLY:
+            log.info("DDL at %d is not over yet; it comes again: %s", ts, step.query)
+            return FollowedDdl(_of_nothing(step), None, Counts())
         try:
             job = await self._job(step, override)
+            if not is_fenced:
+                ts, job = job.finished_ts, as_sent(job, step.query)
+                override = self._overrides.get(ts)
+                if job.has_failed:
+                    log.info("DDL at %d failed upstream (state %d): %s", ts, job.state, step.query)
+                    return FollowedDdl(SchemaChange(job=job), None, Counts(), ts)
             tracked = self._schemas.track(job, override)
             if override is not None:
                 self._report(step, override, tracked)
-            return self._routed(step, override, tracked)
+            return self._routed(step, override, tracked)._replace(ts=ts)
         except NeedsOperator as error:
             change = None if tracked is None else tracked.change
-            raise with_way_out(error, step.commit_ts, change) from error
+            raise with_way_out(error, ts, change) from error
 
     def _routed(self, step: DdlStep, override: Override | None, tracked: Tracked) -> FollowedDdl:
         change, run = tracked.change, tracked.run
@@ -100,6 +126,12 @@ class DdlFollower:
             )  # fmt: skip
             counts[LeftOut(DDLS, IGNORED, subject)] = 1
             run = None
+        elif not self._schemas.rules.is_fenced:
+            if is_upstream_only(change.job):
+                counts[LeftOut(DDLS, UPSTREAM_ONLY, subject)] = 1
+                run = None
+            else:
+                run = to_run(run)
         if run is None:
             return FollowedDdl(change, None, counts)
         routed = self._route(run)
@@ -123,12 +155,22 @@ class DdlFollower:
         if override is None or override.verb != SKIP:
             return await self._fetch_job(step)
         try:
-            return await self._fetch_job(step)
-        except NeedsOperator:
+            # A TiDB's job may be late by any time, so the one of a fenced stream alone is awaited.
+            is_prompt = self._schemas.rules.is_fenced
+            async with asyncio.timeout(None if is_prompt else ABSENT_S_MAX):
+                return await self._fetch_job(step)
+        except (NeedsOperator, TimeoutError):
             # Even without its job a skipped DDL counts as one version.
             version = self._schemas.version + 1
             return DdlJob(id=step.job_id, type=0, schema_id=0, schema_name="", query=step.query,
                           schema_version=version, finished_ts=step.commit_ts)  # fmt: skip
+
+
+def _of_nothing(step: DdlStep) -> SchemaChange:
+    job = DdlJob(
+        id=step.job_id, type=0, schema_id=0, schema_name="", query=step.query, schema_version=0
+    )
+    return SchemaChange(job=job)
 
 
 def with_way_out(
@@ -157,39 +199,58 @@ _RETRY_S_MAX = 3.0
 
 
 class JobHistory(Protocol):
-    """Where the DDL jobs are."""
+    """Where the DDL jobs are: a part of `JobSource`."""
+
+    rules: StreamRules
+    place: str
 
     def get(self, job_id: int) -> DdlJob | None:
         """Return a job, None when there is none of that id. May be Retryable."""
 
 
-async def fetch_job(
-    history: JobHistory, step: DdlStep, *, absent_s_max: float = ABSENT_S_MAX
-) -> DdlJob:
-    """Return the job of a DDL; wait for etcd as long as it takes.
+def _told(waits_for: str) -> None:
+    """Do nothing."""
 
-    A job is written before its binlog, so one that stays absent is not late but lost: after
-    `absent_s_max` that raises `NeedsOperator`.
+
+async def fetch_job(
+    history: JobHistory,
+    step: DdlStep,
+    *,
+    absent_s_max: float = ABSENT_S_MAX,
+    tell: Callable[[str], None] = _told,
+) -> DdlJob:
+    """Return the job of a DDL; wait for the history as long as it takes, and `tell` for what.
+
+    Where a job is written before its binlog, one that stays absent is not late but lost: after
+    `absent_s_max` that raises `NeedsOperator`. A TiDB's comes once all its servers have the
+    schema, for which one may wait for a transaction's end.
     """
     pause_s = _RETRY_S_MIN
-    asked_s = time.monotonic()
+    asked_s = said_s = time.monotonic()
+    what = f"the DDL at {step.commit_ts} waits for its job {step.job_id}"
     while True:
         try:
             job = await asyncio.to_thread(history.get, step.job_id)
         except Retryable as error:
-            log.error("the DDL at %d waits for its job %d: %s", step.commit_ts, step.job_id, error)
+            tell(f"{what}: {error}")
+            log.error("%s: %s", what, error)
             asked_s = time.monotonic()
         else:
             if job is not None:
+                tell("")
                 return job
-            if time.monotonic() - asked_s > absent_s_max:
+            now_s = time.monotonic()
+            if history.rules.is_fenced and now_s - asked_s > absent_s_max:
                 raise NeedsOperator(
                     f"DDL job {step.job_id}, committed at {step.commit_ts}, is not in the history:"
                     f" {step.query}",
                     hint="was etcd wiped? Restore /penstock/v1/ddl, or start on a fresh copy of "
                     "the downstream with initial-commit-ts above this DDL",
                 )
-            log.warning("the DDL at %d waits for its job %d", step.commit_ts, step.job_id)
+            tell(f"{what}, which is not in {history.place} yet")
+            if history.rules.is_fenced or now_s - said_s > absent_s_max:
+                log.warning("%s, which is not in %s yet", what, history.place)
+                said_s = now_s
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, _RETRY_S_MAX)
 
@@ -201,10 +262,18 @@ class NotedJobs:
         self._history = history
         self._schema = schema
         self._relay = relay
+        self._waits_for = ""
+
+    def waits_for(self) -> str:
+        """Return which DDL waits for its job, empty when none does."""
+        return self._waits_for
+
+    def _wait_for(self, what: str) -> None:
+        self._waits_for = what
 
     async def fetch(self, step: DdlStep) -> DdlJob:
         """Return the job of a DDL that is about to be followed, as `fetch_job` does."""
-        job = await fetch_job(self._history, step)
+        job = await fetch_job(self._history, step, tell=self._wait_for)
         if self._schema.file is not None:
             await self._schema.file.before(self._schema.tracker, job)
         self._relay.note_job(job)

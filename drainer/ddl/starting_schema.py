@@ -1,7 +1,7 @@
 """Starting schema: the tracker as of the checkpoint, from a snapshot and the DDL jobs after it.
 
     <data-dir>/schema.snapshot   the schema at a DDL, renewed as DDLs are committed
-    etcd, DDL history            the jobs from there to the checkpoint; all of them without it
+    the job source               the jobs from there to the checkpoint; all of them without it
 
 A state is written once the checkpoint has come to it, so a snapshot is ahead of it only when the
 downstream was put back. Writing one fails softly: the next start just takes longer.
@@ -21,17 +21,18 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from drainer.ddl.job_source import JobSource
 from drainer.differences.overrides import Override
+from drainer.schema.rules import Moment
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster.etcd import EtcdClient, read_prefix
-from penstock.cluster.history import History
 from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.log.files import replace_file
 from penstock.schema.model import DdlJob
@@ -45,22 +46,22 @@ STEPS_BEHIND = 4
 """So many DDLs later one is downstream: fewer steps are under way at once."""
 
 
-class Revisions(Protocol):
-    """What is asked of the DDL history."""
+class Marks(Protocol):
+    """What is asked of the DDL history: a part of `JobSource`."""
 
-    def revision_of(self, job_id: int) -> int:
-        """Return etcd's revision of a job's recording, 0 when there is no such job."""
+    def mark_of(self, job: DdlJob) -> int:
+        """Return the mark that all jobs up to this one have passed, 0 when it is not there."""
 
 
 class SnapshotFile:
     """One snapshot, replaced as a whole."""
 
     def __init__(
-        self, folder: Path, cluster_id: int, history: Revisions, overrides: Mapping[int, Override]
+        self, folder: Path, cluster_id: int, marks: Marks, overrides: Mapping[int, Override]
     ) -> None:
         self.path = folder / FILE_NAME
         self._cluster_id = cluster_id
-        self._history = history
+        self._marks = marks
         self._overrides = overrides
         self._jobs_since = 0
         self._last_job: DdlJob | None = None
@@ -79,6 +80,8 @@ class SnapshotFile:
             log.warning("%s; reading all DDL history instead", error)
             return None
         ahead = origin.commit_ts > checkpoint.commit_ts
+        if not tracker.rules.is_fenced and checkpoint.schema_version:
+            ahead = origin.schema_version > checkpoint.schema_version
         self._check(origin, ahead=ahead)
         if ahead or origin.overrides != self._overridden(origin.commit_ts):
             why = "is ahead of the checkpoint" if ahead else "is older than an override of a DDL"
@@ -130,7 +133,7 @@ class SnapshotFile:
                 commit_ts=commit_ts,
                 schema_version=tracker.version,
                 last_job_id=last_job.id,
-                revision=self._history.revision_of(last_job.id),
+                revision=self._marks.mark_of(last_job),
                 overrides=self._overridden(commit_ts),
             )
             if origin.revision == 0:
@@ -174,12 +177,12 @@ class StartingSchema:
 
     tracker: SchemaTracker
     overrides: dict[int, Override]
-    jobs: list[DdlJob]
+    jobs: Sequence[DdlJob]
     file: SnapshotFile | None = None
 
 
 def schema_from(
-    history: History,
+    source: JobSource,
     file: SnapshotFile,
     checkpoint: Checkpoint,
     made: dict[int, Override],
@@ -192,21 +195,24 @@ def schema_from(
     """
     began_s = time.monotonic()
     base = file.load(checkpoint)
-    after = 0 if base is None or whole else base[1].revision
-    jobs = [job for job, _ in history.recorded(after)]
-    tracker, last = SchemaTracker(), None
+    if base is not None and base[0].rules != source.rules:
+        log.warning("%s is of another kind of upstream; reading all DDL history", file.path)
+        base = None
+    moment = Moment(checkpoint.commit_ts, checkpoint.schema_version)
+    jobs = source.jobs(0 if base is None or whole else base[1].revision)
+    tracker, last = SchemaTracker(source.rules), None
     if base is not None:
-        _check_same_history(history, file, base[1])
+        _check_same_history(source, file, base[1])
         tracker = base[0]
-        last = tracker.follow_all(jobs, checkpoint.commit_ts, made, after_ts=base[1].commit_ts)
+        last = tracker.follow_all(jobs, moment, made, after_ts=base[1].commit_ts)
         if _differs(tracker, checkpoint):
             log.warning("%s does not lead to the checkpoint; reading all DDL history", file.path)
-            jobs, base = [job for job, _ in history.recorded()], None
+            jobs, base = source.jobs(), None
     if base is None:
-        tracker = SchemaTracker()
-        last = tracker.follow_all(jobs, checkpoint.commit_ts, made)
-    _check_version(tracker, checkpoint, made, jobs)
-    followed = sum(job.finished_ts <= checkpoint.commit_ts for job in jobs)
+        tracker = SchemaTracker(source.rules)
+        last = tracker.follow_all(jobs, moment, made)
+    _check_version(source, tracker, checkpoint, made, jobs)
+    followed = tracker.jobs_passed
     if last is not None and followed >= JOBS_BETWEEN:
         file.write(tracker, last, last.finished_ts)
     log.info(
@@ -218,26 +224,30 @@ def schema_from(
     return StartingSchema(tracker=tracker, overrides=made, jobs=jobs, file=file)
 
 
-def _check_same_history(history: History, file: SnapshotFile, origin: SnapshotOrigin) -> None:
-    job = history.get(origin.last_job_id)
+def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotOrigin) -> None:
+    job = source.get(origin.last_job_id)
     if job is None or job.schema_version != origin.schema_version:
         raise NeedsOperator(
             f"{file.path} follows DDL job {origin.last_job_id} of schema version"
-            f" {origin.schema_version}, which the DDL history in etcd does not have",
-            hint="was etcd wiped or put back? Restore /penstock/v1/ddl; if the history is right,"
+            f" {origin.schema_version}, which {source.place} does not have",
+            hint=f"was it wiped or put back? Restore {source.place}; if the history is right,"
             " delete the file",
         )
 
 
 def _differs(tracker: SchemaTracker, checkpoint: Checkpoint) -> bool:
-    return checkpoint.schema_version not in (0, tracker.version)
+    if tracker.rules.is_fenced:
+        return checkpoint.schema_version not in (0, tracker.version)
+    # Jobs without a binlog, as that of a table's cache, have versions too.
+    return checkpoint.schema_version > tracker.version
 
 
 def _check_version(
+    source: JobSource,
     tracker: SchemaTracker,
     checkpoint: Checkpoint,
     made: dict[int, Override],
-    jobs: list[DdlJob],
+    jobs: Sequence[DdlJob],
 ) -> None:
     """Raise NeedsOperator unless the tracker is at the checkpoint's schema version."""
     if not _differs(tracker, checkpoint):
@@ -251,6 +261,6 @@ def _check_version(
     raise NeedsOperator(
         f"the downstream's checkpoint at {checkpoint.commit_ts} was written under schema version"
         f" {checkpoint.schema_version}, but the DDL history up to there leads to {tracker.version}",
-        hint="was etcd wiped or put back, or is the downstream another cluster's? Restore"
-        " /penstock/v1/ddl, or begin with a fresh copy of the data and initial-commit-ts",
+        hint="was the history wiped or put back, or is the downstream another cluster's? Restore"
+        f" {source.place}, or begin with a fresh copy of the data and initial-commit-ts",
     )

@@ -14,6 +14,7 @@
     dropped-table          the table was dropped before the row came
     sync-ddl               the setting of this name
     loop-back              the transaction came from here, and is there already
+    upstream-only          the DDL is about a TiDB's own: placement, locks, caches, TiFlash
 
 A step's counts travel with the step, and become part of the totals in the transaction that commits
 it: the totals are in the checkpoint. So a crash neither loses nor repeats one of them, and a
@@ -35,6 +36,7 @@ KINDS = (ROWS, VALUES, CONVERTED, DDLS, TRANSACTIONS)
 
 OVERRIDE, FILTER, IGNORED = "override", "filter", "ignore-txn-commit-ts"
 DROPPED, SYNC_DDL, LOOP_BACK = "dropped-table", "sync-ddl", "loop-back"
+UPSTREAM_ONLY = "upstream-only"
 
 NAMED_MAX = 200
 """So many tables or columns are counted apart for a kind and cause; the others together."""

@@ -306,7 +306,7 @@ class Pipeline:
         except TakenOver:
             raise  # No decision about the DDL would help.
         except NeedsOperator as error:
-            raise with_way_out(error, ddl_ts, ddl.upstream) from error
+            raise with_way_out(error, ddl.ts or ddl_ts, ddl.upstream) from error
 
     def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
         """Count what the task saw, now that it is final; False when nothing is left to apply."""

@@ -46,6 +46,8 @@ class Progress:
     """Told each step that is downstream now, and the seconds it took."""
     waits_for: Callable[[], str] = str
     """What keeps the downstream from taking changes, empty when nothing does."""
+    ddl_waits_for: Callable[[], str] = str
+    """Which DDL waits for its job, empty when none does."""
     stand_ins: Callable[[], Mapping[str, str]] = dict
     """Collations that the downstream lacks, and those that its tables have instead."""
     left_out: LeftOutTotals = field(init=False)
@@ -87,6 +89,7 @@ class Progress:
         return {
             "schema_version": str(self.checkpoint.schema_version),
             "downstream_waits_for": self.waits_for() or "nothing",
+            "ddl_waits_for": self.ddl_waits_for() or "nothing",
             **self._collations(),
             "steps": str(self.steps),
             "transactions": str(self.transactions),

@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from drainer.differences.deviations import Deviation
+from drainer.schema.rules import ALL_RULES, FENCED
 from drainer.schema.tracker import SchemaTracker, State
 from penstock.errors import Corrupt
 from penstock.schema.tidb_json import (
+    job_from_json,
+    job_to_json,
     schema_from_json,
     schema_to_json,
     table_from_json,
@@ -42,7 +45,7 @@ class SnapshotOrigin:
     schema_version: int
     last_job_id: int
     revision: int
-    """etcd's revision of the recording up to which all jobs are in the snapshot."""
+    """The mark up to which all jobs are in the snapshot: etcd's revision, or a schema version."""
     overrides: dict[str, Any]
     """The overrides of DDL that it was made under, as JSON, by commit_ts."""
 
@@ -67,6 +70,9 @@ def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
         "absent_schemas": state.absent_schemas,
         "blind_ts": state.blind_ts,
     }
+    if state.rules is not FENCED:
+        body["rules"] = state.rules.name
+        body["doubtful"] = [job_to_json(job) for job in state.doubtful]
     packed = zlib.compress(json.dumps(body, ensure_ascii=False).encode(), 1)
     return MAGIC + hashlib.sha256(packed).digest() + packed
 
@@ -96,6 +102,8 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
             deviations={int(i): Deviation.from_json(d) for i, d in body["deviations"].items()},
             absent_schemas=body["absent_schemas"],
             blind_ts=body["blind_ts"],
+            doubtful=[job_from_json(each) for each in body.get("doubtful", ())],
+            rules=ALL_RULES[body.get("rules", FENCED.name)],
         ),
     )
     return tracker, origin

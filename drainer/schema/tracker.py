@@ -1,10 +1,16 @@
 """Schema tracker: follows table schemas from DDL history to the checkpoint, then job by job.
 
 Every row change carries the schema version its bytes were written with. `table_at` answers with
-the table of that version, out of the last few versions of each table: writers are fenced, so rows
-older than the newest DDL before them are rare and never far back. A dropped or truncated table's
-id is remembered for good (an id and a name), because a transaction that was under way when the
-table went may still name it; its rows have nowhere to go, and the answer says so.
+the table that its bytes are to be read with, by the stream's rules (`drainer.schema.rules`): that
+of this version, out of the last few of each table, where writers are fenced; the newest one where
+they are a TiDB's. A dropped or truncated table's id is remembered for good (an id and a name),
+because a transaction that was under way when the table went may still name it; its rows have
+nowhere to go, and the answer says so.
+
+Where a TiDB's stream begins while a DDL is under way, no one can say whether its binlog was before
+that moment. Such a job is `doubtful` until a row, or a DDL, of its version or a later one comes
+without it: rows of a version are committed after its DDL, so that one was before. It is followed
+then.
 
     job ──> the catalog, as upstream has it ── always, so that every row can be read
        └──> deviations ── what the downstream lacks of it, because an override left it out
@@ -20,11 +26,11 @@ from dataclasses import dataclass, replace
 
 from drainer.differences.deviations import NONE, Deviation, absent, compared
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.schema.rules import FENCED, Moment, StreamRules
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 
-VERSIONS_PER_TABLE_MAX = 8
 _CHANGES_NOTHING = 27  # TiDB's LOCK TABLES.
 
 
@@ -73,13 +79,16 @@ class State:
     deviations: Mapping[int, Deviation]
     absent_schemas: Mapping[str, int]
     blind_ts: int
+    doubtful: Sequence[DdlJob] = ()
+    rules: StreamRules = FENCED
 
 
 class SchemaTracker:
     """Follows DDL jobs in order of their schema version; knows neither clock nor etcd."""
 
-    def __init__(self) -> None:
-        self.catalog = Catalog()
+    def __init__(self, rules: StreamRules = FENCED) -> None:
+        self.rules = rules
+        self.catalog = Catalog.of(0, rules.system_schemas, ())
         self.deviations: dict[int, Deviation] = {}
         """How tables differ downstream, by their id; those without a difference are not here."""
         self.absent_schemas: dict[str, int] = {}
@@ -88,47 +97,63 @@ class SchemaTracker:
         """The last skipped DDL that could not be tracked; unknown tables are left out then."""
         self._versions: dict[int, list[_Version]] = {}
         self._gone: dict[int, Gone] = {}
+        self._doubtful: list[DdlJob] = []
+        self.jobs_passed = 0
+        """How many jobs `follow_all` was given last that had passed."""
+        self._system = {schema.name for schema in rules.system_schemas}
 
     @classmethod
     def from_history(
-        cls, jobs: Iterable[DdlJob], up_to_ts: int, overrides: Mapping[int, Override] | None = None
+        cls,
+        jobs: Iterable[DdlJob],
+        up_to_ts: int,
+        overrides: Mapping[int, Override] | None = None,
+        *,
+        rules: StreamRules = FENCED,
+        version: int = 0,
     ) -> SchemaTracker:
-        """Return a tracker that has followed all jobs finished at or before `up_to_ts`.
+        """Return a tracker that has followed all jobs that have passed at `up_to_ts`.
 
+        There the schema version is `version`, where that is known and the rules look at it.
         `overrides` by commit_ts say which jobs are something else downstream.
         """
-        tracker = cls()
-        tracker.follow_all(jobs, up_to_ts, overrides or {})
+        tracker = cls(rules)
+        in_order = sorted(jobs, key=lambda job: job.schema_version)
+        tracker.follow_all(in_order, Moment(up_to_ts, version), overrides or {})
         return tracker
 
     def follow_all(
         self,
-        jobs: Iterable[DdlJob],
-        up_to_ts: int,
+        jobs: Sequence[DdlJob],
+        moment: Moment,
         overrides: Mapping[int, Override],
         *,
         after_ts: int = 0,
     ) -> DdlJob | None:
-        """Follow all jobs finished at or before `up_to_ts`; return the last that was new.
+        """Follow all jobs that have passed at a moment; return the last that was new.
 
-        `jobs` are all that finished after `after_ts`: a skipped one that is not there is lost.
+        `jobs` are all that finished after `after_ts`, in the order of their schema versions: a
+        skipped one that is not there is lost.
         """
-        last = None
-        jobs = sorted(jobs, key=lambda j: j.schema_version)
-        finished = {job.finished_ts for job in jobs}
-        lost = [
-            ts
-            for ts, override in overrides.items()
-            if after_ts < ts <= up_to_ts and override.verb == SKIP and ts not in finished
-        ]
+        last, self.jobs_passed = None, 0
+        up_to_ts = moment.commit_ts
+        lost = {ts for ts, o in overrides.items() if after_ts < ts <= up_to_ts and o.verb == SKIP}
+        if lost:
+            lost -= {job.finished_ts for job in jobs}
         self.blind_ts = max(lost, default=self.blind_ts)
         ends = sorted((o.ended_ts, ts) for ts, o in overrides.items() if 0 < o.ended_ts <= up_to_ts)
         for job in jobs:
-            if job.finished_ts <= up_to_ts and job.schema_version > self.version:
+            has_passed = self.rules.has_passed(job, moment)
+            self.jobs_passed += has_passed
+            if job.schema_version <= self.version:
+                continue
+            if has_passed:
                 while ends and ends[0][0] < job.finished_ts:
                     self.take_back(ends.pop(0)[1])
                 self.track(job, overrides.get(job.finished_ts))
                 last = job
+            elif self.rules.may_have_passed(job, moment) and not job.has_failed:
+                self._doubtful.append(job)
         for _, ts in ends:
             self.take_back(ts)
         return last
@@ -152,12 +177,14 @@ class SchemaTracker:
             deviations=dict(self.deviations),
             absent_schemas=dict(self.absent_schemas),
             blind_ts=self.blind_ts,
+            doubtful=tuple(self._doubtful),
+            rules=self.rules,
         )
 
     @classmethod
     def from_state(cls, version: int, state: State) -> SchemaTracker:
         """Return a tracker that knows what `state` returned at that schema version."""
-        tracker = cls()
+        tracker = cls(state.rules)
         now = [(schema, table) for _, schema, is_now, table in state.versions if is_now]
         tracker.catalog = Catalog.of(version, state.schemas, now)
         for since, schema, _, table in state.versions:
@@ -168,16 +195,17 @@ class SchemaTracker:
         tracker.deviations = dict(state.deviations)
         tracker.absent_schemas = dict(state.absent_schemas)
         tracker.blind_ts = state.blind_ts
+        tracker._doubtful = list(state.doubtful)
         return tracker
 
     def copy(self) -> SchemaTracker:
         """Return a tracker that follows independently of this one."""
-        other = SchemaTracker()
+        other = SchemaTracker(self.rules)
         other.catalog = self.catalog.copy()
         other.deviations = dict(self.deviations)
         other.absent_schemas, other.blind_ts = dict(self.absent_schemas), self.blind_ts
         other._versions = {table_id: list(kept) for table_id, kept in self._versions.items()}
-        other._gone = dict(self._gone)
+        other._gone, other._doubtful = dict(self._gone), list(self._doubtful)
         return other
 
     @property
@@ -193,9 +221,11 @@ class SchemaTracker:
         """Take one job into account; one that was followed already changes nothing.
 
         A job that does not fit, and one of which the downstream has only a part of the tables,
-        raise NeedsOperator and change nothing.
+        raise NeedsOperator and change nothing. A TiDB's stream has each DDL once.
         """
-        if job.schema_version <= self.version:
+        self._settle(job.schema_version - 1)
+        self._doubtful = [each for each in self._doubtful if each.id != job.id]
+        if job.schema_version <= self.version and self.rules.is_fenced:
             nothing = SchemaChange(job=job)
             return Tracked(nothing, None if override is not None else nothing)
         trial = self.copy() if self.deviations or override is not None else self
@@ -222,6 +252,12 @@ class SchemaTracker:
         self.catalog, self.deviations = other.catalog, other.deviations
         self.absent_schemas, self.blind_ts = other.absent_schemas, other.blind_ts
         self._versions, self._gone = other._versions, other._gone
+        self._doubtful = other._doubtful
+
+    def _settle(self, schema_version: int) -> None:
+        """Follow what turns out to have been before the stream's beginning."""
+        while self._doubtful and self._doubtful[0].schema_version <= schema_version:
+            self._track(self._doubtful.pop(0), None)
 
     def _track(self, job: DdlJob, override: Override | None) -> Tracked:
         before = dict(self.deviations)
@@ -248,7 +284,7 @@ class SchemaTracker:
 
     def _followed(self, job: DdlJob) -> SchemaChange:
         """Bring the catalog and the tables' versions to what they are after a job."""
-        change = self.catalog.apply(job)
+        change = self._applied(job)
         for schema, table in change.dropped:
             self._versions.pop(table.id, None)
             self._gone[table.id] = Gone(table.id, schema, table.name, job.schema_version)
@@ -260,11 +296,27 @@ class SchemaTracker:
             self._remember(job, schema, after)
         return change
 
+    def _applied(self, job: DdlJob) -> SchemaChange:
+        """Apply a job; of the system's own tables a TiDB may have made one without any job."""
+        if self.rules.is_fenced:
+            return self.catalog.apply(job)
+        job = self.catalog.named(job)
+        try:
+            return self.catalog.apply(job)
+        except NeedsOperator:
+            if job.schema_name not in self._system:
+                raise
+        change = self.catalog.apply(_of_nothing(job))
+        if job.table is None:
+            return change
+        self.catalog.put(job.schema_name, job.table)
+        return replace(change, created=((job.schema_name, job.table),))
+
     def _remember(self, job: DdlJob, schema: str, table: TableInfo) -> None:
         self._gone.pop(table.id, None)
         versions = self._versions.setdefault(table.id, [])
         versions.append(_Version(job.schema_version, schema, table))
-        del versions[:-VERSIONS_PER_TABLE_MAX]
+        del versions[: -self.rules.versions_per_table_max]
 
     # --- deviations ----------------------------------------------------------------------------
 
@@ -419,16 +471,17 @@ class SchemaTracker:
     def table_at(
         self, table_id: int, schema_version: int
     ) -> tuple[str, TableInfo] | Gone | Unknown:
-        """Return (schema name, table) as of a schema version, or `Gone` for a table dropped since.
+        """Return (schema name, table) for rows of a version, or `Gone` for a table dropped since.
 
         `Unknown` is a table that a skipped DDL may have made which could not be tracked.
 
-        An id that no DDL ever made, a version not yet followed, and one too far back raise
-        NeedsOperator.
+        An id that no DDL ever made raises NeedsOperator; of a fenced stream a version not yet
+        followed, and one too far back, too.
         """
+        self._settle(schema_version)
         if table_id in self._gone:
             return self._gone[table_id]
-        if schema_version > self.version:
+        if schema_version > self.version and self.rules.is_fenced:
             raise NeedsOperator(
                 f"rows of table id {table_id} were written under schema version {schema_version},"
                 f" but the stream's DDL has come to {self.version} only",
@@ -440,10 +493,10 @@ class SchemaTracker:
         if versions is None:
             raise NeedsOperator(
                 f"rows name table id {table_id}, which no DDL has made",
-                hint="the DDL history is incomplete: was it wiped, or is the cluster id another?",
+                hint=self.rules.unknown_table_hint,
             )
         for version in reversed(versions):
-            if version.since <= schema_version:
+            if version.since <= schema_version or not self.rules.is_fenced:
                 return version.schema_name, version.table
         raise NeedsOperator(
             f"rows of table id {table_id} were written under schema version {schema_version},"

@@ -144,7 +144,9 @@ class DrainerConfig:
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting(
-        "", "host:port of a TiDB cluster's PDs, comma-separated: its id and its clock are ours"
+        "",
+        "host:port of a TiDB cluster's PDs, comma-separated: its id and its clock are ours, and DDL"
+        " jobs are those of its TiDB servers, not those of other writers in etcd",
     )
     data_dir: Path = field(
         default=Path("data.drainer"), metadata={"help": "directory of the lock, the node id, Spark"}

@@ -113,11 +113,12 @@ def _of_table(schema: str, table: TableInfo) -> set[Thing]:
     found: set[Thing] = {("table", *place)}
     if table.kind != "TABLE":
         return found
-    found |= {("column", *place, c.name.lower()) for c in table.columns if c.state == PUBLIC}
+    shown = [c for c in table.columns if c.state == PUBLIC and not c.hidden]
+    found |= {("column", *place, c.name.lower()) for c in shown}
     found |= {
         ("index", *place, i.name.lower())
         for i in table.indexes
-        if i.state == PUBLIC and not i.primary
+        if i.state == PUBLIC and not i.primary and i.name not in table.expression_indexes
     }
     if table.primary_key is not None:
         found.add(("index", *place, "primary"))

@@ -30,6 +30,7 @@ from drainer.sinks.checkpoint import (
     overridden,
 )
 from drainer.sinks.mysql.collations import Collations
+from drainer.sinks.mysql.ddl_moment import moment_s
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
 from drainer.sinks.mysql.grants import check_grants
 from drainer.sinks.mysql.session import (
@@ -70,7 +71,6 @@ from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import Flavor
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
-from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
@@ -373,7 +373,7 @@ class MysqlSink:
             connection.select_db(job.schema_name)
         set_variable(connection, "sql_mode", ddl_sql_mode(self._target))
         # The upstream's moment, so that DEFAULT CURRENT_TIMESTAMP fills old rows alike everywhere.
-        connection.query(f"SET TIMESTAMP = {physical_ms(job.finished_ts) / 1000:.3f}")
+        connection.query(f"SET TIMESTAMP = {moment_s(change):.6f}")
         if query:
             with unhurried(connection):
                 connection.query(query)

@@ -32,6 +32,7 @@ from drainer.task.sql.keys import apply_key, is_written
 from drainer.task.sql.literals import SQLITE, Family, family, literal
 from drainer.task.sql.table_sql import quote, table_name
 from penstock.ddl import adopted
+from penstock.ddl.successors import check_known
 from penstock.errors import NeedsOperator
 from penstock.schema.model import (
     PUBLIC,
@@ -53,6 +54,7 @@ from penstock.datum.rows.fields import compile_field, decimal_size
 from penstock.errors import Malformed
 
 _BUILDING = "penstock.building"
+_RECOVER_TABLE = 25
 _ROWS_BY_PARTITION = (
     DdlType.DROP_PARTITION,
     DdlType.TRUNCATE_PARTITION,
@@ -85,6 +87,11 @@ def plan(change: SchemaChange) -> Plan:
             f"SQLite has no partitions, so it cannot run: {change.job.query}",
             hint="delete or move the partition's rows in the SQLite file by hand",
         )
+    if change.job.type == _RECOVER_TABLE:
+        raise NeedsOperator(
+            f"SQLite has no rows of a dropped table to bring back: {change.job.query}",
+            hint="make the table in the SQLite file by hand, with its rows as they are upstream",
+        )
     for schema, table in change.dropped:
         if table.kind == "TABLE":
             made.statements.append(f"DROP TABLE {table_name(SQLITE, schema, table.name)}")
@@ -92,6 +99,7 @@ def plan(change: SchemaChange) -> Plan:
     for schema, before, after in change.altered:
         if before.kind == "TABLE":
             name = table_name(SQLITE, schema, after.name)
+            check_known(change.job, before, after)
             _alter(made, name, adopted(change.job, before, after), after)
     for schema, table in change.created:
         if table.kind == "TABLE":

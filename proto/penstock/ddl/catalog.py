@@ -10,6 +10,7 @@ and reads no SQL, so that a history written by a real TiDB is followed in the sa
     DROP TABLE, VIEW, SEQUENCE              removes by id
     CONVERT PARTITION, CONVERT TABLE        replaces by id, adds what is new, removes `table_id`
     TRUNCATE                                removes `table_id`, adds `table`
+    EXCHANGE PARTITION                      a TiDB's: the table and the partition swap their ids
     RENAME, RENAME TABLES                   moves by id, under the name and schema of the job
     anything else that carries a table      replaces it by id; its name and schema may change too
     locks, TiFlash, placement, …            nothing
@@ -37,7 +38,6 @@ _UNFOLLOWABLE = {
     62: "FLASHBACK CLUSTER changes rows without a binlog",
     63: "RECOVER SCHEMA brings back rows without a binlog",
 }
-_FAILED_STATES = (3, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Catalog:
         A job that does not fit (a table missing, a name taken) raises NeedsOperator and changes
         nothing; a failed job changes nothing.
         """
-        if job.state in _FAILED_STATES or job.schema_version == 0:
+        if job.has_failed or job.schema_version == 0:
             return SchemaChange(job=job)
         if job.type in _UNFOLLOWABLE:
             raise _unfit(job, _UNFOLLOWABLE[job.type])
@@ -216,6 +216,49 @@ class Catalog:
         _, after = self._add(job, schema, settled(job, before, job.table))
         return SchemaChange(job=job, altered=((schema, before, after),))
 
+    def _exchange(self, job: DdlJob) -> SchemaChange:
+        """Replace a partitioned table; the other one gets the id that its partition had, if any.
+
+        Who gives partitions no ids, as Penstock's own plans, leaves both tables theirs.
+        """
+        other = self._by_id.get(job.table_id)
+        if job.table is None or job.table.id == job.table_id or not job.table.partition_ids:
+            return self._replace(job)
+        if other is None or job.table_id not in job.table.partition_ids:
+            raise _unfit(job, f"table id {job.table_id} is not the partition that it was to become")
+        found = self._by_id.get(job.table.id)
+        before = found[1] if found is not None else job.table
+        at = job.table.partition_ids.index(job.table_id)
+        if found is None or at >= len(before.partition_ids):
+            raise _unfit(job, f"table id {job.table.id} has not had that partition")
+        schema, partitioned = self._remove(job, job.table.id)
+        altered = [(schema, partitioned, self._add(job, schema, job.table)[1])]
+        schema, single = self._remove(job, job.table_id)
+        swapped = replace(single, id=before.partition_ids[at])
+        altered.append((schema, single, self._add(job, schema, swapped)[1]))
+        return SchemaChange(job=job, altered=tuple(altered))
+
+    def put(self, schema: str, table: TableInfo) -> None:
+        """Put a table into a schema that there is, in the place of what has its id or its name."""
+        names = self._tables[schema]
+        for table_id in {table.id, names.get(table.name, table.id)} & self._by_id.keys():
+            home, other = self._by_id.pop(table_id)
+            del self._tables[home][other.name]
+        names[table.name] = table.id
+        self._by_id[table.id] = (schema, table)
+
+    def named(self, job: DdlJob) -> DdlJob:
+        """Return a TiDB's job with the names of schemas as they are here, where they are.
+
+        It has them in lower case, or only by their ids.
+        """
+        names = {schema.id: schema.name for schema in self._schemas.values()}
+        name = names.get(job.schema_id) or _find(self._schemas, job.schema_name) or job.schema_name
+        ids = job.schema_ids or (job.schema_id,) * len(job.tables)
+        pairs = zip(ids, job.tables, strict=True)
+        tables = tuple((names.get(schema_id, name), table) for schema_id, (_, table) in pairs)
+        return replace(job, schema_name=name, tables=tables)
+
     def _replace(self, job: DdlJob) -> SchemaChange:
         """Replace tables by id, all at once, so that names may swap."""
         pairs = self._pairs(job)
@@ -283,6 +326,7 @@ _STEPS: dict[int, Callable[[Catalog, DdlJob], SchemaChange]] = {
     DdlType.DROP_SCHEMA: Catalog._drop_schema,
     DdlType.MODIFY_SCHEMA_CHARSET: Catalog._modify_schema,
     DdlType.TRUNCATE_TABLE: Catalog._truncate,
+    DdlType.EXCHANGE_PARTITION: Catalog._exchange,
     _CREATE_TABLES: Catalog._create_tables,
     **dict.fromkeys(_CREATES, Catalog._create_tables),
     **dict.fromkeys(_DROPS, Catalog._drop_table),

@@ -4,6 +4,8 @@ A TiDB that has to rewrite a column's values builds it beside the old one, and t
 remains has a new id. Rows that follow carry the new id; the older values are the same column's.
 Penstock's own plans, and a TiDB that rewrites nothing, keep the id. A column that was dropped, with
 one of the same name added in its place, is another column: only the statement tells them apart.
+Where it is in a spelling that only a TiDB knows, the kind of the job does: a TiDB does not do two
+things to one column in one job, so one of the same name is the same column.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def successors(job: DdlJob, before: TableInfo, after: TableInfo) -> dict[int, in
     old_ids, ids = {c.id for c in before.columns}, {c.id for c in after.columns}
     if ids <= old_ids:
         return {}
-    changed = dict(_changed(job, after))
+    changed = dict(_changed(job, before, after))
     found = {}
     for column in after.columns:
         old = before.column(changed.get(column.name.lower(), ""))
@@ -40,14 +42,41 @@ def adopted(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
     return replace(before, columns=columns)
 
 
-def _changed(job: DdlJob, after: TableInfo) -> Iterator[tuple[str, str]]:
+def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
+    """Raise NeedsOperator where a column may be another one's successor, and nothing says it."""
+    if job.type != DdlType.MULTI_SCHEMA_CHANGE or _is_readable(job):
+        return
+    known = adopted(job, before, after)
+    old, new = {c.id: c.name for c in known.columns}, {c.id: c.name for c in after.columns}
+    gone = [name for i, name in old.items() if i not in new]
+    came = [name for i, name in new.items() if i not in old]
+    if gone and came:
+        raise NeedsOperator(
+            f"it is not known whether {', '.join(came)} of {after.name} goes on with the values of"
+            f" {', '.join(gone)}: {job.query}",
+            hint="change the downstream by hand, then track this DDL",
+        )
+
+
+def _is_readable(job: DdlJob) -> bool:
+    try:
+        parse(job.query)
+    except NeedsOperator:
+        return False
+    return True
+
+
+def _changed(job: DdlJob, before: TableInfo, after: TableInfo) -> Iterator[tuple[str, str]]:
     """Yield the names, after and before, of the columns that a job modifies, in lower case."""
     try:
         _, statements = parse(job.query)
     except NeedsOperator:
-        # A spelling that only a TiDB knows: the kind of the job still says what it is.
-        if job.type == DdlType.MODIFY_COLUMN:
+        if job.type in (DdlType.MODIFY_COLUMN, DdlType.MULTI_SCHEMA_CHANGE):
             yield from ((c.name.lower(), c.name.lower()) for c in after.columns)
+        gone = [c for c in before.columns if c.id not in {c.id for c in after.columns}]
+        came = [c for c in after.columns if c.id not in {c.id for c in before.columns}]
+        if job.type == DdlType.MODIFY_COLUMN and len(gone) == len(came) == 1:
+            yield came[0].name.lower(), gone[0].name.lower()
         return
     for statement in statements:
         for part in statement.parts if isinstance(statement, AlterTable) else ():

@@ -89,6 +89,8 @@ class ColumnInfo:
     generated_stored: bool = False
     comment: str = ""
     state: int = PUBLIC
+    hidden: bool = False
+    """True for a column that no one can name: one that a TiDB's index over an expression has."""
     native: str = ""
     """UUID, INET4 or INET6: a type that some servers have, whose values are texts here."""
 
@@ -140,7 +142,8 @@ class TableInfo:
 
     `pk_is_handle`: the primary key is one integer column and is the row's handle.
     `is_common_handle`: any other primary key is the handle. Neither: a hidden row id is.
-    `partitions` are names, () without partitions, None when it is not known.
+    `partitions` are names, () without partitions, None when it is not known; `partition_ids` their
+    ids, in the same order, where they have any: a TiDB's.
     `constants` are columns that no row bytes have and every row gets: name and text.
     `expression_indexes` are names of indexes over expressions, of which nothing else is known.
     `lacks_key`: rows are written where the table has no primary key, though it has one here.
@@ -163,6 +166,7 @@ class TableInfo:
     is_sequence: bool = False
     constants: tuple[tuple[str, str], ...] = ()
     partitions: tuple[str, ...] | None = None
+    partition_ids: tuple[int, ...] = ()
     expression_indexes: tuple[str, ...] = ()
     lacks_key: bool = False
     period: tuple[str, ...] = ()
@@ -262,6 +266,8 @@ class DdlType(IntEnum):
 
 JOB_SYNCED = 6
 """The job state of a DDL that is done and visible to all."""
+_FAILED_STATES = (3, 5)
+"""Rolled back, and cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +278,9 @@ class DdlJob:
     that leave several tables changed; `table` is the one table of the usual job; for
     TRUNCATE `table_id` is the old table and `table` the new one. `origin` is where a DDL was made
     that is only passed on.
+
+    A TiDB's job finishes after its binlog was committed, and `start_ts` is when it was asked for.
+    Of its `tables` only the schemas' ids may be known: `schema_ids`, one for each.
     """
 
     id: int
@@ -288,3 +297,10 @@ class DdlJob:
     table: TableInfo | None = None
     tables: tuple[tuple[str, TableInfo], ...] = ()
     origin: Origin | None = None
+    start_ts: int = 0
+    schema_ids: tuple[int, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """True for a DDL that was rolled back or cancelled, and so did nothing."""
+        return self.state in _FAILED_STATES

@@ -9,8 +9,9 @@
 A name is written twice: as given (`O`) and in lower case (`L`). The default of a BIT column is a
 decimal number to us and base64 of its bytes in the JSON. `origin` is ours ({source, epoch, file,
 position, gtid}), and `table_schemas`, beside the job's fields: schema names of the
-`MultipleTableInfos`, which TiDB keeps elsewhere. So are a table's `constants`, which only a task
-gets. A field that is absent has a default; one of another type makes the whole `Malformed`.
+`MultipleTableInfos`; of TiDB's own RENAME TABLES the ids of the schemas are in `raw_args`. So are a
+table's `constants` ours, which only a task gets. A field that is absent has a default; one of
+another type makes the whole `Malformed`. The columns of a view have the type 0.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ def table_to_json(table: TableInfo) -> Json:
         "sequence": {} if table.is_sequence else None,
     }
     if table.partitions is not None:
-        names = [{"name": name_to_json(name)} for name in table.partitions]
+        names: list[Json] = [{"name": name_to_json(name)} for name in table.partitions]
+        with_ids = [each | {"id": i} for each, i in zip(names, table.partition_ids, strict=False)]
+        names = with_ids or names
         written["partition"] = {"enable": True, "definitions": names} if names else None
     if table.expression_indexes:
         written["expression_indexes"] = list(table.expression_indexes)
@@ -162,6 +165,10 @@ def job_to_json(job: DdlJob) -> Json:
     }
     if job.tables:
         written["table_schemas"] = [schema for schema, _ in job.tables]
+    if job.start_ts:
+        written["start_ts"] = job.start_ts
+    if job.schema_ids:
+        written["raw_args"] = [[], list(job.schema_ids)]
     return written | ({"origin": origin_to_json(job.origin)} if job.origin else {})
 
 
@@ -187,7 +194,23 @@ def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
             table=_table(binlog["TableInfo"]) if binlog.get("TableInfo") else None,
             tables=tuple(zip(schemas, tables, strict=True)),
             origin=origin_from_json(fields["origin"]) if fields.get("origin") else None,
+            start_ts=number(fields, "start_ts"),
+            schema_ids=_schema_ids(fields, len(tables)),
         )
+
+
+def _schema_ids(fields: Mapping[str, Any], count: int) -> tuple[int, ...]:
+    """Return the ids of the schemas that a RENAME TABLES moves its tables to, of TiDB's arguments.
+
+    They are the second one; a job in which they are not has its tables where it says itself.
+    """
+    arguments = fields.get("raw_args")
+    if fields["type"] != DdlType.RENAME_TABLES or not isinstance(arguments, list):
+        return ()
+    ids = arguments[1] if len(arguments) > 1 else None
+    if not isinstance(ids, list) or len(ids) != count:
+        return ()
+    return tuple(map(int, ids))
 
 
 @contextmanager
@@ -204,34 +227,38 @@ def _reading(what: str) -> Iterator[None]:
 
 def _column_to_json(column: ColumnInfo) -> Json:
     native = {"native_type": column.native} if column.native else {}
-    return native | {
-        "id": column.id,
-        "name": name_to_json(column.name),
-        "offset": column.offset,
-        "origin_default": column.origin_default,
-        "origin_default_bit": _bit_bytes(column, column.origin_default),
-        "default": column.default,
-        "default_bit": _bit_bytes(column, column.default),
-        "default_is_expr": column.default_is_expr,
-        "generated_expr_string": column.generated_expr,
-        "generated_stored": column.generated_stored,
-        "type": {
-            "Tp": int(column.tp),
-            "Flag": int(column.flag),
-            "Flen": column.flen,
-            "Decimal": column.decimal,
-            "Charset": column.charset,
-            "Collate": column.collate,
-            "Elems": list(column.elems) or None,
-        },
-        "state": column.state,
-        "comment": column.comment,
-    }
+    return (
+        native
+        | {
+            "id": column.id,
+            "name": name_to_json(column.name),
+            "offset": column.offset,
+            "origin_default": column.origin_default,
+            "origin_default_bit": _bit_bytes(column, column.origin_default),
+            "default": column.default,
+            "default_bit": _bit_bytes(column, column.default),
+            "default_is_expr": column.default_is_expr,
+            "generated_expr_string": column.generated_expr,
+            "generated_stored": column.generated_stored,
+            "type": {
+                "Tp": int(column.tp),
+                "Flag": int(column.flag),
+                "Flen": column.flen,
+                "Decimal": column.decimal,
+                "Charset": column.charset,
+                "Collate": column.collate,
+                "Elems": list(column.elems) or None,
+            },
+            "state": column.state,
+            "comment": column.comment,
+        }
+        | ({"hidden": True} if column.hidden else {})
+    )
 
 
 def _column(fields: Mapping[str, Any]) -> ColumnInfo:
     kind = fields["type"]
-    tp = MysqlType(kind["Tp"])
+    tp = MysqlType(kind["Tp"] or MysqlType.NULL)  # A view's columns have none.
     return ColumnInfo(
         id=int(fields["id"]),
         name=name_from_json(fields["name"]),
@@ -250,6 +277,7 @@ def _column(fields: Mapping[str, Any]) -> ColumnInfo:
         generated_stored=flag(fields, "generated_stored"),
         comment=text(fields, "comment"),
         state=number(fields, "state", PUBLIC),
+        hidden=flag(fields, "hidden"),
         native=text(fields, "native_type"),
     )
 
@@ -290,6 +318,8 @@ def _index(fields: Mapping[str, Any]) -> IndexInfo:
 def _table(fields: Mapping[str, Any]) -> TableInfo:
     columns = tuple(map(_column, fields.get("cols") or ()))
     indexes = tuple(map(_index, fields.get("index_info") or ()))
+    hidden = {column.name for column in columns if column.hidden}
+    over_expressions = [i.name for i in indexes if any(part.name in hidden for part in i.columns)]
     return TableInfo(
         id=int(fields["id"]),
         name=name_from_json(fields["name"]),
@@ -305,8 +335,9 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         is_view=fields.get("view") is not None,
         is_sequence=fields.get("sequence") is not None,
         partitions=_partitions(fields),
+        partition_ids=_partition_ids(fields),
         constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
-        expression_indexes=tuple(map(str, fields.get("expression_indexes") or ())),
+        expression_indexes=tuple(map(str, fields.get("expression_indexes") or over_expressions)),
         lacks_key=flag(fields, "lacks_key"),
         period=tuple(map(str, fields.get("period") or ())),
     )
@@ -316,6 +347,12 @@ def _partitions(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
     partition = fields.get("partition") or {}
     names = tuple(name_from_json(each["name"]) for each in partition.get("definitions") or ())
     return names if "partition" in fields else None
+
+
+def _partition_ids(fields: Mapping[str, Any]) -> tuple[int, ...]:
+    partition = fields.get("partition") or {}
+    definitions = partition.get("definitions") or ()
+    return tuple(int(each["id"]) for each in definitions if each.get("id"))
 
 
 def schema_to_json(schema: SchemaInfo) -> Json:

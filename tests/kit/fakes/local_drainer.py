@@ -24,6 +24,7 @@ from drainer.pipeline.pipeline import Pipeline
 from drainer.pipeline.progress import Progress
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.stage import NoRelay, Relay, RelayStage
+from drainer.schema.rules import FENCED, StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
@@ -52,6 +53,7 @@ class Way:
     pause_s: float = 0.0
     retry_s_max: float = RETRY_S_MAX
     ignored: tuple[str, ...] = ()
+    rules: StreamRules = FENCED
 
 
 class Tasks:
@@ -134,7 +136,13 @@ async def run_drainer(
         stack.callback(sink.close)
         checkpoint = await thread.call(sink.load_checkpoint) or Checkpoint(0, 0)
         made = checkpoint.overrides_with({})
-        tracker = SchemaTracker.from_history(bank.jobs, checkpoint.commit_ts, made)
+        tracker = SchemaTracker.from_history(
+            bank.jobs,
+            checkpoint.commit_ts,
+            made,
+            rules=way.rules,
+            version=checkpoint.schema_version,
+        )
         spool = Spool(way.folder / "spool", bytes_max=way.bytes_max)
         runs = await _runs_of(bank, checkpoint.commit_ts, way, spool)
         ledger = BankStream(bank, runs, way.pause_s)

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.schema.tracker import VERSIONS_PER_TABLE_MAX, Gone, SchemaTracker
+from drainer.schema.rules import FENCED
+from drainer.schema.tracker import Gone, SchemaTracker
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob
 from tests.unit.penstock.ddl_session import DdlSession
@@ -92,7 +93,7 @@ def test_a_job_that_does_not_fit_is_refused() -> None:
 def test_only_the_last_versions_of_a_table_are_kept() -> None:
     jobs = history("CREATE TABLE t (a INT)", *(f"ALTER TABLE t ADD c{i} INT" for i in range(20)))
     tracker = SchemaTracker.from_history(jobs, up_to_ts=10**6)
-    kept = tracker.version - VERSIONS_PER_TABLE_MAX + 1
-    assert len(columns(tracker, jobs[1].table_id, kept)) == 21 - VERSIONS_PER_TABLE_MAX + 1
+    kept = tracker.version - FENCED.versions_per_table_max + 1
+    assert len(columns(tracker, jobs[1].table_id, kept)) == 21 - FENCED.versions_per_table_max + 1
     with pytest.raises(NeedsOperator, match="older than the versions kept"):
         tracker.table_at(jobs[1].table_id, kept - 1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.ddl.job_source import EtcdJobs
 from drainer.ddl.starting_schema import (
     FILE_NAME,
     JOBS_BETWEEN,
@@ -97,10 +98,11 @@ class Start:
         cluster_id: int = 7,
         version: int | None = None,
     ) -> StartingSchema:
-        file = SnapshotFile(self.folder, cluster_id, self.history, made or {})
+        source = EtcdJobs(self.history)
+        file = SnapshotFile(self.folder, cluster_id, source, made or {})
         version = self.jobs[up_to - 1].schema_version if version is None else version
         checkpoint = Checkpoint(self.jobs[up_to - 1].finished_ts, version)
-        return schema_from(self.history, file, checkpoint, made or {})
+        return schema_from(source, file, checkpoint, made or {})
 
 
 def test_a_second_start_reads_the_snapshot_and_only_later_jobs(

@@ -1,0 +1,87 @@
+"""Job source: where the DDL jobs of a stream are, and by which rules its rows and DDL go together.
+
+    EtcdJobs   etcd's /penstock/v1/ddl: writers of ours, whose stream is fenced
+    TidbJobs   a TiDB's history, at the status ports of its servers (`drainer.ddl.tidb_jobs`)
+
+With `pd-address` the stream is a TiDB's. A cluster has one or the other: ids of tables and versions
+of a TiDB and of Penstock's own DDL would mean two things each, so jobs in both are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from drainer.ddl.status_ports import StatusPorts
+from drainer.ddl.tidb_jobs import TidbJobs
+from drainer.schema.rules import FENCED, TIDB, StreamRules
+from drainer.settings.config import DrainerConfig
+from penstock.cluster.etcd import EtcdClient, is_any_from
+from penstock.cluster.history import JOBS, History
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob
+from penstock.security.tls import Security
+
+
+class JobSource(Protocol):
+    """Where the DDL jobs are. Blocking; each method may be Retryable."""
+
+    rules: StreamRules
+    place: str
+    """What an operator would restore, if it were lost."""
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return a job, None when there is none of that id, or none yet."""
+
+    def jobs(self, after_mark: int = 0) -> Sequence[DdlJob]:
+        """Return the jobs after a mark, of all history after 0, in order of schema version."""
+
+    def mark_of(self, job: DdlJob) -> int:
+        """Return the mark that all jobs up to this one have passed, 0 when it is not there."""
+
+
+class EtcdJobs:
+    """The jobs of writers of ours; a mark is etcd's revision of a job's recording."""
+
+    rules = FENCED
+    place = "/penstock/v1/ddl in etcd"
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return a job, None when there is none of that id."""
+        return self._history.get(job_id)
+
+    def jobs(self, after_mark: int = 0) -> list[DdlJob]:
+        """Return the jobs that were recorded after a mark."""
+        found = [job for job, _ in self._history.recorded(after_mark)]
+        return sorted(found, key=lambda job: job.schema_version)
+
+    def mark_of(self, job: DdlJob) -> int:
+        """Return etcd's revision of a job's recording."""
+        return self._history.revision_of(job.id)
+
+
+def rules_of(config: DrainerConfig) -> StreamRules:
+    """Return the rules of the stream that the settings name."""
+    return TIDB if config.pd_address else FENCED
+
+
+def open_job_source(config: DrainerConfig, etcd: EtcdClient, security: Security) -> JobSource:
+    """Return the source that the settings name; it may be Retryable.
+
+    A history of Penstock's own beside a TiDB's raises NeedsOperator.
+    """
+    if not config.pd_address:
+        return EtcdJobs(History(etcd))
+    if is_any_from(etcd, JOBS, JOBS):
+        raise NeedsOperator(
+            f"pd-address says that a TiDB writes to this cluster, but etcd has DDL jobs of other"
+            f" writers in {JOBS}: one stream has one source of schemas",
+            hint="give the other writers a cluster of their own, with its own etcd and Pumps; or,"
+            " where no TiDB writes here, leave pd-address out for this Drainer",
+        )
+    # PD, TiDB and what is between them have one and the same certificates.
+    tls = security.pd_tls if config.pd_address.startswith("https://") else None
+    return TidbJobs(StatusPorts(etcd, tls))

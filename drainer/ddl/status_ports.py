@@ -1,0 +1,207 @@
+"""Status ports: asks the servers of a TiDB cluster over HTTP, one by one until one answers.
+
+    etcd    /tidb/server/info/<uuid>   {"ip": …, "status_port": …, "version": …}, on a lease
+    HTTP    http[s]://<ip>:<status_port><path>
+
+A server that went away without notice stays in etcd until its lease ends. The one that answered
+last is asked first. An answer of many megabytes is read piece by piece: `read_array` yields the
+elements of a JSON array as they come, and holds one of them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.cluster.etcd import EtcdClient, read_prefix
+from penstock.errors import Malformed, PenstockError, Retryable
+from penstock.security.tls import Tls
+
+log = logging.getLogger(__name__)
+
+SERVERS = "/tidb/server/info/"
+_CONNECT_S = 3.0
+_TIMEOUT_S = 60.0
+"""How long a server may be silent: it reads its history before it begins to answer."""
+_PIECE_BYTES = 1 << 18
+_REFUSAL_BYTES_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TidbServer:
+    """A TiDB server, as it lists itself."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class NotGiven(PenstockError):
+    """Servers answered, and all of them said no."""
+
+
+class StatusPorts:
+    """All servers of a cluster; blocking, safe to share between threads."""
+
+    def __init__(self, etcd: EtcdClient, tls: Tls | None, *, timeout_s: float = _TIMEOUT_S) -> None:
+        """Ask with `tls`, the cluster's certificates; without it over plain HTTP."""
+        self._etcd = etcd
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._last: TidbServer | None = None
+        self._failed: set[TidbServer] = set()
+
+    def servers(self) -> list[TidbServer]:
+        """Return the servers that are listed: what answered last first, what failed last last."""
+        items, _ = read_prefix(self._etcd, SERVERS)
+        found = {server for key, value in items.items() if (server := _server(key, value))}
+        self._failed &= found
+        return sorted(found, key=lambda each: (each != self._last, each in self._failed, each))
+
+    def elements(self, path: str) -> Iterator[Any]:
+        """Yield the elements of the JSON array at a path, from the first server that has it.
+
+        Retryable when none answers, or when one stops in the middle; `NotGiven` when all that
+        answer say no.
+        """
+        failures: list[str] = []
+        refusals: list[str] = []
+        for server in self.servers():
+            where, has_begun = f"{server}{path}", False
+            try:
+                with closing(self._connection(server)) as connection:
+                    connection.connect()
+                    connection.sock.settimeout(self._timeout_s)
+                    connection.request("GET", path)
+                    answer = connection.getresponse()
+                    if answer.status == 200:
+                        self._last, has_begun = server, True
+                        yield from read_array(answer, where)
+                        self._failed.discard(server)
+                        return
+                    text = answer.read(_REFUSAL_BYTES_MAX).decode("utf-8", "replace").strip()
+                    (refusals if answer.status < 500 else failures).append(
+                        f"{where} answers {answer.status}: {text}"
+                    )
+            except (OSError, http.client.HTTPException, Retryable) as error:
+                failures.append(f"{server}: {type(error).__name__}: {error}")
+                if has_begun:  # A part of its answer is with the caller.
+                    self._forget(server)
+                    raise Retryable(failures[-1]) from error
+            self._forget(server)
+        if refusals and not failures:
+            raise NotGiven("; ".join(refusals))
+        if not failures:
+            raise Retryable(
+                f"no TiDB server is listed in etcd below {SERVERS}: is --etcd-urls its PD's, and"
+                " does one run?"
+            )
+        raise Retryable(f"no TiDB server's status port answers: {'; '.join(failures + refusals)}")
+
+    def _forget(self, server: TidbServer) -> None:
+        self._failed.add(server)
+        self._last = None if self._last == server else self._last
+
+    def _connection(self, server: TidbServer) -> http.client.HTTPConnection:
+        host, port, timeout_s = server.host, server.port, min(_CONNECT_S, self._timeout_s)
+        if self._tls is None:
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        context = self._tls.client_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+
+
+def _server(key: str, value: bytes) -> TidbServer | None:
+    try:
+        fields = json.loads(value)
+        return TidbServer(str(fields["ip"]), int(fields["status_port"]))
+    except (ValueError, KeyError, TypeError):
+        log.warning("%s in etcd is no TiDB server, so it is not asked: %r", key, value[:200])
+        return None
+
+
+class Readable(Protocol):
+    """Bytes that come piece by piece."""
+
+    def read(self, size: int) -> bytes:
+        """Return at most so many of the next bytes, none at the end."""
+
+
+def read_array(source: Readable, where: str) -> Iterator[Any]:
+    """Yield the elements of a JSON array one by one, `null` being an empty one.
+
+    What is no array raises Malformed; one that ends too early is Retryable.
+    """
+    array, tail = _Array(where), b""
+    while not array.is_closed:
+        piece = source.read(_PIECE_BYTES)
+        text, tail = _decoded(tail + piece, where, is_over=not piece)
+        yield from array.fed(text, is_over=not piece)
+        if not piece and not array.is_closed:
+            raise Retryable(f"{where}: the answer ends in the middle")
+
+
+class _Array:
+    """A JSON array that comes piece by piece; holds what is not a whole element yet."""
+
+    def __init__(self, where: str) -> None:
+        self.is_closed = False
+        self._where = where
+        self._decoder = json.JSONDecoder()
+        self._text = ""
+        self._is_open = False
+        self._wanted_chars = 0
+
+    def fed(self, text: str, *, is_over: bool) -> Iterator[Any]:
+        """Yield the elements that are whole now; after `is_over` nothing more is coming."""
+        self._text += text
+        if not self._is_open:
+            self._open(is_over=is_over)
+        at = 0
+        while self._is_open and (is_over or len(self._text) >= self._wanted_chars):
+            while at < len(self._text) and self._text[at] in " \t\r\n,":
+                at += 1
+            if self._text.startswith("]", at):
+                self.is_closed = True
+                return
+            try:
+                element, end = self._decoder.raw_decode(self._text, at)
+            except ValueError:
+                # One that is longer than what is here: look again when there is twice as much.
+                self._wanted_chars = 2 * (len(self._text) - at)
+                break
+            if end == len(self._text) and not is_over:
+                break  # A number could go on.
+            yield element
+            at, self._wanted_chars = end, 0
+        self._text = self._text[at:]
+
+    def _open(self, *, is_over: bool) -> None:
+        text = self._text = self._text.lstrip()
+        if text.startswith("["):
+            self._is_open, self._text = True, text[1:]
+        elif text == "null" or text[:5].rstrip() == "null":
+            self.is_closed = True
+        elif is_over or not "null".startswith(text):
+            raise Malformed(
+                f"{self._where} is no list of JSON: {text[:80]!r}",
+                hint="is this a TiDB's status port?",
+            )
+
+
+def _decoded(data: bytes, where: str, *, is_over: bool) -> tuple[str, bytes]:
+    """Return the text of whole characters, and the bytes of one that was cut."""
+    for cut in range(4):
+        try:
+            return data[: len(data) - cut].decode(), data[len(data) - cut :]
+        except UnicodeDecodeError as error:
+            if is_over or error.start < len(data) - cut - 4:
+                break
+    raise Malformed(f"{where} is not UTF-8", hint="is this a TiDB's status port?")

@@ -1,0 +1,150 @@
+"""TiDB jobs: the DDL history of a TiDB, from the status port of any of its servers.
+
+    GET /ddl/history?limit=n                   the newest n jobs
+    GET /ddl/history?start_job_id=i&limit=n    from TiDB 6.3 on: n jobs from i on, newest first
+    GET /ddl/history                           all of it; of the newest TiDBs only 1,024 jobs
+
+All history is read page by page, from its newest job to its oldest. A server that knows no
+`start_job_id` leaves it out and answers with newer jobs than it was asked for: then all of it is
+read as one answer, job by job. Between the pages new jobs come; these are not of the history that
+was asked for. Jobs do not finish in the order of their ids, so what was read is put in the order of
+schema versions, in which they took effect. Until they are followed they are kept packed, about 1 KB
+each for tables of ten columns.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, overload
+
+from drainer.ddl.status_ports import NotGiven
+from drainer.schema.rules import TIDB
+from penstock.errors import Malformed, NeedsOperator
+from penstock.schema.model import DdlJob
+from penstock.schema.tidb_json import job_from_json
+
+log = logging.getLogger(__name__)
+
+PAGE_JOBS = 256
+"""Servers refuse more than 1,024."""
+_PATH = "/ddl/history"
+_LIMITS = (2, 16, 256)
+"""How many are asked for to find one: two where `start_job_id` counts, more where it does not."""
+
+
+class JsonArrays(Protocol):
+    """Who has the history: `StatusPorts`."""
+
+    def elements(self, path: str) -> Iterator[Any]:
+        """Yield the elements of the JSON array at a path. May be Retryable."""
+
+
+class TidbJobs:
+    """The jobs of a TiDB; a mark is a schema version."""
+
+    rules = TIDB
+    place = "the DDL history of the TiDB"
+
+    def __init__(self, ports: JsonArrays, *, page_jobs: int = PAGE_JOBS) -> None:
+        self._ports = ports
+        self._page_jobs = page_jobs
+
+    def get(self, job_id: int) -> DdlJob | None:
+        """Return a job, None when it is not in the history, or not yet."""
+        for limit in _LIMITS:
+            page = list(self._elements(_page(limit, job_id + 1)))
+            found = next((each for each in page if each["id"] == job_id), None)
+            if found is not None:
+                return job_from_json(found)
+            # What is older has its place behind the job; behind what is newer there is more.
+            if len(page) < limit or any(each["id"] < job_id for each in page):
+                return None
+        everything = self._elements(_PATH)
+        found = next((each for each in everything if each["id"] == job_id), None)
+        return None if found is None else job_from_json(found)
+
+    def jobs(self, after_mark: int = 0) -> PackedJobs:
+        """Return the jobs of later schema versions; failed ones have done nothing and are not."""
+        began_s, count, packed = time.monotonic(), 0, []
+        for fields in self._all():
+            count += 1
+            version = _version(fields)
+            if version > after_mark:
+                packed.append((version, zlib.compress(json.dumps(fields).encode(), 1)))
+        packed.sort()
+        log.info(
+            "%d DDL jobs of the TiDB's %d are of later versions than %d, read in %.1f s",
+            len(packed), count, after_mark, time.monotonic() - began_s,
+        )  # fmt: skip
+        return PackedJobs([data for _, data in packed])
+
+    def mark_of(self, job: DdlJob) -> int:
+        """Return a job's schema version."""
+        return job.schema_version
+
+    def _all(self) -> Iterator[Any]:
+        """Yield each job of the history once, whichever way the server gives them out."""
+        limit = self._page_jobs
+        page = list(self._elements(_page(limit)))
+        yield from page
+        while len(page) >= limit:
+            oldest = min(each["id"] for each in page)
+            # One more, because the oldest one that is known is among them.
+            page = list(self._elements(_page(limit + 1, oldest)))
+            if any(each["id"] > oldest for each in page):
+                log.info("this TiDB does not know start_job_id: reading all its history at once")
+                yield from (each for each in self._elements(_PATH) if each["id"] < oldest)
+                return
+            page = [each for each in page if each["id"] < oldest]
+            yield from page
+
+    def _elements(self, path: str) -> Iterator[Any]:
+        try:
+            for each in self._ports.elements(path):
+                if not isinstance(each, dict) or not isinstance(each.get("id"), int):
+                    raise Malformed(
+                        f"{path} has {str(each)[:80]!r}, which is no DDL job",
+                        hint="its JSON must have the shape of TiDB's",
+                    )
+                yield each
+        except NotGiven as error:
+            raise NeedsOperator(
+                f"the TiDB does not give out its DDL history: {error}",
+                hint="is this a TiDB's status port? Its [status] settings and its log say more",
+            ) from error
+
+
+def _page(limit: int, start_job_id: int = 0) -> str:
+    start = f"start_job_id={start_job_id}&" if start_job_id else ""
+    return f"{_PATH}?{start}limit={limit}"
+
+
+def _version(fields: Any) -> int:
+    """Return the schema version that a job left, 0 for one that left none."""
+    binlog = fields.get("binlog") or {}
+    version = binlog.get("SchemaVersion", 0)
+    return version if isinstance(version, int) and fields.get("state") not in (3, 5) else 0
+
+
+class PackedJobs(Sequence[DdlJob]):
+    """Jobs in order of schema version that are unpacked one by one, each time they are read."""
+
+    def __init__(self, packed: Sequence[bytes]) -> None:
+        self._packed = packed
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, at: int) -> DdlJob: ...
+    @overload
+    def __getitem__(self, at: slice) -> PackedJobs: ...
+    def __getitem__(self, at: int | slice) -> DdlJob | PackedJobs:
+        """Return one job, or some that stay packed."""
+        if isinstance(at, slice):
+            return PackedJobs(self._packed[at])
+        return job_from_json(json.loads(zlib.decompress(self._packed[at])))

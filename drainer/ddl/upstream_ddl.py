@@ -1,0 +1,69 @@
+"""Upstream DDL: what of a TiDB's DDL is to run downstream, and with which text.
+
+    binlog's schema state 1     a column is on its way out; a second binlog says when it is gone
+    a failed job                did nothing, so nothing runs
+    a job about TiDB's own      placement, locks, caches, TiFlash, resource groups: nothing runs
+    DROP TABLE a, b             is two jobs of one text: each drops its own table
+    RENAME to another database  under the names with their databases: its own is not in the job
+    RECOVER TABLE … BY JOB      refused: a job's number is another job's downstream
+    anything else               as the binlog has it, where TiDB's own words are in comments
+
+A writer of ours records what is to run, so none of this is for its stream.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from penstock.ddl import SchemaChange
+from penstock.ddl.syntax.lexer import quote_path
+from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob, DdlType
+
+DELETE_ONLY = 1
+"""The schema state in which only deletes still see a column: rows no longer bring its values."""
+RECOVER_TABLE = 25
+
+_UPSTREAM_ONLY = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
+_DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
+_RENAMES = (DdlType.RENAME_TABLE, DdlType.RENAME_TABLES)
+_BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
+
+
+def is_upstream_only(job: DdlJob) -> bool:
+    """Return whether a job is about nothing that a downstream has."""
+    return job.type in _UPSTREAM_ONLY
+
+
+def as_sent(job: DdlJob, query: str) -> DdlJob:
+    """Return a job with the text of its binlog."""
+    return replace(job, query=query)
+
+
+def to_run(change: SchemaChange) -> SchemaChange:
+    """Return a change with the text that is right for it alone, wherever it runs.
+
+    What no text is right for raises NeedsOperator.
+    """
+    job = change.job
+    if job.type == RECOVER_TABLE and _BY_JOB.search(job.query):
+        raise NeedsOperator(
+            f"{job.query!r} names a job of the upstream, which is another one downstream",
+            hint="bring the table and its rows back downstream by hand, as they are upstream",
+        )
+    if job.type in _DROPS and len(change.dropped) == 1:
+        ((schema, table),) = change.dropped
+        return _with(change, f"DROP {table.kind} {quote_path(schema, table.name)}")
+    moves = [each for each in change.renamed if each[0] != each[2]]
+    if job.type in _RENAMES and moves:
+        parts = [
+            f"{quote_path(old_schema, old.name)} TO {quote_path(schema, new.name)}"
+            for old_schema, old, schema, new in change.renamed
+        ]
+        return _with(change, f"RENAME TABLE {', '.join(parts)}")
+    return change
+
+
+def _with(change: SchemaChange, query: str) -> SchemaChange:
+    return replace(change, job=replace(change.job, query=query))

@@ -1,0 +1,76 @@
+"""Stream rules: how a stream's rows and DDL go together, by who wrote them.
+
+| | `FENCED`: writers of ours | `TIDB`: a TiDB |
+|---|---|---|
+| a row is read with | the table of its own schema version | the newest table at that place |
+| two versions at a time | never: the fence | always: rows of the one before a DDL come after it |
+| a job is in the history | before its Commit | some time after it, and later than its commit_ts |
+| what runs is | the job's query | the binlog's, in which TiDB marks its own words |
+| a DDL that failed | is not in the stream | is, and did nothing |
+| database `mysql` | has no tables | has, without a job that made it |
+
+The source of the jobs hands over the rules, since it knows whose they are; no row is looked at to
+find out. Why the newest table is right for a TiDB: rows name their columns by id, a version lives
+until the one after the next, and a column whose id is missing has its origin default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.schema.model import DdlJob, SchemaInfo
+
+
+class Moment(NamedTuple):
+    """A place in the stream: a commit_ts, and the schema version there, 0 where none is known."""
+
+    commit_ts: int
+    schema_version: int = 0
+
+
+ALWAYS = Moment((1 << 63) - 1)
+"""After all that there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRules:
+    """What holds for a stream, for as long as it is one; see the table above."""
+
+    name: str
+    is_fenced: bool
+    versions_per_table_max: int
+    unknown_table_hint: str
+    """What an operator can do where rows name a table that no DDL made."""
+    system_schemas: tuple[SchemaInfo, ...] = ()
+    """Databases that are there without a job."""
+
+    def has_passed(self, job: DdlJob, moment: Moment) -> bool:
+        """Return whether the stream has had a DDL at a moment.
+
+        A TiDB's job finishes later than its binlog is committed: one that has finished has passed.
+        """
+        if job.finished_ts <= moment.commit_ts:
+            return True
+        return not self.is_fenced and job.schema_version <= moment.schema_version
+
+    def may_have_passed(self, job: DdlJob, moment: Moment) -> bool:
+        """Return whether a DDL that has not passed for certain may have."""
+        return not self.is_fenced and job.start_ts <= moment.commit_ts
+
+
+FENCED = StreamRules(
+    name="fenced",
+    is_fenced=True,
+    versions_per_table_max=8,
+    unknown_table_hint="the DDL history is incomplete: was it wiped, or is the cluster id another?",
+)
+TIDB = StreamRules(
+    name="tidb",
+    is_fenced=False,
+    versions_per_table_max=1,
+    unknown_table_hint="its CREATE TABLE is from before the stream: begin with a copy of the data"
+    " and its initial-commit-ts, on a fresh downstream; or was TiDB's DDL history wiped?",
+    system_schemas=(SchemaInfo(id=1, name="mysql"),),
+)
+ALL_RULES = {rules.name: rules for rules in (FENCED, TIDB)}

@@ -1,0 +1,1 @@
+"""What stands for a TiDB in tests: its history of DDL, and the status ports of its servers."""

@@ -1,0 +1,277 @@
+"""A TiDB's DDL jobs are read from whichever of its servers answers, all of them, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.batching.planner import DdlStep
+from drainer.ddl.follower import fetch_job
+from drainer.ddl.job_source import EtcdJobs, open_job_source
+from drainer.ddl.status_ports import SERVERS, StatusPorts, read_array
+from drainer.ddl.tidb_jobs import TidbJobs
+from drainer.schema.rules import FENCED, TIDB
+from drainer.settings.config import DrainerConfig
+from penstock.cluster.history import History
+from penstock.errors import Malformed, NeedsOperator, Retryable
+from penstock.security.tls import Security, SecurityConfig
+from tests.kit.servers.authority import Authority
+from tests.kit.tidb.status_port import StatusPort
+from tests.kit.tidb.tidb_history import TidbHistory, ascending, failed
+from tests.unit.drainer.test_schema import history
+
+KINDS = ("pages", "capped", "limit")
+
+
+def of(version: int, **more: Any) -> dict[str, Any]:
+    """Return a job without a table."""
+    binlog = {"SchemaVersion": version, "DBInfo": None, "TableInfo": None, "FinishedTS": version}
+    return {"id": version, "type": 57, "schema_id": 2, "schema_name": "shop", "state": 6,
+            "query": f"job {version}", "binlog": binlog, **more}  # fmt: skip
+
+
+@pytest.fixture
+def ports(etcd: Any) -> Iterator[Any]:
+    """Make status ports."""
+    with ExitStack() as stack:
+
+        def make(jobs: list[dict[str, Any]], knows: str = "pages", **more: Any) -> StatusPort:
+            port = StatusPort(etcd, lambda: jobs, knows=knows, **more)
+            return stack.enter_context(port)
+
+        yield make
+
+
+@pytest.mark.parametrize("knows", KINDS)
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 21, 57])
+def test_all_history_is_read_whatever_the_server_knows_of_pages(
+    etcd: Any, ports: Any, knows: str, count: int
+) -> None:
+    ports([of(n) for n in range(1, count + 1)], knows)
+    source = TidbJobs(StatusPorts(etcd, None), page_jobs=10)
+    assert [job.id for job in source.jobs()] == list(range(1, count + 1))
+    assert [job.id for job in source.jobs(count - 3)] == list(range(max(1, count - 2), count + 1))
+
+
+@pytest.mark.parametrize("knows", KINDS)
+@pytest.mark.parametrize("wanted", [3, 30, 397, 700, 1499, 1500])
+def test_one_job_is_found_and_one_that_is_not_there_is_not(
+    etcd: Any, ports: Any, knows: str, wanted: int
+) -> None:
+    jobs = [of(n) for n in range(3, 1501) if n != 400]
+    port = ports(jobs, knows)
+    source = TidbJobs(StatusPorts(etcd, None))
+    found = source.get(wanted)
+    assert found is not None
+    assert (found.id, found.query) == (wanted, f"job {wanted}")
+    assert len(port.asked) == 1 or knows == "limit"
+    assert source.get(400) is None
+    assert source.get(1) is None
+    assert source.get(1501) is None
+
+
+def test_jobs_come_in_the_order_in_which_they_took_effect_and_failed_ones_do_not(
+    etcd: Any, ports: Any
+) -> None:
+    ports([of(1, id=5), of(9, id=6), of(4, id=7, state=3), of(3, id=8), of(8, id=9, state=5)])
+    jobs = TidbJobs(StatusPorts(etcd, None)).jobs()
+    assert [(job.schema_version, job.id) for job in jobs] == [(1, 5), (3, 8), (9, 6)]
+    assert [job.id for job in jobs[1:]] == [8, 6]
+    assert len(jobs) == 3
+
+
+def test_a_job_is_what_the_tidb_says_of_it(etcd: Any, ports: Any) -> None:
+    shop = TidbHistory()
+    shop.run("CREATE DATABASE Shop")
+    made = shop.run("CREATE TABLE Shop.T (Id INT PRIMARY KEY, v VARCHAR(9) DEFAULT 'x')")
+    ports(ascending(shop.all))
+    job = TidbJobs(StatusPorts(etcd, None)).get(made.fields["id"])
+    assert job == made.job
+    assert job is not None
+    assert job.schema_name == "shop"
+    assert job.table == shop.table("T")
+
+
+def test_one_of_three_servers_gone_for_good_is_passed_over(etcd: Any, ports: Any) -> None:
+    servers = [ports([of(1)]) for _ in range(3)]
+    source = TidbJobs(StatusPorts(etcd, None))
+    for gone in servers:
+        gone.stop()
+        assert source.get(1) is not None
+        gone.start()
+    servers[0].stop()
+    asked = [len(each.asked) for each in servers]
+    for _ in range(5):
+        assert source.get(1) is not None
+    assert sum(len(each.asked) for each in servers) == sum(asked) + 5
+
+
+@pytest.mark.parametrize("fault", ["500", "refused", "cut", "mute"])
+def test_a_server_that_cannot_answer_leaves_it_to_another_one(
+    etcd: Any, ports: Any, fault: str
+) -> None:
+    servers = [ports([of(n) for n in range(1, 6)]) for _ in range(2)]
+    source = TidbJobs(StatusPorts(etcd, None, timeout_s=0.3))
+    servers[0].fault = servers[1].fault = fault
+    with pytest.raises((Retryable, NeedsOperator)):
+        source.jobs()
+    servers[1].fault = ""
+    for _ in range(3):
+        # What began to answer and broke off is asked again by the caller: then it is another one.
+        try:
+            assert len(source.jobs()) == 5
+        except Retryable:
+            continue
+        break
+    assert len(source.jobs()) == 5
+
+
+def test_what_every_server_refuses_is_for_an_operator(etcd: Any, ports: Any) -> None:
+    ports([of(1)]).fault = "refused"
+    with pytest.raises(NeedsOperator, match="Information schema is out of date"):
+        TidbJobs(StatusPorts(etcd, None)).jobs()
+
+
+def test_without_any_server_it_is_said_where_they_would_be_listed(etcd: Any) -> None:
+    with pytest.raises(Retryable, match=r"no TiDB server is listed.*/tidb/server/info/"):
+        TidbJobs(StatusPorts(etcd, None)).jobs()
+
+
+def test_an_entry_that_is_no_server_is_named_and_passed_over(
+    etcd: Any, ports: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ports([of(1)])
+    etcd.put(f"{SERVERS}odd", "?")
+    with caplog.at_level(logging.WARNING):
+        assert TidbJobs(StatusPorts(etcd, None)).get(1) is not None
+    assert f"{SERVERS}odd in etcd is no TiDB server" in caplog.text
+
+
+def test_a_page_that_is_no_history_is_malformed(etcd: Any, ports: Any) -> None:
+    port = ports([])
+    source = TidbJobs(StatusPorts(etcd, None))
+    for answer in (b'{"a": 1}', b"<html>", b'["job"]', b'[{"id": "one"}]', b"\xff\xff"):
+        port.answer = lambda path, answer=answer: (200, answer)
+        with pytest.raises(Malformed):
+            source.jobs()
+
+
+def test_servers_of_a_cluster_with_tls_are_asked_with_its_certificates(
+    etcd: Any, ports: Any, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("tidb")
+    ports([of(1)], pair=pair)
+    assert TidbJobs(StatusPorts(etcd, pair.tls)).get(1) is not None
+    stranger = Authority(tmp_path, "other").issue("stranger")
+    for tls in (None, stranger.tls):
+        with pytest.raises(Retryable, match=r"no TiDB server's status port answers: 127\.0\.0\.1"):
+            TidbJobs(StatusPorts(etcd, tls)).get(1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers() | st.text(max_size=9) | st.dictionaries(st.text(max_size=3), st.text())),
+    st.integers(1, 40),
+    st.sampled_from([None, 1]),
+)
+def test_an_array_comes_element_by_element_however_it_is_cut(
+    values: list[Any], size: int, indent: int | None
+) -> None:
+    data = json.dumps(values, indent=indent, ensure_ascii=False).encode()
+    assert list(read_array(Dripping(data, size), "x")) == values
+    for cut in {len(data) // 2, len(data) - 1} - {0}:
+        with pytest.raises((Retryable, Malformed)):
+            list(read_array(Dripping(data[:cut], size), "x"))
+
+
+class Dripping(io.BytesIO):
+    """Gives out few bytes at once."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        super().__init__(data)
+        self._size = size
+
+    def read(self, size: int | None = None) -> bytes:
+        return super().read(self._size)
+
+
+def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any) -> None:
+    jobs: list[dict[str, Any]] = [of(1)]
+    port = ports(jobs)
+    said: list[str] = []
+
+    def tell(what: str) -> None:
+        """Let all servers go away once it waits, and come back with the job after that."""
+        said.append(what)
+        if len(said) == 2:
+            port.stop()
+        if len(said) == 4:
+            port.start()
+            jobs.append(of(7))
+
+    source, step = TidbJobs(StatusPorts(etcd, None)), DdlStep(99, 7, "CREATE TABLE t (a INT)")
+    job = asyncio.run(fetch_job(source, step, absent_s_max=0.0, tell=tell))
+    assert job.id == 7
+    assert "job 7, which is not in the DDL history of the TiDB yet" in said[0]
+    assert "no TiDB server's status port answers" in said[2]
+    assert said[-1] == ""
+
+
+def test_the_settings_say_whose_jobs_they_are(etcd: Any) -> None:
+    security = Security(SecurityConfig())
+    own = open_job_source(DrainerConfig(), etcd, security)
+    assert isinstance(own, EtcdJobs)
+    assert own.rules is FENCED
+    tidb = open_job_source(DrainerConfig(pd_address="127.0.0.1:2379"), etcd, security)
+    assert tidb.rules is TIDB
+    History(etcd).append(history()[0])
+    assert [job.id for job in own.jobs()] == [history()[0].id]
+    with pytest.raises(NeedsOperator, match="one stream has one source of schemas"):
+        open_job_source(DrainerConfig(pd_address="127.0.0.1:2379"), etcd, security)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knows", ["pages", "limit"])
+def test_ten_thousand_jobs_are_read_in_seconds_and_kept_packed(
+    etcd: Any, ports: Any, knows: str
+) -> None:
+    shop = TidbHistory()
+    shop.run("CREATE DATABASE Shop")
+    columns = ", ".join(f"c{i} VARCHAR(20) NOT NULL DEFAULT 'x'" for i in range(10))
+    made = shop.run(f"CREATE TABLE Shop.t (id BIGINT PRIMARY KEY, {columns})")
+    binlog = made.fields["binlog"]
+    jobs = [
+        made.fields | {"id": n, "binlog": binlog | {"SchemaVersion": n}} for n in range(1, 10_001)
+    ]
+    ports(jobs, knows)
+    began_s = time.monotonic()
+    found = TidbJobs(StatusPorts(etcd, None)).jobs()
+    took_s = time.monotonic() - began_s
+    assert [found[0].id, found[-1].id, len(found)] == [1, 10_000, 10_000]
+    assert found[5_000].table == made.job.table
+    assert took_s < 60
+    assert sum(map(len, found._packed)) < 20_000_000
+
+
+def test_a_failed_job_is_given_out_to_who_asks_for_it(etcd: Any, ports: Any) -> None:
+    shop = TidbHistory()
+    shop.run("CREATE DATABASE Shop")
+    lost = shop.run("CREATE TABLE Shop.t (a INT)", change=failed(5))
+    ports(ascending(shop.all))
+    source = TidbJobs(StatusPorts(etcd, None))
+    job = source.get(lost.fields["id"])
+    assert job is not None
+    assert job.has_failed
+    assert len(source.jobs()) == 1
