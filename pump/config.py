@@ -166,7 +166,7 @@ def _days(value: Any) -> float:
 
 
 KEYS: dict[str, Answer] = {
-    "pd-urls": Renamed("etcd-urls"),
+    "pd-urls": Renamed("etcd-urls", also="pd-address"),
     "heartbeat-interval": Renamed("heartbeat-interval-s"),
     "gc": Renamed("gc-days", _days),
     "gen-binlog-interval": Renamed("fake-binlog-interval-s"),

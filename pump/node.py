@@ -20,7 +20,7 @@ from penstock.log.files import OsFiles
 from penstock.oracle.cluster_id import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, build
-from pump.cluster.identity import refuse_other_cluster
+from pump.cluster.identity import refuse_original, refuse_other_cluster
 from pump.cluster.membership import last_word_of
 from pump.cluster.operator import Operator
 from pump.components import Components
@@ -38,6 +38,7 @@ _GRACE_TICK_S = 0.05
 async def run(config: PumpConfig, stop: asyncio.Event) -> None:
     """Run until `stop` is set or an operator's verb ends it; raise what no retry can cure."""
     security = Security(config.security)
+    refuse_original(config.data_dir)
     async with AsyncExitStack() as stack:
         counters = Counters()
         entrance = Entrance(config, security)

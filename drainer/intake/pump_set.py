@@ -227,12 +227,15 @@ class Pumps:
         """Return who takes part, for the checkpoint: 0; or up to where it was received.
 
         The latter for those that were declared lost, and for one that came back from there and is
-        not with the others yet.
+        not with the others yet. TiDB-Binlog's Pumps are not among the former: they leave no word
+        when they go, but never vanish from etcd, and what they held is in their last status.
         """
         stands = {name: left_ts for name, (_, left_ts) in self._lost.items()}
-        for name in self._pullers:
+        for name, (puller, _) in self._pullers.items():
             received_ts = self._merger.received_ts(name)
-            stands[name] = received_ts if received_ts < self._merger.emitted_ts else 0
+            is_behind = received_ts < self._merger.emitted_ts
+            if is_behind or not puller.is_original:
+                stands[name] = received_ts if is_behind else 0
         return stands | dict.fromkeys(self._expected, 0)
 
     def views(self) -> list[PumpView]:

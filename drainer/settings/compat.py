@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from drainer.settings.config import DrainerConfig
 from penstock.settings.compat import Answer, Met, Refused, Renamed, Translation, is_true
@@ -19,8 +20,12 @@ from penstock.settings.load import read_settings
 OLD_PREFIX, PREFIX = "BINLOG_SERVER", "DRAINER"
 
 
-_SECRET = "put the password itself into a file that only the Drainer can read: password-file, or"
-_SECRET += " set MYSQL_PSWD"
+def _decrypted(text: str) -> str:
+    from penstock.security.encrypted_passwords import decrypted  # Asks for a package of its own.
+
+    return decrypted(text, os.environ) if text else ""
+
+
 _ONE_PLACE = "the checkpoint moves in the downstream's own transactions, so it is kept there;"
 _ONE_PLACE += " schema and table are free (syncer.to.checkpoint)"
 _NO_FILES = (
@@ -37,29 +42,28 @@ KEYS: dict[str, Answer] = {
         "Pumps announce themselves, and are listed every heartbeat-interval-s, 3 s at most: the"
         " order of the merge relies on it"
     ),
-    "pd-urls": Renamed("etcd-urls"),
-    "compressor": Refused("streams are not compressed; put Drainer and Pumps near to each other"),
+    "pd-urls": Renamed("etcd-urls", also="pd-address"),
+    "compressor": Met("streams are not compressed", ("",)),
     "sql-mode": Renamed("syncer.sql-mode"),
-    "cache-binlog-count": Refused("what waits is bounded in bytes: buffer-bytes"),
+    "cache-binlog-count": Met("what waits is bounded in bytes: buffer-bytes", ("",)),
     "metrics-addr": Refused(_NO_PUSH),
     "metrics-interval": Refused(_NO_PUSH, ("", 0, "0", 15, "15")),
-    "log-rotate": Refused("use logrotate, or log to stderr and let the service manager rotate"),
+    "log-rotate": Met("it had none in TiDB-Binlog either; logrotate does it", ("",)),
     "syncer.ignore-txn-commit-ts": Renamed("ignore-txn-commit-ts"),
     "syncer.txn-batch": Renamed("apply.txn-batch"),
     "syncer.worker-count": Renamed("apply.worker-count"),
     "syncer.safe-mode": Renamed("apply.safe-mode"),
     "syncer.enable-dispatch": Renamed("apply.dispatch"),
     "syncer.disable-dispatch": Renamed("apply.dispatch", lambda value: not is_true(value)),
-    "syncer.enable-detect": Refused(_ORDER, (True, "true", "1")),
-    "syncer.disable-detect": Refused(_ORDER, (False, "false", "0")),
-    "syncer.load-schema-snapshot": Refused(
+    "syncer.enable-detect": Met(_ORDER, (True, "true", "1")),
+    "syncer.disable-detect": Met(_ORDER, (False, "false", "0")),
+    "syncer.load-schema-snapshot": Met(
         "the Drainer keeps snapshots of the schema in its data-dir by itself", (False, "false", "0")
     ),
     "syncer.case-sensitive": Renamed("filter.case-sensitive"),
     "syncer.relay.log-dir": Renamed("relay.log-dir"),
     "syncer.relay.max-file-size": Renamed("relay.max-file-size"),
-    "syncer.to.encrypted_password": Refused(_SECRET),
-    "syncer.to.encrypted-password": Refused(_SECRET),
+    "syncer.to.encrypted_password": Renamed("syncer.to.password", _decrypted),
     "syncer.to.sync-mode": Refused(
         "columns that the downstream has besides are fine in any case; those that it lacks must be"
         " added there (ALTER TABLE … ADD COLUMN), and a strict mode is left with sql-mode",
@@ -116,6 +120,7 @@ FLAGS = {
     },
     "L": "log-level",
     "c": "syncer.worker-count",
+    "worker-count": "syncer.worker-count",
     "dest-db-type": "syncer.db-type",
     "relay-log-dir": "syncer.relay.log-dir",
     "relay-max-file-size": "syncer.relay.max-file-size",
@@ -143,6 +148,15 @@ def translation() -> Translation:
     )
 
 
+_PASSWORD, _ENCRYPTED = "syncer.to.password", "syncer.to.encrypted_password"
+
+
+def _one_password(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a file's keys with one password; an encrypted one that says anything goes before."""
+    other = _PASSWORD if values.get(_ENCRYPTED) else _ENCRYPTED
+    return {key: value for key, value in values.items() if key != other}
+
+
 def load_settings(
     argv: Sequence[str], *, prog: str, env: Mapping[str, str] | None = None
 ) -> tuple[DrainerConfig, list[str]]:
@@ -157,6 +171,6 @@ def load_settings(
         prog=prog,
         env_prefix=PREFIX,
         env=translated.environment(os.environ if env is None else env),
-        rewrite=translated.document,
+        rewrite=lambda values: translated.document(_one_password(values)),
     )
     return config, translated.notes

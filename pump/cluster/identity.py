@@ -18,6 +18,7 @@ from penstock.cluster.node_registry import CLUSTER_ID_KEY
 from penstock.errors import NeedsOperator
 from penstock.log.files import replace_file
 
+_ORIGINAL_FILES = "value/*.vlog"
 _NAME_FILE = ".node"
 _CLUSTER_FILE = ".cluster"
 
@@ -31,6 +32,19 @@ class Identity:
     labels: Mapping[str, str]
     instance: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes processes of the same name; also one from itself at a second address."""
+
+
+def refuse_original(folder: Path) -> None:
+    """Raise `NeedsOperator` for the data of a Pump of TiDB-Binlog, which would pass for ours.
+
+    It has a `.node` too: under its name Drainers would take us for that Pump, with all it held.
+    """
+    if any(folder.glob(_ORIGINAL_FILES)):
+        raise NeedsOperator(
+            f"{folder} holds the binlogs of a Pump of TiDB-Binlog, which cannot be read here",
+            hint="start with another, empty --data-dir and --node-id; that Pump is needed until it"
+            " has handed over what it holds: binlogctl offline-pump",
+        )
 
 
 def kept_node_id(folder: Path, configured: str, address: str) -> str:

@@ -10,9 +10,11 @@
     lost-pump                          a Pump's disk is gone for good: continue without what it held
     trigger-gc                         a Pump purges now what it may
     timestamp                          the cluster's time, as a Drainer's initial-commit-ts
+    generate_meta, encrypt             the same as a file; a password as TiDB-Binlog writes it
     dump                               what lies in a Pump's log, verified; needs no node, no etcd
 
 A node is named as `status pump-1` or `status --node-id pump-1`; every command takes `-o json`.
+Calls in TiDB-Binlog's spelling, `-cmd pumps -pd-urls …`, are understood too (`spelling`).
 Exit codes: 0 done, 1 it failed and may work later, 2 an operator must change something first; the
 others are those of `penstock.node.command`.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,8 +31,9 @@ from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
 from penstock.settings.load import ETCD_URLS
-from pumpclient.binlogctl import dump, lost, nodes, steering
+from pumpclient.binlogctl import dump, lost, nodes, savepoint, steering
 from pumpclient.binlogctl.nodes import resolve_node, table_of
+from pumpclient.binlogctl.spelling import in_our_words
 
 __all__ = ["main", "table_of"]
 
@@ -38,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code as `penstock.node.command` defines."""
 
     def body() -> int:
-        arguments = _parser().parse_args(argv)
+        call = in_our_words(sys.argv[1:] if argv is None else argv)
+        for note in call.notes if call else ():
+            sys.stderr.write(f"binlogctl: {note}\n")
+        arguments = _parser().parse_args(call.argv if call else argv)
         resolve_node(arguments)
         code: int = arguments.run(arguments)
         return code
@@ -48,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="binlogctl", description="Look at and steer the nodes of a Penstock cluster."
+        prog="binlogctl",
+        description="Look at and steer the nodes of a Penstock cluster.",
+        epilog="The spelling of TiDB-Binlog is understood too: binlogctl -cmd pumps -pd-urls URL",
     )
     parser.add_argument("--version", action="version", version=f"binlogctl {__version__}")
     shared = argparse.ArgumentParser(add_help=False)
@@ -72,5 +81,6 @@ def _parser() -> argparse.ArgumentParser:
     nodes.add_commands(commands, shared)
     steering.add_commands(commands, shared)
     lost.add_command(commands, shared)
+    savepoint.add_commands(commands, shared)
     dump.add_commands(commands)
     return parser

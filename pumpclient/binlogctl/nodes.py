@@ -44,6 +44,8 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
         listing.add_argument(
             "--show-offline-nodes", action="store_true", help="also those that have left"
         )
+        # For calls in TiDB-Binlog's spelling, whose lines scripts read.
+        listing.add_argument("--in-log-form", action="store_true", help=argparse.SUPPRESS)
         listing.set_defaults(run=_list, kind=folder)
     status = commands.add_parser("status", parents=[shared], help="all that a node tells of itself")
     gc = commands.add_parser("trigger-gc", parents=[shared], help="pump: purge what may go, now")
@@ -58,7 +60,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     now.set_defaults(run=_timestamp)
 
 
-class _OtherKind(NeedsOperator):
+class OtherKind(NeedsOperator):
     """The node that answers does not know the method."""
 
 
@@ -84,7 +86,8 @@ def _list(arguments: argparse.Namespace) -> int:
     shown = arguments.show_offline_nodes
     nodes = [n for n in nodes if shown or n.state is not NodeState.OFFLINE]
     now_s = time.time()
-    show(arguments, [_listed(node, now_s) for node in nodes], table_of(nodes, now_s))
+    as_text = log_form if arguments.in_log_form else table_of
+    show(arguments, [_listed(node, now_s) for node in nodes], as_text(nodes, now_s))
     return 0
 
 
@@ -112,9 +115,9 @@ def _status(arguments: argparse.Namespace) -> int:
         if arguments.addr:
             raise
         return _last_known(arguments, kind, error)
-    except _OtherKind:
+    except OtherKind:
         if not arguments.addr:
-            raise
+            return _of_original(arguments, kind)
         # No Pump: an address says nothing about the kind of node.
         kind = NodeKind.DRAINER
         reply = call(kind, address, "Status", penstock_pb2.StatusRequest(), CALL_S, tls)
@@ -127,6 +130,23 @@ def _status(arguments: argparse.Namespace) -> int:
     }
     typed = {**facts_of(reply), "answers": True, "committed": moment_of(reply.max_commit_ts)}
     show(arguments, typed, _columns(lines))
+    return 0
+
+
+def _of_original(arguments: argparse.Namespace, kind: NodeKind) -> int:
+    """Print what etcd knows of a node that knows none of our methods."""
+    with Cluster(arguments) as registry:
+        status = known_node(registry, kind, arguments.node)
+    now_s = time.time()
+    lines = {
+        "node_id": status.node_id,
+        "state": str(status.state),
+        "max_commit_ts": str(status.max_commit_ts),
+        "committed": time_of(status.max_commit_ts, now_s),
+        "heartbeat": time_of(status.update_ts, now_s),
+        "address": f"{status.host}, a node of TiDB-Binlog, which tells no more",
+    }
+    show(arguments, {**_listed(status, now_s), "answers": True}, _columns(lines))
     return 0
 
 
@@ -268,7 +288,7 @@ def _refusal(address: str, error: Any) -> PenstockError:
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Retryable(f"{what}; if it does not run, start it")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return _OtherKind(what, hint="is it another kind of node, or another version?")
+        return OtherKind(what, hint="is it another kind of node, or another version?")
     return NeedsOperator(what, hint="look at the node's log")
 
 
@@ -282,6 +302,21 @@ def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def log_form(nodes: Sequence[NodeStatus], now_s: float) -> str:
+    """Return nodes as TiDB-Binlog's command logs them, a line each."""
+    now = datetime.fromtimestamp(now_s, UTC)
+    head = f"[{now:%Y/%m/%d %H:%M:%S}.{now.microsecond // 1000:03} +00:00] [INFO]"
+    lines = []
+    for node in nodes:
+        updated = time_of(node.update_ts, now_s).partition(" (")[0]
+        facts = (
+            f"{{NodeID: {node.node_id}, Addr: {node.host}, State: {node.state},"
+            f" MaxCommitTS: {node.max_commit_ts}, UpdateTime: {updated} +0000 UTC}}"
+        )
+        lines.append(f'{head} ["query node"] [node="{facts}"]')
+    return "\n".join(lines) or f'{head} ["no nodes"]'
 
 
 def _line(node: NodeStatus, now_s: float) -> tuple[str, ...]:

@@ -16,8 +16,17 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import show
 from penstock.pb import penstock_pb2
 from penstock.settings.load import duration_s
-from pumpclient.binlogctl import states
-from pumpclient.binlogctl.nodes import CALL_S, KINDS, Cluster, add_node, call, known_node, tls_of
+from pumpclient.binlogctl import original_nodes, states
+from pumpclient.binlogctl.nodes import (
+    CALL_S,
+    KINDS,
+    Cluster,
+    OtherKind,
+    add_node,
+    call,
+    known_node,
+    tls_of,
+)
 
 _TICK_S: Final = 0.5
 
@@ -69,8 +78,12 @@ def _steer(arguments: argparse.Namespace) -> int:
         is_stopped_pump = kind is NodeKind.PUMP and status.state is NodeState.PAUSED
         if verb == "offline" and is_stopped_pump:
             return states.retire(arguments, registry, status)
-    method, request = _ending(status, verb, getattr(arguments, "skip_drainer", []))
-    call(kind, status.host, method, request, CALL_S, tls_of(arguments))
+    skipped = getattr(arguments, "skip_drainer", [])
+    method, request = _ending(status, verb, skipped)
+    try:
+        call(kind, status.host, method, request, CALL_S, tls_of(arguments))
+    except OtherKind:
+        _steer_original(arguments, status, skipped)
     state, goal = NodeState.CLOSING, NodeState.OFFLINE
     if verb == "pause":
         state, goal = NodeState.PAUSING, NodeState.PAUSED
@@ -82,6 +95,19 @@ def _steer(arguments: argparse.Namespace) -> int:
         text += f"; see `binlogctl status {status.node_id}` for how it goes, or add --wait"
     show(arguments, {"node_id": status.node_id, "state": str(state)}, text)
     return 0
+
+
+def _steer_original(
+    arguments: argparse.Namespace, status: NodeStatus, skipped: Sequence[str]
+) -> None:
+    """Steer a node that knows none of our methods as TiDB-Binlog's command does."""
+    if skipped:
+        raise NeedsOperator(
+            f"{status.node_id} is a node of TiDB-Binlog, which waits for every Drainer",
+            hint="leave that option out, and start the Drainers that it waits for",
+        )
+    action = "pause" if arguments.verb == "pause" else "close"
+    original_nodes.steer(status, action, CALL_S, tls_of(arguments))
 
 
 def _hand_over(arguments: argparse.Namespace) -> int:

@@ -16,17 +16,22 @@ from penstock.errors import NeedsOperator
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """The same under another key; `convert` makes the value one of that key."""
+    """The same under another key; `convert` makes the value one of that key.
+
+    `also` is a second key that gets the value, unless it is set itself.
+    """
 
     key: str
     convert: Callable[[Any], Any] = lambda value: value
+    also: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Accepted without effect: `why` it is so anyway."""
+    """Accepted without effect: `why` it is so anyway. Of `usual` values nothing is said."""
 
     why: str
+    usual: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class Translation:
                 params.append(f"{key.removeprefix(self.gathered + '.')}={value}")
                 continue
             for new, converted in self._answered(key, value):
+                if self._is_extra(key, new) and new in values:
+                    continue
                 if new in made or (new != key and new in values):
                     raise NeedsOperator(f"{new} is set twice, as {key} too", hint="leave one out")
                 made[new] = converted
@@ -103,7 +110,11 @@ class Translation:
                     value = rest.pop(0)
                 else:
                     raise NeedsOperator(f"{token} has no value", hint=f"write {token}=…")
-            made += [self._flag(*each) for each in self._answered(self.flags[name], value)]
+            key = self.flags[name]
+            for new, converted in self._answered(key, value):
+                flag = self._flag(new, converted)
+                if not (self._is_extra(key, new) and _is_given(flag, argv)):
+                    made.append(flag)
         return made
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -115,6 +126,10 @@ class Translation:
                 for new, value in self._answered(key, env[name]):
                     made.setdefault(f"{self.prefixes[1]}_{_upper(new)}", str(value))
         return made
+
+    def _is_extra(self, key: str, new: str) -> bool:
+        answer = self.keys.get(key)
+        return isinstance(answer, Renamed) and answer.also == new
 
     def _variable(self, flag: str) -> str:
         return f"{self.prefixes[0]}_{_upper(flag)}"
@@ -131,10 +146,22 @@ class Translation:
             yield key, value
         elif isinstance(answer, Renamed):
             yield answer.key, answer.convert(value)
+            if answer.also:
+                yield answer.also, answer.convert(value)
         elif isinstance(answer, Met):
-            self.notes.append(f"{key} has no effect: {answer.why}")
-        elif not any(value == each and type(value) is type(each) for each in answer.harmless):
+            if not _is_among(value, answer.usual):
+                self.notes.append(f"{key} has no effect: {answer.why}")
+        elif not _is_among(value, answer.harmless):
             raise NeedsOperator(f"{key} is not supported", hint=answer.hint)
+
+
+def _is_among(value: Any, values: Sequence[Any]) -> bool:
+    return any(value == each and type(value) is type(each) for each in values)
+
+
+def _is_given(flag: str, argv: Sequence[str]) -> bool:
+    name = flag.partition("=")[0]
+    return any(word.partition("=")[0] == name for word in argv)
 
 
 def _upper(key: str) -> str:

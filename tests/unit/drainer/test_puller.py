@@ -430,6 +430,32 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
     run(test)
 
 
+def test_a_pump_of_the_original_leaves_by_its_state_also_while_no_drainer_runs() -> None:
+    async def test() -> None:
+        cluster, merger, old = Cluster(), Merger(0), FakePump(1, 2, 4, batched=False)
+        old.payload = binlog_at
+        await old.start()
+        try:
+            async with pumps_of(cluster, merger) as pumps:
+                cluster.put("old", old.address, NodeState.ONLINE)
+                await pumps.refresh()
+                assert await merged(merger, pumps, 4) == [1, 2, 4]
+                standing = pumps.standing()
+                assert standing == {}
+            # A Drainer that starts knows by its last status what it held.
+            cluster.put("old", old.address, NodeState.OFFLINE, max_commit_ts=4)
+            async with pumps_of(cluster, merger := Merger(4), standing=standing) as pumps:
+                await pumps.refresh()
+                assert merger.sources == []
+            async with pumps_of(cluster, Merger(3), standing=standing) as pumps:
+                with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
+                    await pumps.refresh()
+        finally:
+            await old.stop()
+
+    run(test)
+
+
 def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -9,9 +9,11 @@ import pytest
 from drainer.settings.compat import FLAGS, KEYS, load_settings, translation
 from drainer.settings.config import DrainerConfig
 from penstock.errors import NeedsOperator
+from penstock.security.encrypted_passwords import encrypted
 from penstock.settings.compat import Met
 from penstock.settings.setting import differing, without_password
 
+HIDDEN = encrypted("s3cret", {})
 # (key, a value that asks for something): the whole list of its configuration.
 TOP = [
     ("node-id", '"n"'), ("addr", '"127.0.0.1:1"'), ("advertise-addr", '"h:1"'), ("data-dir", '"d"'),
@@ -41,7 +43,7 @@ SYNCER = [
 ]  # fmt: skip
 TO = [
     ("host", '"h"'), ("port", "4000"), ("user", '"u"'), ("password", '"p"'),
-    ("encrypted_password", '"x"'), ("sync-mode", "2"), ("params.lock_wait_timeout", '"5"'),
+    ("encrypted_password", f'"{HIDDEN}"'), ("sync-mode", "2"), ("params.lock_wait_timeout", '"5"'),
     ("read-timeout", '"1m"'), ("merge", "false"), ("dir", '"d"'), ("retention-time", "7"),
     ("compression", '"gzip"'), ("zookeeper-addrs", '"z"'), ("kafka-addrs", '"k"'),
     ("kafka-version", '"0.8.2.0"'), ("kafka-max-messages", "1024"),
@@ -61,8 +63,7 @@ ALL = [
     *((f"syncer.to.{key}", value) for key, value in TO),
 ]
 REFUSED = {
-    "compressor", "syncer.enable-detect", "syncer.disable-detect", "syncer.load-schema-snapshot",
-    "syncer.to.encrypted_password", "syncer.to.sync-mode", "syncer.to.security.cert-allowed-cn",
+    "syncer.to.sync-mode", "syncer.to.security.cert-allowed-cn",
     *(f"syncer.to.{key}" for key, _ in TO if key.startswith(("kafka", "zoo", "topic", "oracle",
                                                              "dir", "retention", "compression"))),
     *(f"syncer.to.{key}" for key, _ in TO
@@ -74,7 +75,8 @@ FLAG_LIST = {
     "initial-commit-ts": "-1", "synced-check-time": "5", "compressor": "", "ignore-schemas": "a",
     "cache-binlog-count": "", "metrics-addr": "", "metrics-interval": "15", "log-rotate": "",
     "txn-batch": "7", "loopback-control": "false", "sync-ddl": "false", "channel-id": "3",
-    "c": "3", "dest-db-type": "mysql", "relay-log-dir": "r", "relay-max-file-size": "1024",
+    "c": "3", "worker-count": "3", "dest-db-type": "mysql",
+    "relay-log-dir": "r", "relay-max-file-size": "1024",
     "enable-dispatch": "false", "disable-dispatch": "true", "enable-detect": "true",
     "disable-detect": "false", "safe-mode": "true", "load-schema-snapshot": "false",
 }  # fmt: skip
@@ -154,9 +156,64 @@ def test_the_values_of_the_originals_sample_load(tmp_path: Path) -> None:
     config, notes = load(tmp_path, SAMPLE)
     mode = "STRICT_TRANS_TABLES%2CNO_ENGINE_SUBSTITUTION"
     assert config.downstream == f"mysql://root@127.0.0.1:3306/?sql-mode={mode}"
-    assert config.etcd_urls == "http://127.0.0.1:2379"
+    assert config.etcd_urls == config.pd_address == "http://127.0.0.1:2379"
     assert config.syncer.ignore_schemas == ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
     assert [note.split()[0] for note in notes] == ["detect-interval"]
+
+
+def test_pd_urls_are_those_of_a_pd_which_also_gives_the_time(tmp_path: Path) -> None:
+    both = "http://10.0.0.1:2379,http://10.0.0.2:2379"
+    for config, _ in (
+        load(tmp_path, f'pd-urls = "{both}"'),
+        load(tmp_path, "", "-pd-urls", both),
+        load(tmp_path, "", BINLOG_SERVER_PD_URLS=both),
+    ):
+        assert (config.etcd_urls, config.pd_address) == (both, both)
+    for config, _ in (
+        load(tmp_path, f'pd-urls = "{both}"\npd-address = "10.0.0.3:1"'),
+        load(tmp_path, "", "--pd-address=10.0.0.3:1", "-pd-urls", both),
+        load(tmp_path, "", "-pd-urls", both, "--pd-address", "10.0.0.3:1"),
+    ):
+        assert (config.etcd_urls, config.pd_address) == (both, "10.0.0.3:1")
+
+
+def test_an_encrypted_password_is_the_one_that_it_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in (
+        f'syncer.to.encrypted_password = "{HIDDEN}"',
+        f'syncer.to.password = "other"\nsyncer.to.encrypted_password = "{HIDDEN}"',
+        'syncer.to.password = "s3cret"\nsyncer.to.encrypted_password = ""',
+    ):
+        config, _ = load(tmp_path, text)
+        assert config.syncer.to.password == "s3cret"
+    monkeypatch.setenv("BINLOG_SECRET_KEY", "00" * 16)
+    for hidden in (HIDDEN, "x", "eA==", ""):
+        refused = bool(hidden)
+        text = f'syncer.to.host = "h"\nsyncer.to.encrypted_password = "{hidden}"'
+        if not refused:
+            load(tmp_path, text)
+            continue
+        with pytest.raises(NeedsOperator, match="encrypted password is not one") as found:
+            load(tmp_path, text)
+        assert hidden not in str(found.value)
+    with pytest.raises(NeedsOperator, match="BINLOG_SECRET_KEY is no key"):
+        encrypted("x", {"BINLOG_SECRET_KEY": "zz"})
+
+
+def test_what_has_no_effect_is_said_once_and_what_asks_for_nothing_is_not(tmp_path: Path) -> None:
+    text = """
+    compressor = "gzip"
+    [syncer]
+    disable-detect = true
+    load-schema-snapshot = true
+    """
+    _, notes = load(tmp_path, text)
+    assert [note.split()[0] for note in notes] == [
+        "compressor", "syncer.disable-detect", "syncer.load-schema-snapshot",
+    ]  # fmt: skip
+    quiet = 'compressor = ""\nsyncer.disable-detect = false\nsyncer.load-schema-snapshot = false'
+    assert load(tmp_path, quiet)[1] == []
 
 
 def test_renamed_keys_reach_what_they_name(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from pump.cluster.identity import kept_node_id, refuse_other_cluster
+from pump.cluster.identity import kept_node_id, refuse_original, refuse_other_cluster
 
 
 def test_the_first_name_stays_whatever_the_address_becomes(tmp_path: Path) -> None:
@@ -36,3 +36,13 @@ def test_a_data_folder_of_another_cluster_is_refused_and_one_without_an_id_is_ad
     with pytest.raises(NeedsOperator, match=r"binlogs of cluster 7, but .* of cluster 8"):
         refuse_other_cluster(tmp_path, 8)
     refuse_other_cluster(tmp_path, 7)
+
+
+def test_the_data_of_a_pump_of_the_original_is_left_alone(tmp_path: Path) -> None:
+    refuse_original(tmp_path / "none")
+    kept_node_id(tmp_path, "old:8250", "a:1")
+    refuse_original(tmp_path)
+    (tmp_path / "value").mkdir()
+    (tmp_path / "value" / "000000.vlog").touch()
+    with pytest.raises(NeedsOperator, match=r"Pump of TiDB-Binlog.*another, empty --data-dir"):
+        refuse_original(tmp_path)

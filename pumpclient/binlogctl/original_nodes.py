@@ -1,0 +1,59 @@
+"""Original nodes: those of TiDB-Binlog in a mixed cluster, which are steered through HTTP.
+
+    PUT http://<host>/state/<node id>/pause | close      {"message": …, "code": 200, "data": …}
+
+They serve HTTP at the address where they serve gRPC, know nothing of our methods, and answer with
+status 200 whatever comes of it: the code in the body tells.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any, Final
+from urllib.parse import quote
+
+from penstock.cluster.node_registry import NodeStatus
+from penstock.errors import NeedsOperator, Retryable
+from penstock.security.tls import Tls
+
+_DONE: Final = 200
+_ANSWER_BYTES_MAX: Final = 64 << 10
+
+
+def steer(status: NodeStatus, action: str, within_s: float, tls: Tls | None) -> None:
+    """Ask a node to `pause` or to `close`; it goes on by itself.
+
+    Raises `NeedsOperator` with the node's words when it refuses, `Retryable` when it is away.
+    """
+    answer = _put(status.host, f"/state/{quote(status.node_id, safe='')}/{action}", within_s, tls)
+    try:
+        body = json.loads(answer)
+        code, message = int(body["code"]), str(body.get("message", ""))
+    except (ValueError, KeyError, TypeError) as error:
+        raise NeedsOperator(
+            f"{status.host} does not answer as a node of TiDB-Binlog does",
+            hint="is it another program? see that its address in etcd is right",
+        ) from error
+    if code != _DONE:
+        raise NeedsOperator(
+            f"{status.node_id}, a node of TiDB-Binlog, refuses: {message}",
+            hint="look at the node's log",
+        )
+
+
+def _put(host: str, path: str, within_s: float, tls: Tls | None) -> bytes:
+    connection: Any
+    if tls is None:
+        connection = http.client.HTTPConnection(host, timeout=within_s)
+    else:
+        context = tls.client_context()
+        connection = http.client.HTTPSConnection(host, timeout=within_s, context=context)
+    try:
+        connection.request("PUT", path)
+        body: bytes = connection.getresponse().read(_ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        raise Retryable(f"{host}: {error or type(error).__name__}") from error
+    finally:
+        connection.close()
+    return body
