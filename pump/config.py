@@ -50,7 +50,7 @@ class ResolverConfig:
         10.0, "a writer that is silent for longer, and not committed there, is rolled back"
     )
     lock_wait_s: float = setting(
-        3.0, "a TiDB's transaction without a lock in TiKV for so long may not set it any more"
+        2.0, "a TiDB's transaction without a lock in TiKV for so long may not set it any more"
     )
     given_up: tuple[str, ...] = setting(
         (), "start_ts of transactions to be left out that TiKV has forgotten; the log names each"

@@ -21,12 +21,12 @@ lock alone may already be a commit, are refused by the record as well; TiDB uses
 it writes binlogs, and the lock of an async commit counts here as one that never ends.
 
 So the wait before is not for safety. It keeps a Pump from interrupting a TiDB that lives and is
-only slow: `lock_wait_s`, 3 s, is what TiDB grants itself, being the TTL of its smallest locks. It
-counts from the first of an unbroken run of answers ABSENT: while a region cannot answer, its locks
-cannot come either, and a TiDB that waits for it must have its turn first. A transaction of many
-rows may have its regions split before it sets any lock, for which TiDB waits some two minutes:
-`_SPLIT_S`. A transaction that is interrupted all the same gets a write conflict, as from any other,
-and is repeated by TiDB or by who began it.
+only slow: `lock_wait_s`, 2 s, makes 3 s with the second before the first look, and that is what
+TiDB grants itself, being the TTL of its smallest locks. It counts from the first of an unbroken run
+of answers ABSENT: while a region cannot answer, its locks cannot come either, and a TiDB that waits
+for it must have its turn first. A transaction of many rows may have its regions split before it
+sets any lock, for which TiDB waits some two minutes: `_SPLIT_S`. A transaction that is interrupted
+all the same gets a write conflict, as from any other, and is repeated by TiDB or by who began it.
 
 **When the absence of a record says nothing.** TiKV collects old versions, and the record of a
 commit with them, up to PD's GC safe point. Above it nothing has been collected. So an absence
@@ -67,7 +67,7 @@ _ASKED_AT_ONCE_MAX = 64
 _AGAIN_S = 2.0
 """A lock may end in a commit at any moment, whose Commit may be lost."""
 _JUST_AFTER_S = 0.05
-_FORGOTTEN_AGAIN_S = 20.0
+_FORGOTTEN_AGAIN_S = 5.0
 _LARGE_BYTES = 4 << 20
 _SPLIT_S = 150.0
 """TiDB splits a region before it sets more than 32 MiB of locks in it, and waits 20 s for the split
