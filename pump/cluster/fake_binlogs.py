@@ -8,6 +8,8 @@ is appended: every transaction with a smaller commit_ts had its Prewrite durable
     a puller waits at the end:  at once if idle that long already, then every 100 ms
     no one pulls:               every 3 s, so that the status in etcd moves on
     a fake binlog is held up by an unmatched Prewrite:  no further one until it is through
+    a writer's clock ran ahead:  the stream does not move until the Oracle's time is there; no more
+                                 are written in the meantime than when it moves
 
 The Oracle is asked in a thread of its own: when it is stuck, only time stands still, not writes.
 """
@@ -53,6 +55,7 @@ class FakeBinlogs:
         self._interval_idle_s = interval_idle_s
         self.retry_s = 1.0
         self._last_ts = 0
+        self._written_at_s = float("-inf")
         self.written = 0
 
     async def run(self) -> None:
@@ -74,7 +77,7 @@ class FakeBinlogs:
         ts = await self._next_ts()
         payload = encode_binlog(fake_binlog(ts))
         await self._group_commit.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
-        self._last_ts = ts
+        self._last_ts, self._written_at_s = ts, asyncio.get_running_loop().time()
         self.written += 1
         return ts
 
@@ -85,7 +88,7 @@ class FakeBinlogs:
             now_s = loop.time()
             is_waited_for = self._pulls.puller_waits.is_set()
             interval_s = self._interval_pulled_s if is_waited_for else self._interval_idle_s
-            left_s = self._pulls.moved_at_s + interval_s - now_s
+            left_s = max(self._pulls.moved_at_s, self._written_at_s) + interval_s - now_s
             if left_s <= 0 and self._storage.max_commit_ts >= self._last_ts:
                 return
             left_s = left_s if left_s > 0 else interval_s

@@ -80,6 +80,15 @@ def test_an_idle_pump_that_nobody_pulls_writes_rarely() -> None:
     assert len(run(body, counter()).written) == 2
 
 
+def test_a_stream_that_is_ahead_of_the_oracle_gets_no_more_than_any_other() -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.max_commit_ts, stream.held_up = 10**9, True
+        stream.puller_waits.set()
+        await pass_time(0.1)
+
+    assert 1 <= len(run(body, counter()).written) <= 6
+
+
 def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.moves_to(1)
