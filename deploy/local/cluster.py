@@ -28,7 +28,8 @@ class Cluster:
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
-        self.drainer = self._drainer()
+        self.drainer_addr = f"127.0.0.1:{free_port()}"
+        self.drainer = self._drainer("drainer-1", self.drainer_addr)
         self._with_drainer = with_drainer
 
     def _pump(self, name: str) -> ServerProcess:
@@ -36,12 +37,15 @@ class Cluster:
         command += ["--addr", f"127.0.0.1:{free_port()}", "--data-dir", str(self.home / name)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 
-    def _drainer(self) -> ServerProcess:
-        self.drainer_addr = f"127.0.0.1:{free_port()}"
-        command = python_module("drainer", "--node-id", "drainer-1", "--etcd-urls", self.etcd.url)
-        command += ["--addr", self.drainer_addr, "--sink", self.sink_url]
-        command += ["--data-dir", str(self.home / "drainer-1")]
-        return ServerProcess(command, log=self.home / "drainer-1.log")
+    def another_drainer(self, name: str) -> ServerProcess:
+        """Return one more for the same downstream, not started, and the caller's to stop."""
+        return self._drainer(name, f"127.0.0.1:{free_port()}")
+
+    def _drainer(self, name: str, addr: str) -> ServerProcess:
+        command = python_module("drainer", "--node-id", name, "--etcd-urls", self.etcd.url)
+        command += ["--addr", addr, "--sink", self.sink_url]
+        command += ["--data-dir", str(self.home / name)]
+        return ServerProcess(command, log=self.home / f"{name}.log")
 
     @property
     def nodes(self) -> dict[str, ServerProcess]:

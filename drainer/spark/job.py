@@ -47,7 +47,8 @@ _LOCAL_TASKS_MAX = 4
 _LOOPBACK = "127.0.0.1"
 
 _CODE = "penstock.zip"
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+"""Of the driver's JVM: small, and quick to start."""
 
 _LOG4J = """
 rootLogger.level = warn
@@ -191,7 +192,7 @@ class SparkJob:
         if self._stopping.wait(BEGINS_AFTER_S):
             return
         log.info("writing %s in the background, for quicker starts", self._archive)
-        self._archiving = write_archive(self._archive, _JAVA_OPTIONS)
+        self._archiving = write_archive(self._archive, JAVA_OPTIONS)
         if self._stopping.is_set():
             self._archiving.kill()
         self._archiving.wait()
@@ -231,7 +232,7 @@ class SparkJob:
         # The driver's JVM only places tasks: little heap, a simple collector, no second compiler.
         java = (
             f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={work_dir}"
-            f" {_JAVA_OPTIONS} {options_for(self._archive)}"
+            f" {JAVA_OPTIONS} {options_for(self._archive)}"
         )
         conf = SparkConf().setMaster(settings.spark_master).setAppName("penstock-drainer")
         conf.setAll(
