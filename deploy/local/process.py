@@ -76,7 +76,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """True while the process lives."""
+        """True while the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:

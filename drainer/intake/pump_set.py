@@ -88,7 +88,7 @@ class Neighbours(Protocol):
 
 
 class Pumps:
-    """All Pumps of the cluster as one merge sees them; lives in one event loop."""
+    """All Pumps of the cluster as one merge sees them; belongs to one event loop."""
 
     def __init__(
         self,
@@ -347,7 +347,7 @@ class Pumps:
     def _begin_ts(self, name: str) -> int | None:
         """Return after what a Pump has to be pulled; None: from where the merge is.
 
-        One that we know is there from its place on, one that we left from there. A stranger may
+        One that we know is there from its place on, one that we left from there. Any other may
         have taken binlogs ever since it entered the cluster: one that notified us has not, and one
         of which no notice came in time shows by them what we have missed. Whom a Drainer meets in
         its first pass, without knowing who took part before it, it takes as it finds them.

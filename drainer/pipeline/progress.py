@@ -43,7 +43,7 @@ class Progress:
     kinds: Counter[int] = field(default_factory=Counter)
     """Row changes by their kind, of all batches that were begun."""
     on_commit: Callable[[Step, float], None] = _nothing
-    """Told each step that is downstream now, and the seconds it took."""
+    """Called with each step that is downstream now, and the seconds it took."""
     waits_for: Callable[[], str] = str
     """What keeps the downstream from taking changes, empty when nothing does."""
     ddl_waits_for: Callable[[], str] = str

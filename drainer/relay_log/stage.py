@@ -61,7 +61,7 @@ class NoRelay:
 
 
 class RelayStage:
-    """The stage with one; lives in one event loop, and writes in a thread of its own."""
+    """The stage with one; belongs to one event loop, and writes in a thread of its own."""
 
     def __init__(self, log: RelayLog) -> None:
         """Take over `log`, which is open and started."""

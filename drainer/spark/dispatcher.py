@@ -72,7 +72,7 @@ class _Task:
 
 
 class Dispatcher:
-    """The Drainer's end of the connections to its Spark tasks; lives in one event loop."""
+    """The Drainer's end of the connections to its Spark tasks; belongs to one event loop."""
 
     def __init__(
         self, host: str = "127.0.0.1", *, version: str = "", answer_timeout_s: float = 60

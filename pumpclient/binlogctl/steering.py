@@ -149,7 +149,7 @@ def _add_wait(command: argparse.ArgumentParser) -> None:
         type=_duration,
         default=300.0,
         metavar="TIME",
-        help="with --wait: fail after so long, such as 90s or 10m; what was begun goes on"
+        help="with --wait: fail after so long, such as 90s or 10m; what was begun continues"
         " (default: 5m)",
     )
 

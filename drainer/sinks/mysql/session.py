@@ -296,9 +296,9 @@ def run(connection: Connection, statement: str | bytes) -> None:
     except pymysql.err.MySQLError as error:
         if passes(error):
             raise
-        stranger = met(connection, statement) if code_of(error) in CODES else None
-        if stranger is not None:
-            raise stranger from error
+        conflicting = met(connection, statement) if code_of(error) in CODES else None
+        if conflicting is not None:
+            raise conflicting from error
         if code_of(error) == OUT_OF_RANGE and is_guarded(statement):
             raise unknown(row_of(statement, "").removeprefix("a row of ")) from error
         raise refused(error, row_of(statement, str(error))) from error

@@ -38,7 +38,7 @@ _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isola
 
 @dataclass(frozen=True, slots=True)
 class MysqlTarget:
-    """Where to connect, and where the checkpoint lives."""
+    """Where to connect, and where the checkpoint is."""
 
     name: str
     options: dict[str, Any]

@@ -5,7 +5,8 @@
 
 `<writer>` is the random name that the run puts into the downstream's checkpoint with each commit.
 So the downstream itself says whose it is, whatever its URL looks like, and etcd says whether that
-run still lives. Standbys are listed apart from the Drainers, because Pumps keep binlogs for those.
+run still holds its lease. Standbys are listed apart from the Drainers, because Pumps keep binlogs
+for those.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Standby:
 
 
 class Entry(Protocol):
-    """Something kept in etcd for as long as its owner lives."""
+    """Something kept in etcd for as long as its owner runs."""
 
     def put(self, key: str, value: str) -> None:
         """Write a key; `Retryable` when that fails."""

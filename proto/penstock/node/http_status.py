@@ -6,7 +6,7 @@
 There is no authentication, so what changes something or shows data goes through `binlogctl` and
 gRPC when it comes from afar. A node with TLS serves its pages over TLS unless they are on loopback,
 and with `cert-allowed-cn` to callers with such a certificate only. One request per connection, a
-bound for everything that a stranger can make grow. `status-addr` empty means loopback and the gRPC
+bound for everything that a caller can make grow. `status-addr` empty means loopback and the gRPC
 port plus 1000; if that is taken, another one, because pages that no one asked for must not keep a
 node from starting.
 """

@@ -266,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (
         ("status", "what it does, what it refuses, what is left out"),
-        ("pause", "stop syncing; the relay log goes on"),
+        ("pause", "stop syncing; the relay log still grows"),
         ("resume", "go on after a pause or a failure"),
     ):
         commands.add_parser(name, parents=[shared], help=about, description=about)
