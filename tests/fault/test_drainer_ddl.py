@@ -124,6 +124,7 @@ def site(replication: Replication) -> Site:
     return made
 
 
+@pytest.mark.slow
 def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values
     assert site.drainer.status().details["values_left_out"] == "0"
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_taken_back(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_hand_over_changes_who_writes_and_back_again(
     assert f"is a standby of {one.node_id}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(replication: Replication) -> None:
     one = replication.start(spark_tasks=1)
     two = replication.add_drainer(spark_tasks=1, started=False)
@@ -187,6 +188,7 @@ def test_an_override_counts_at_once_for_a_drainer_that_runs(
     assert site.rows() == [(1,)]
 
 
+@pytest.mark.slow
 def test_whoever_takes_over_goes_on_with_the_overrides_of_the_one_before(
     etcd: Any,
     etcd_server: EtcdServer,

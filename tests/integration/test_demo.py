@@ -27,6 +27,7 @@ def test_the_demo_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.mariadb
+@pytest.mark.slow
 def test_a_host_that_resolves_no_name_not_even_its_own_runs_the_demo(tmp_path: Path) -> None:
     told = demo(
         tmp_path, "--sink", "mysql", "--rows", "12000", "--transactions", "800", host=nameless()
