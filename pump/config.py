@@ -103,7 +103,8 @@ class PumpConfig:
         0.1, "the same while a Drainer waits; lower: less delay, more small writes"
     )
     txn_timeout_s: float = setting(
-        600.0, "a transaction whose outcome no one knows is rolled back at this age"
+        600.0,
+        "a transaction whose outcome no one knows is rolled back at this age; never one of a TiDB",
     )
     pause_grace_s: float = setting(
         1.0, "how long a stopping Pump waits for the Commits of open transactions"
