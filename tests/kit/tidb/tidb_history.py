@@ -59,7 +59,9 @@ class TidbDdl:
 class TidbHistory:
     """Plans statements as a TiDB would, from a TiDB's bootstrapped state on."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        """Take timestamps from a clock; without one they are 100 apart."""
+        self._clock = clock
         self.catalog = Catalog.of(0, [SchemaInfo(id=1, name="mysql")], ())
         self.all: list[TidbDdl] = []
         self._ids = itertools.count(100)
@@ -83,7 +85,7 @@ class TidbHistory:
         if change is not None:
             job = change(job)
         self._version += STEPS
-        self._ts += 100
+        self._ts = self._ts + 100 if self._clock is None else self._clock()
         finished_ts = self._ts + LATER
         job = replace(
             job,
