@@ -263,9 +263,9 @@ async def build_active(
 
     `former` is the node id of the one whose place this Drainer takes, empty if there was none.
     """
-    checkpoint = await _starting_point(config, components, stop)
     open_source = functools.partial(open_job_source, config, components.etcd, components.security)
     source = await insist(stop, "the source of DDL jobs", open_source)
+    checkpoint = await _starting_point(config, components, source, stop)
     schema = await _starting_schema(config, components, source, checkpoint, stop, former)
     checkpoint = replace(checkpoint, overrides=schema.overrides, has_all_overrides=True)
     relay = await _relay_stage(components, checkpoint, schema.jobs, stack)
@@ -311,7 +311,7 @@ def _count(counters: Counters, lag_s: Callable[[], float], step: Step, commit_s:
 
 
 async def _starting_point(
-    config: DrainerConfig, components: Components, stop: asyncio.Event
+    config: DrainerConfig, components: Components, source: JobSource, stop: asyncio.Event
 ) -> Checkpoint:
     """Return where to continue; on a fresh downstream, where the settings say to start."""
     load = components.thread.call(components.sink.load_checkpoint)
@@ -324,6 +324,7 @@ async def _starting_point(
     start_ts = config.initial_commit_ts
     if start_ts < 0:
         start_ts = await insist(stop, "the present timestamp", components.oracle.get_ts)
+        await insist(stop, "the schema of the present", source.check_settled)
     log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
     fresh = Checkpoint(start_ts, 0)
     if found is None:
@@ -505,7 +506,7 @@ async def insist(stop: asyncio.Event, what: str, ask: Callable[[], T]) -> T:
         try:
             return await asyncio.to_thread(ask)
         except Retryable as error:
-            log.error("cannot get %s, trying again (is etcd up? --etcd-urls): %s", what, error)
+            log.error("cannot get %s, trying again: %s", what, error)
         try:
             async with asyncio.timeout(_RETRY_S):
                 await stop.wait()

@@ -39,6 +39,9 @@ class JobSource(Protocol):
     def mark_of(self, job: DdlJob) -> int:
         """Return the mark that all jobs up to this one have passed, 0 when it is not there."""
 
+    def check_settled(self) -> None:
+        """Raise Retryable while a DDL may have taken effect whose job is not here yet."""
+
 
 class EtcdJobs:
     """The jobs of writers of ours; a mark is etcd's revision of a job's recording."""
@@ -61,6 +64,9 @@ class EtcdJobs:
     def mark_of(self, job: DdlJob) -> int:
         """Return etcd's revision of a job's recording."""
         return self._history.revision_of(job.id)
+
+    def check_settled(self) -> None:
+        """Return: a job is here before its DDL takes effect."""
 
 
 def rules_of(config: DrainerConfig) -> StreamRules:

@@ -1,6 +1,7 @@
 """Status ports: asks the servers of a TiDB cluster over HTTP, one by one until one answers.
 
     etcd    /tidb/server/info/<uuid>   {"ip": …, "status_port": …, "version": …}, on a lease
+    etcd    /tidb/ddl/global_schema_version   decimal: the newest version, of jobs under way too
     HTTP    http[s]://<ip>:<status_port><path>
 
 A server that went away without notice stays in etcd until its lease ends. The one that answered
@@ -18,13 +19,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.cluster.etcd import EtcdClient, read_prefix
+from penstock.cluster.etcd import EtcdClient, read, read_prefix
 from penstock.errors import Malformed, PenstockError, Retryable
 from penstock.security.tls import Tls
 
 log = logging.getLogger(__name__)
 
 SERVERS = "/tidb/server/info/"
+GLOBAL_VERSION = "/tidb/ddl/global_schema_version"
 _CONNECT_S = 3.0
 _TIMEOUT_S = 60.0
 """How long a server may be silent: it reads its history before it begins to answer."""
@@ -64,6 +66,11 @@ class StatusPorts:
         found = {server for key, value in items.items() if (server := _server(key, value))}
         self._failed &= found
         return sorted(found, key=lambda each: (each != self._last, each in self._failed, each))
+
+    def schema_version(self) -> int:
+        """Return the cluster's newest schema version, 0 where it says none. May be Retryable."""
+        value = read(self._etcd, GLOBAL_VERSION) or b"0"
+        return int(value) if value.isdigit() else 0
 
     def elements(self, path: str) -> Iterator[Any]:
         """Yield the elements of the JSON array at a path, from the first server that has it.

@@ -23,7 +23,7 @@ from typing import Any, Protocol, overload
 
 from drainer.ddl.status_ports import NotGiven
 from drainer.schema.rules import TIDB
-from penstock.errors import Malformed, NeedsOperator
+from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_from_json
 
@@ -32,12 +32,17 @@ log = logging.getLogger(__name__)
 PAGE_JOBS = 256
 """Servers refuse more than 1,024."""
 _PATH = "/ddl/history"
+_TOLD_AFTER_S = 1.0
+"""How long a TiDB may take to say that a version is there, once it is: usually milliseconds."""
 _LIMITS = (2, 16, 256)
 """How many are asked for to find one: two where `start_job_id` counts, more where it does not."""
 
 
 class JsonArrays(Protocol):
     """Who has the history: `StatusPorts`."""
+
+    def schema_version(self) -> int:
+        """Return the newest schema version, of jobs under way too, 0 where it is not known."""
 
     def elements(self, path: str) -> Iterator[Any]:
         """Yield the elements of the JSON array at a path. May be Retryable."""
@@ -49,9 +54,12 @@ class TidbJobs:
     rules = TIDB
     place = "the DDL history of the TiDB"
 
-    def __init__(self, ports: JsonArrays, *, page_jobs: int = PAGE_JOBS) -> None:
+    def __init__(
+        self, ports: JsonArrays, *, page_jobs: int = PAGE_JOBS, told_after_s: float = _TOLD_AFTER_S
+    ) -> None:
         self._ports = ports
         self._page_jobs = page_jobs
+        self._told_after_s = told_after_s
 
     def get(self, job_id: int) -> DdlJob | None:
         """Return a job, None when it is not in the history, or not yet."""
@@ -85,6 +93,21 @@ class TidbJobs:
     def mark_of(self, job: DdlJob) -> int:
         """Return a job's schema version."""
         return job.schema_version
+
+    def check_settled(self) -> None:
+        """Raise Retryable while a job is under way: it may have taken effect without being here."""
+        time.sleep(self._told_after_s)
+        wanted = self._ports.schema_version()
+        newest = max(map(_any_version, self._elements(_page(self._page_jobs))), default=0)
+        if newest < wanted:
+            newest = max(map(_any_version, self._all()), default=0)
+        if newest < wanted:
+            raise Retryable(
+                f"a DDL of the TiDB is under way: its schema version is {wanted}, and its history"
+                f" leads to {newest}. What begins at the present waits for its end. A DDL that was"
+                " cancelled midway leaves a version of which no job tells: then any further one,"
+                " as CREATE DATABASE, ends the wait"
+            )
 
     def _all(self) -> Iterator[Any]:
         """Yield each job of the history once, whichever way the server gives them out."""
@@ -123,11 +146,15 @@ def _page(limit: int, start_job_id: int = 0) -> str:
     return f"{_PATH}?{start}limit={limit}"
 
 
+def _any_version(fields: Any) -> int:
+    """Return the schema version of a job, also of one that failed, 0 for one without."""
+    version = (fields.get("binlog") or {}).get("SchemaVersion", 0)
+    return version if isinstance(version, int) else 0
+
+
 def _version(fields: Any) -> int:
     """Return the schema version that a job left, 0 for one that left none."""
-    binlog = fields.get("binlog") or {}
-    version = binlog.get("SchemaVersion", 0)
-    return version if isinstance(version, int) and fields.get("state") not in (3, 5) else 0
+    return _any_version(fields) if fields.get("state") not in (3, 5) else 0
 
 
 class PackedJobs(Sequence[DdlJob]):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from drainer.batching.planner import DdlStep
 from drainer.ddl.follower import fetch_job
 from drainer.ddl.job_source import EtcdJobs, open_job_source
-from drainer.ddl.status_ports import SERVERS, StatusPorts, read_array
+from drainer.ddl.status_ports import GLOBAL_VERSION, SERVERS, StatusPorts, read_array
 from drainer.ddl.tidb_jobs import TidbJobs
 from drainer.schema.rules import FENCED, TIDB
 from drainer.settings.config import DrainerConfig
@@ -275,3 +275,20 @@ def test_a_failed_job_is_given_out_to_who_asks_for_it(etcd: Any, ports: Any) -> 
     assert job is not None
     assert job.has_failed
     assert len(source.jobs()) == 1
+
+
+def test_a_beginning_at_the_present_waits_for_the_end_of_a_ddl_under_way(
+    etcd: Any, ports: Any
+) -> None:
+    jobs = [of(n, id=100 - n) for n in range(1, 30)]
+    jobs.sort(key=lambda job: job["id"])
+    ports(jobs)
+    source = TidbJobs(StatusPorts(etcd, None), page_jobs=5, told_after_s=0)
+    source.check_settled()
+    etcd.put(GLOBAL_VERSION, "29")
+    source.check_settled()
+    etcd.put(GLOBAL_VERSION, "31")
+    with pytest.raises(Retryable, match="its schema version is 31, and its history leads to 29"):
+        source.check_settled()
+    jobs.append(of(31, id=101, state=3))
+    source.check_settled()
