@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
 from deploy.local.etcd import EtcdServer
+from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import CLUSTER_ID_KEY, NodeKind, Registry
 from penstock.errors import NeedsOperator
@@ -151,17 +153,26 @@ def test_the_cluster_is_pd_s_for_pumps_and_for_writers(tidb: Tidb, shared: Share
     assert tidb.pump.restart().status().state == "online"
 
 
-def test_an_etcd_of_another_cluster_stops_the_pump_and_stays_as_it_is(
-    etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
+def test_an_etcd_of_another_cluster_stops_every_program_and_stays_as_it_is(
+    etcd: Any,
+    etcd_server: EtcdServer,
+    cluster: TidbCluster,
+    pump_factory: Factory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     drawn = Registry(etcd).cluster_id()
     pump = pump_factory(etcd_server.url, waiting=False, pd_address=cluster.url)
     assert pump.wait(60) == 2
     assert f"is of cluster {CLUSTER_ID}, and this etcd holds the nodes of" in pump.log_text()
     assert f"cluster {drawn}" in pump.log_text()
-    assert Registry(etcd).cluster_id() == drawn
     with pytest.raises(NeedsOperator, match=f"of cluster {drawn}"):
         PumpClient.connect(etcd_server.url, options=Options(pd_address=cluster.url))
+    given = ["--etcd-urls", etcd_server.url, "--pd-address", cluster.url]
+    sink = ["--sink", f"sqlite:///{tmp_path / 'd.db'}", "--data-dir", str(tmp_path / "d")]
+    assert drainer_main(["ddl", "list", *given, *sink]) == 2
+    assert f"cluster {drawn}" in capsys.readouterr().err
+    assert Registry(etcd).cluster_id() == drawn
 
 
 def test_no_node_without_pd_joins_a_cluster_whose_time_is_pd_s(
