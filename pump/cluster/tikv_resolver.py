@@ -38,7 +38,8 @@ guesses could be wrong; that takes a Pump that was away for longer than TiDB's `
 (10 min). An operator who has compared its rows may give it up by its start_ts, which has no effect
 on any transaction that TiKV does know.
 
-Current time is a new timestamp of PD with each question, as TTLs are judged by it.
+Current time is a timestamp of PD, since TTLs are judged by it; one serves for a fifth of a second,
+and being late it only lets a lock live longer.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ _AGAIN_S = 2.0
 """A lock may end in a commit at any moment, whose Commit may be lost."""
 _JUST_AFTER_S = 0.05
 _FORGOTTEN_AGAIN_S = 5.0
+_TIME_STANDS_S = 0.2
 _LARGE_BYTES = 4 << 20
 _SPLIT_S = 150.0
 """TiDB splits a region before it sets more than 32 MiB of locks in it, and waits 20 s for the split
@@ -120,6 +122,8 @@ class TikvResolver:
         self._monotonic_s = monotonic_s
         self._slots = asyncio.Semaphore(_ASKED_AT_ONCE_MAX)
         self._absences: dict[int, _Absence] = {}
+        self._telling_time = asyncio.Lock()
+        self._last_ts, self._last_s = 0, float("-inf")
 
     async def resolve(self, question: Question) -> Resolution:
         """Return TiKV's answer when it is final; no age decides, and no failure."""
@@ -142,7 +146,7 @@ class TikvResolver:
 
     async def _ask(self, question: Question) -> Resolution:
         key, start_ts = question.prewrite_key, question.start_ts
-        now_ts = await self._next_ts()
+        now_ts = await self._now_ts()
         found = await self._store.status(key, start_ts, now_ts)
         if found.state is not State.ABSENT:
             self._absences.pop(start_ts, None)
@@ -155,11 +159,18 @@ class TikvResolver:
         safe_point = await self._store.gc_safe_point()
         if start_ts <= safe_point:
             return self._forgotten(question, safe_point)
-        now_ts = await self._next_ts()
+        now_ts = await self._now_ts()
         found = await self._store.status(key, start_ts, now_ts, forbid=True)
         if found.state is State.ABSENT:
             raise Retryable("TiKV was asked to leave a rollback record, and has left none")
         return _resolution(found, start_ts, now_ts)
+
+    async def _now_ts(self) -> int:
+        async with self._telling_time:
+            if self._monotonic_s() - self._last_s > _TIME_STANDS_S:
+                self._last_ts = await self._next_ts()
+                self._last_s = self._monotonic_s()
+            return self._last_ts
 
     def _forgotten(self, question: Question, safe_point: int) -> Resolution:
         """Return UNKNOWN with what to do, unless an operator has given the transaction up."""

@@ -3,9 +3,9 @@
     key ── memcomparable ── GetRegion ──> region, its epoch, the peer that leads it
                             GetStore  ──> that peer's store: host:port
 
-Nothing of it is kept but who leads the PDs: regions split, merge and move, stores move, and only
-what hangs is asked about. When a PD does not answer, or has an error, the leader is looked for
-anew.
+Little of it is kept, because only what hangs is asked about, and regions split, merge and move:
+for a second where a store is, for the many questions after a TiDB has died; and who leads the PDs,
+until one of them does not answer or has an error.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pump.tikv.keys import memcomparable
 
 _FIND_S_MAX = 1.0
 _FAILURE_STANDS_S = 1.0
+_ADDRESS_STANDS_S = 1.0
+_ADDRESSES_MAX = 1024
 
 Answer = TypeVar("Answer")
 
@@ -56,6 +58,7 @@ class Placement:
         self._leader: tuple[str, int] | None = None
         self._finding = asyncio.Lock()
         self._failed: tuple[float, PenstockError] | None = None
+        self._addresses: dict[int, tuple[float, str]] = {}
 
     async def of(self, key: bytes, attempt: int, left_s: float) -> Place:
         """Return where `key` is; `Retryable` when no PD says so.
@@ -74,11 +77,18 @@ class Placement:
 
     async def at(self, region: metapb_pb2.Region, peer: metapb_pb2.Peer, left_s: float) -> Place:
         """Return the place of a peer that is known; `Retryable` when no PD knows its store."""
+        known = self._addresses.get(peer.store_id)
+        if known is not None and self._monotonic_s() < known[0]:
+            return Place(region, peer, known[1])
         request = pdpb_pb2.GetStoreRequest(store_id=peer.store_id)
         found = await self._ask("GetStore", request, pdpb_pb2.GetStoreResponse, left_s)
-        if not found.store.address:
+        address = found.store.address
+        if not address:
             raise Retryable(f"PD knows no address of store {peer.store_id}")
-        return Place(region, peer, found.store.address)
+        if len(self._addresses) >= _ADDRESSES_MAX:
+            self._addresses.clear()
+        self._addresses[peer.store_id] = (self._monotonic_s() + _ADDRESS_STANDS_S, address)
+        return Place(region, peer, address)
 
     async def gc_safe_point(self, left_s: float) -> int:
         """Return the timestamp up to which TiKV may have forgotten all but the newest versions."""

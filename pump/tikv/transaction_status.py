@@ -29,6 +29,8 @@ from pump.tikv.placement import Place, Placement
 _METHOD = "/tikvpb.Tikv/KvCheckTxnStatus"
 _FIRST_PAUSE_S = 0.02
 _PAUSE_S_MAX = 0.5
+_SHORT_S = 0.3
+"""With less time left, that it was too short says nothing about why there is no answer."""
 _FINAL_ROLLBACKS = frozenset({
     tikvpb_pb2.NoAction, tikvpb_pb2.TTLExpireRollback, tikvpb_pb2.LockNotExistRollback,
 })  # fmt: skip
@@ -93,7 +95,9 @@ class Tikv:
                 place = place or await self.placement.of(key, attempt, left_s)
                 answer = await self._ask(place, request, until_s - self._monotonic_s())
             except Retryable as error:
-                place, problem = None, str(error)
+                place = None
+                if not problem or left_s > _SHORT_S:
+                    problem = str(error)
             else:
                 if not answer.HasField("region_error"):
                     return status_of(answer, start_ts)

@@ -130,7 +130,7 @@ def test_a_region_error_of_any_kind_answers_nothing_and_is_asked_again(
     assert store.questions == 3
     store.steps.extend([error] * 1000)
     with pytest.raises(Retryable, match="no answer from TiKV: region 10 at"):
-        status(cluster, start_ts, timeout_s=0.3)
+        status(cluster, start_ts, timeout_s=0.6)
 
 
 @pytest.mark.parametrize(
