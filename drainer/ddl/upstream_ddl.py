@@ -4,7 +4,7 @@
     a failed job                did nothing, so nothing runs
     a job about TiDB's own      placement, locks, caches, TiFlash, resource groups: nothing runs
     DROP TABLE a, b             is two jobs of one text: each drops its own table
-    RENAME to another database  under the names with their databases: its own is not in the job
+    RENAME to another database  under names with their databases: the session's is not in the job
     RECOVER TABLE … BY JOB      refused: a job's number is another job's downstream
     anything else               as the binlog has it, where TiDB's own words are in comments
 
@@ -55,8 +55,10 @@ def to_run(change: SchemaChange) -> SchemaChange:
     if job.type in _DROPS and len(change.dropped) == 1:
         ((schema, table),) = change.dropped
         return _with(change, f"DROP {table.kind} {quote_path(schema, table.name)}")
-    moves = [each for each in change.renamed if each[0] != each[2]]
-    if job.type in _RENAMES and moves:
+    is_moved = any(old_schema != schema for old_schema, _, schema, _ in change.renamed)
+    before = {(schema, table.name) for schema, table, _, _ in change.renamed}
+    after = {(schema, table.name) for _, _, schema, table in change.renamed}
+    if job.type in _RENAMES and is_moved and not before & after:
         parts = [
             f"{quote_path(old_schema, old.name)} TO {quote_path(schema, new.name)}"
             for old_schema, old, schema, new in change.renamed

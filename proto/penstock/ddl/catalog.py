@@ -250,14 +250,14 @@ class Catalog:
     def named(self, job: DdlJob) -> DdlJob:
         """Return a TiDB's job with the names of schemas as they are here, where they are.
 
-        It has them in lower case, or only by their ids.
+        It has them in lower case, or only by their ids, and a table as often as it was renamed.
         """
         names = {schema.id: schema.name for schema in self._schemas.values()}
         name = names.get(job.schema_id) or _find(self._schemas, job.schema_name) or job.schema_name
         ids = job.schema_ids or (job.schema_id,) * len(job.tables)
         pairs = zip(ids, job.tables, strict=True)
-        tables = tuple((names.get(schema_id, name), table) for schema_id, (_, table) in pairs)
-        return replace(job, schema_name=name, tables=tables)
+        last = {table.id: (names.get(schema_id, name), table) for schema_id, (_, table) in pairs}
+        return replace(job, schema_name=name, tables=tuple(last.values()))
 
     def _replace(self, job: DdlJob) -> SchemaChange:
         """Replace tables by id, all at once, so that names may swap."""

@@ -27,6 +27,7 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.schema.model import DdlJob, DdlType, TableInfo
+from penstock.schema.tidb_json import job_to_json
 from penstock.wire.binlog import (
     Binlog,
     BinlogType,
@@ -332,6 +333,31 @@ def test_tables_that_move_together_are_found_by_the_ids_of_their_databases(
         "RENAME TABLE `Shop`.`t` TO `Store`.`t2`, `Shop`.`u` TO `Shop`.`u2`"
     )
     assert {f"{s}.{t.name}" for s, t in stream.tracker.catalog.tables()} == {"Store.t2", "Shop.u2"}
+
+
+def test_tables_that_swap_their_names_are_in_the_job_as_often_as_they_were_renamed(
+    history: TidbHistory,
+) -> None:
+    history.run("CREATE TABLE u (b INT)")
+    ids = {name: history.table(name).id for name in "tu"}
+
+    def as_tidb(job: DdlJob) -> DdlJob:
+        found = dict((table.id, (schema, table)) for schema, table in job.tables)
+        schema, table = found[ids["t"]]
+        first = schema, table.renamed("tmp")
+        return replace(job, tables=(first, found[ids["u"]], found[ids["t"]]))
+
+    sql = "RENAME TABLE t TO tmp, u TO t, tmp TO u"
+    home = cast(Any, history.catalog.schema("Shop")).id
+    swapped = history.run(sql, raw_args=[[home] * 3, [home] * 3])
+    swapped.fields["binlog"]["MultipleTableInfos"] = job_to_json(as_tidb(swapped.job))["binlog"][
+        "MultipleTableInfos"
+    ]
+    assert len(swapped.job.tables) == 3
+    stream = Stream(history, 3)
+    assert stream.query(swapped) == sql
+    names = {t.id: t.name for _, t in stream.tracker.catalog.tables("Shop")}
+    assert names == {ids["t"]: "u", ids["u"]: "t"}
 
 
 def test_tables_and_ddl_of_the_system_s_database_are_known_and_stay_where_they_are(
