@@ -6,26 +6,32 @@
     DROP TABLE a, b             is two jobs of one text: each drops its own table
     RENAME to another database  under names with their databases: the session's is not in the job
     RECOVER TABLE … BY JOB      refused: a job's number is another job's downstream
-    anything else               as the binlog has it, where TiDB's own words are in comments
+    anything else               as the binlog has it, where TiDB's own words are in comments, and
+                                with the collations that TiDB chose, where it was left to choose
 
 A writer of ours records what is to run, so none of this is for its stream.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import replace
 
 from penstock.ddl import SchemaChange
+from penstock.ddl.rewrite.explicit_collations import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator
-from penstock.schema.model import DdlJob, DdlType
+from penstock.schema.model import DdlJob, DdlType, TableInfo
+
+log = logging.getLogger(__name__)
 
 DELETE_ONLY = 1
 """The schema state in which only deletes still see a column: rows no longer bring its values."""
 RECOVER_TABLE = 25
 
 _UPSTREAM_ONLY = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
+_OF_SCHEMAS = (DdlType.CREATE_SCHEMA, DdlType.MODIFY_SCHEMA_CHARSET)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
 _RENAMES = (DdlType.RENAME_TABLE, DdlType.RENAME_TABLES)
 _BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
@@ -64,7 +70,24 @@ def to_run(change: SchemaChange) -> SchemaChange:
             for old_schema, old, schema, new in change.renamed
         ]
         return _with(change, f"RENAME TABLE {', '.join(parts)}")
-    return change
+    return _with_collations(change)
+
+
+def _with_collations(change: SchemaChange) -> SchemaChange:
+    """Return a change whose text leaves no collation to the server where it runs."""
+    job = change.job
+    made = job.schema if job.type in _OF_SCHEMAS else job.table
+    if made is None or (isinstance(made, TableInfo) and made.kind != "TABLE"):
+        return change
+    try:
+        return _with(change, as_made(job.query, made))
+    except NeedsOperator:
+        log.warning(
+            "DDL at %d is not of a grammar that is known here, so collations that it does not"
+            " name are the downstream's choice: %s",
+            job.finished_ts, job.query,
+        )  # fmt: skip
+        return change
 
 
 def _with(change: SchemaChange, query: str) -> SchemaChange:

@@ -255,8 +255,45 @@ def test_what_runs_is_the_text_of_the_binlog_in_the_database_as_it_is_written(
     stream = Stream(history, 2)
     followed = stream.follow(ddl)
     assert followed.run is not None
-    assert (followed.run.job.query, followed.run.job.schema_name) == (sent, "Shop")
+    query = f"{sent} DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+    assert (followed.run.job.query, followed.run.job.schema_name) == (query, "Shop")
     assert followed.ts == ddl.job.finished_ts > ddl.commit_ts
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        ("CREATE DATABASE d2", "CREATE DATABASE d2 CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"),
+        ("CREATE DATABASE d2 CHARACTER SET latin1",
+         "CREATE DATABASE d2 CHARACTER SET latin1 COLLATE latin1_bin"),
+        ("CREATE TABLE u (a VARCHAR(9) CHARACTER SET latin1, b TEXT)",
+         "CREATE TABLE u (a VARCHAR(9) CHARACTER SET latin1 COLLATE latin1_bin, b TEXT)"
+         " DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"),
+        ("CREATE TABLE u (a TEXT) CHARSET=latin1",
+         "CREATE TABLE u (a TEXT) CHARSET=latin1 COLLATE latin1_bin"),
+        ("ALTER TABLE t ADD b TEXT CHARACTER SET ascii, ADD c TEXT COLLATE utf8mb4_general_ci",
+         "ALTER TABLE t ADD b TEXT CHARACTER SET ascii COLLATE ascii_bin,"
+         " ADD c TEXT COLLATE utf8mb4_general_ci"),
+        ("ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+         "ALTER TABLE t CONVERT TO CHARACTER SET latin1 COLLATE latin1_bin"),
+        ("CREATE TABLE u LIKE t", "CREATE TABLE u LIKE t"),
+        ("CREATE VIEW v AS SELECT 1 AS one", "CREATE VIEW v AS SELECT 1 AS one"),
+    ],
+)  # fmt: skip
+def test_collations_that_a_tidb_chose_are_not_left_to_the_downstream(
+    history: TidbHistory, sql: str, wanted: str
+) -> None:
+    ddl = history.run(sql)
+    assert Stream(history, 2).query(ddl) == wanted
+
+
+def test_a_text_that_cannot_be_read_runs_as_it_is_with_a_word_in_the_log(
+    history: TidbHistory, caplog: pytest.LogCaptureFixture
+) -> None:
+    ddl = history.run("ALTER TABLE t ADD b TEXT", sent="ALTER TABLE t ADD b TEXT SOMEHOW")
+    with caplog.at_level(logging.WARNING):
+        assert Stream(history, 2).query(ddl) == "ALTER TABLE t ADD b TEXT SOMEHOW"
+    assert "collations that it does not name are the downstream's choice" in caplog.text
 
 
 def test_a_ddl_that_is_not_over_yet_is_left_until_it_comes_again_without_its_job(

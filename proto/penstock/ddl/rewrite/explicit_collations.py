@@ -7,7 +7,8 @@
                                    it does not know as the server does has to be asked for
     CHARACTER SET DEFAULT          MariaDB: … COLLATE DEFAULT, which is what it was built with
 
-What is explicit already stays as it is, so that writing it out twice does no harm.
+What is explicit already stays as it is, so that writing it out twice does no harm. Of a TiDB's
+statements the server's choice is known from what they made: `as_made` writes that out.
 
 The planner writes one more thing out with these edits, the index of a foreign key: one that a
 server made by itself goes away by itself, too, when another serves; one that is written stays.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from penstock.ddl.charsets import built_in, charset_of_collation, full_name, our_own
 from penstock.ddl.parse.parser import parse
@@ -41,7 +43,7 @@ from penstock.ddl.syntax.statements import (
     edited,
 )
 from penstock.errors import NeedsOperator
-from penstock.schema.model import TableInfo
+from penstock.schema.model import SchemaInfo, TableInfo
 
 CollationOf = Callable[[str], str]
 """The collation that a character set has where only that is written."""
@@ -136,6 +138,68 @@ def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_ca
         edits = list(_edits(statement, session, database))
         out.append(edited(source.text, statement.start, statement.end, edits))
     return "; ".join(out)
+
+
+def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
+    """Return a statement with the character set and collations of the table or schema it made.
+
+    Its comments stay, in which a TiDB has its own words. Raises NeedsOperator for what cannot be
+    read.
+    """
+    source, statements = parse(sql)
+    assert len(source.text) == len(sql), "a comment leaves its place empty"
+    out = []
+    for statement in statements:
+        if isinstance(made, SchemaInfo):
+            edits = list(_schema_as_made(statement, made))
+        else:
+            edits = list(_table_as_made(statement, made))
+        out.append(edited(sql, statement.start, statement.end, edits))
+    return "; ".join(out)
+
+
+def _schema_as_made(statement: Statement, made: SchemaInfo) -> Iterator[Edit]:
+    if isinstance(statement, CreateSchema) and statement.charset.says_nothing:
+        clause = f" CHARACTER SET {made.charset} COLLATE {made.collate}"
+        yield Edit(statement.end, statement.end, clause)
+    elif isinstance(statement, CreateSchema | AlterSchema):
+        yield from collate_edits(statement.charset, lambda _: made.collate)
+
+
+def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
+    columns: Sequence[ColumnDef] = ()
+    if isinstance(statement, CreateTable):
+        columns, given = statement.columns, statement.options.charset
+        if given.says_nothing:
+            yield from option_edits(statement.options, made)
+        else:
+            yield from collate_edits(given, lambda _: made.collate)
+    elif isinstance(statement, AlterTable):
+        operations = [part.operation for part in statement.parts]
+        columns = [column for each in operations for column in _columns_of(each)]
+        for operation in operations:
+            if isinstance(operation, SetOptions):
+                yield from collate_edits(operation.options.charset, lambda _: made.collate)
+            elif isinstance(operation, Convert):
+                yield from collate_edits(operation.charset, lambda _: made.collate)
+    known = {column.name.lower(): column.collate for column in made.columns}
+    for definition in columns:
+        collation = known.get(definition.name.lower())
+        if collation is not None:
+            yield from column_edits(definition, partial(_same, collation))
+
+
+def _same(collation: str, charset: str) -> str:
+    return collation
+
+
+def _columns_of(operation: Operation) -> Sequence[ColumnDef]:
+    match operation:
+        case AddColumns(columns):
+            return columns
+        case ChangeColumn(_, column):
+            return (column,)
+    return ()
 
 
 def _edits(
