@@ -29,19 +29,19 @@ def moment_s(change: SchemaChange) -> float:
 
     Two columns that no one moment fills as they were raise NeedsOperator.
     """
-    finished_s = physical_ms(change.job.finished_ts) / 1000
-    wanted = finished_s
-    for column, text in _filled_with_now(change):
-        if _shown(wanted, column, text) == text:
-            continue
-        if wanted != finished_s:
-            raise NeedsOperator(
-                f"columns of {change.job.query!r} got different moments upstream",
-                hint="add them downstream one by one, each after SET TIMESTAMP to the moment that"
-                " older rows have upstream, then track this DDL",
-            )
-        wanted = _parsed(text)
-    return wanted
+    moment = physical_ms(change.job.finished_ts) / 1000
+    filled = list(_filled_with_now(change))
+    others = [text for column, text in filled if _shown(moment, column, text) != text]
+    if not others:
+        return moment
+    moment = _parsed(others[0])
+    if any(_shown(moment, column, text) != text for column, text in filled):
+        raise NeedsOperator(
+            f"columns of {change.job.query!r} got different moments upstream",
+            hint="add them downstream one by one, each after SET TIMESTAMP to the moment that"
+            " older rows have upstream, then track this DDL",
+        )
+    return moment
 
 
 def _filled_with_now(change: SchemaChange) -> Iterator[tuple[ColumnInfo, str]]:

@@ -266,6 +266,21 @@ def test_a_column_that_was_modified_keeps_its_values_under_a_new_id(
     assert replica.has_the_shape_of(replica.table())
 
 
+def test_a_column_that_may_go_on_with_another_one_s_values_is_refused(replica: Replica) -> None:
+    replica.ddl("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
+    replica.connection.execute("INSERT INTO `s.t` VALUES (1, 7, 8)")
+    ids = itertools.count(999)
+    modified = "ALTER TABLE t MODIFY a BIGINT, ADD d INT"
+    (job,) = plan_ddl(modified, "s", replica.catalog, ids.__next__)
+    replica.follow(replace(with_new_ids(job, "a"), query=f"{modified} SOMEHOW"))
+    assert replica.rows() == [(1, 7, 8, None)]
+    changed = "ALTER TABLE t CHANGE a c INT, ADD e INT"
+    (job,) = plan_ddl(changed, "s", replica.catalog, ids.__next__)
+    with pytest.raises(NeedsOperator, match="it is not known whether c, e of t goes on"):
+        replica.follow(replace(with_new_ids(job, "c"), query=f"{changed} SOMEHOW"))
+    assert replica.rows() == [(1, 7, 8, None)]
+
+
 def test_a_swap_of_column_names_under_new_ids_is_not_run_twice(replica: Replica) -> None:
     replica.ddl("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
     sql = "ALTER TABLE t CHANGE a b BIGINT, CHANGE b a BIGINT"

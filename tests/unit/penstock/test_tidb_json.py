@@ -199,6 +199,60 @@ def test_a_numeric_default_reads_as_its_text() -> None:
     assert table.columns[0].default == "7"
 
 
+def test_the_columns_of_a_view_have_no_type() -> None:
+    fields = tidb_job()
+    table = fields["binlog"]["TableInfo"]
+    table["view"] = {"view_algorithm": 0, "view_select": "SELECT 1 AS Id", "view_cols": None}
+    table["cols"][0]["type"]["Tp"] = 0
+    view = job_from_json(fields).table
+    assert view is not None
+    assert (view.kind, view.columns[0].name, view.columns[0].tp) == ("VIEW", "Id", MysqlType.NULL)
+
+
+def test_an_index_over_an_expression_is_known_by_its_hidden_column() -> None:
+    fields = tidb_job()
+    table = fields["binlog"]["TableInfo"]
+    table["cols"][1] |= {
+        "name": {"O": "_V$_i_0", "L": "_v$_i_0"}, "hidden": True,
+        "generated_expr_string": "`Id` + 1",
+    }  # fmt: skip
+    part = {"name": {"O": "_V$_i_0", "L": "_v$_i_0"}, "offset": 1, "length": -1}
+    index = {"id": 1, "idx_name": {"O": "i", "L": "i"}, "idx_cols": [part], "is_unique": True,
+             "is_primary": False, "state": 5}  # fmt: skip
+    plain = index | {"id": 2, "idx_name": {"O": "j", "L": "j"},
+                     "idx_cols": [{"name": {"O": "Id", "L": "id"}, "offset": 0}]}  # fmt: skip
+    table["index_info"] = [index, plain]
+    found = job_from_json(fields).table
+    assert found is not None
+    assert found.expression_indexes == ("i",)
+    assert [column.hidden for column in found.columns] == [False, True]
+    assert found.columns[1].is_generated
+    assert table_from_json(json.loads(json.dumps(table_to_json(found)))) == found
+
+
+def test_partitions_keep_the_ids_that_a_tidb_gives_them() -> None:
+    fields = tidb_job()
+    definitions = [{"id": 70 + n, "name": {"O": f"p{n}", "L": f"p{n}"}} for n in range(2)]
+    fields["binlog"]["TableInfo"]["partition"] = {"type": 1, "definitions": definitions}
+    table = job_from_json(fields).table
+    assert table is not None
+    assert (table.partitions, table.partition_ids) == (("p0", "p1"), (70, 71))
+    assert table_from_json(json.loads(json.dumps(table_to_json(table)))) == table
+
+
+def test_tables_renamed_together_are_where_their_schemas_ids_say() -> None:
+    fields = tidb_job()
+    table = fields["binlog"]["TableInfo"]
+    fields["binlog"] |= {"TableInfo": None, "MultipleTableInfos": [table, table | {"id": 68}]}
+    fields |= {"type": int(DdlType.RENAME_TABLES), "raw_args": [[2, 2], [2, 9], [], [], [], []]}
+    job = job_from_json(fields)
+    assert job.schema_ids == (2, 9)
+    assert job_from_json(json.loads(json.dumps(job_to_json(job)))) == job
+    for other in (None, "x", [], [[2]], [[2, 2], [2]]):
+        assert job_from_json(fields | {"raw_args": other}).schema_ids == ()
+    assert job_from_json(fields | {"type": 60}).schema_ids == ()
+
+
 @pytest.mark.parametrize(
     "break_it",
     [
