@@ -180,7 +180,9 @@ async def _open_ends(
             log.warning("the downstream does not answer; its open transaction will roll back")
 
     stack.push_async_callback(close_sink)
-    await unless_stopped(thread.call(sink.load_checkpoint), stop)
+    stored = await unless_stopped(thread.call(sink.load_checkpoint), stop)
+    if stored is not None and stored.is_torn:
+        _refuse_torn(config.apply, stored.commit_ts)
     return _Ends(
         etcd=etcd,
         oracle=oracle,
@@ -317,6 +319,8 @@ async def _starting_point(
     load = components.thread.call(components.sink.load_checkpoint)
     found = await unless_stopped(load, stop)
     if found is not None and (found.commit_ts or found.ddl_intent_ts):
+        if found.is_torn:
+            _refuse_torn(config.apply, found.commit_ts)
         log.info("continuing after commit_ts %d", found.commit_ts)
         if found.ddl_intent_ts:
             log.info("the DDL at %d may have run already", found.ddl_intent_ts)
@@ -331,6 +335,25 @@ async def _starting_point(
         return fresh
     # An operator was there before any Drainer.
     return replace(fresh, overrides=found.overrides, has_all_overrides=found.has_all_overrides)
+
+
+def _refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
+    """Raise `NeedsOperator` where rows of later transactions may be downstream, in parts.
+
+    Statements in their safe form replace what is there already.
+    """
+    problem = (
+        f"TiDB-Binlog's Drainer, whose checkpoint is at {commit_ts}, did not end in order: rows of"
+        " transactions after it may be in the downstream already"
+    )
+    if config.strategy == "statements" and config.safe_mode:
+        log.warning("%s; safe mode writes them again", problem)
+        return
+    raise NeedsOperator(
+        problem,
+        hint="start that Drainer again and let it end in order (binlogctl pause-drainer), which"
+        " makes the checkpoint consistent; then start this one",
+    )
 
 
 async def _starting_schema(
@@ -400,7 +423,7 @@ def build_pipeline(
     planner = Planner(
         selection.lookup,
         rows_max=config.batch_rows_max,
-        bytes_max=config.batch_bytes_max,
+        bytes_max=_batch_bytes_max(config, components.sink),
         ignored_ts=config.ignored_ts,
         whole_ts=checkpoint.applying_ts if config.apply.strategy == "merge" else 0,
         origins=checkpoint.origins,
@@ -431,6 +454,19 @@ def build_pipeline(
     )
     interval_s = stream.checkpoint_interval_s
     return Pipeline(source, downstream, progress, checkpoint_interval_s=interval_s)
+
+
+def _batch_bytes_max(config: DrainerConfig, sink: Sink) -> int:
+    """Return at how many bytes a batch is cut: where the settings say, or the downstream before."""
+    asked, bound = config.batch_bytes_max, sink.batch_bytes_max
+    if not 0 < bound < asked:
+        return asked
+    log.warning(
+        "batches are cut at %d bytes, before batch-bytes-max (%d): the downstream bounds the size"
+        " of a transaction",
+        bound, asked,
+    )  # fmt: skip
+    return bound
 
 
 def _generation(components: Components) -> Generation:

@@ -58,6 +58,8 @@ class Checkpoint:
     """False where an older version kept those of DDL to come elsewhere."""
     writer: str = field(default="", compare=False)
     """The run that stored it; empty for one that is still to be stored, or is TiDB-Binlog's."""
+    is_torn: bool = field(default=False, compare=False)
+    """True of TiDB-Binlog's, where it did not end in order: parts of what follows may be there."""
 
     @property
     def is_between(self) -> bool:
@@ -119,6 +121,7 @@ class Checkpoint:
             overrides=_overrides(stored),
             has_all_overrides=stored.get("all-overrides") is True,
             writer=str(stored.get("writer", "")),
+            is_torn=stored.get("consistent") is False and "writer" not in stored,
         )
 
 

@@ -70,6 +70,11 @@ class Sink(Protocol):
 
     dialect: str
     """The SQL that `apply` takes, as `drainer.task.sql.table_sql` names it."""
+    batch_bytes_max: int
+    """How much of the stream its transactions should carry at most, 0 for any size.
+
+    It is known once the checkpoint is loaded. One transaction of upstream's may be larger.
+    """
 
     @property
     def is_new(self) -> bool:

@@ -4,6 +4,8 @@ are in a file and never in the Drainer's log."""
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import pytest
 
 from deploy.local.etcd import EtcdServer
 from drainer.settings.config import SparkConfig
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import open_sink
 from drainer.spark.jvm import options_for
+from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
@@ -55,6 +60,21 @@ def test_a_downstream_that_cannot_be_is_refused_before_spark_starts(
     url = sink.format(tmp=tmp_path)
     drainer = drainer_factory(etcd_server.url, url, started=False)
     assert problem in _refusal(drainer)
+
+
+def test_what_the_original_left_half_applied_is_refused_before_spark_starts(
+    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'down.db'}"
+    with closing(open_sink(url, cluster_id=Registry(etcd).cluster_id())) as sink:
+        sink.load_checkpoint()
+        sink.save_checkpoint(Checkpoint(5, 1))
+    with closing(sqlite3.connect(tmp_path / "down.db")) as connection, connection:
+        text = '{"consistent":false,"commitTS":414529105591271429,"ts-map":{}}'
+        connection.execute(f"UPDATE `tidb_binlog.checkpoint` SET checkPoint = '{text}'")
+    problem = _refusal(drainer_factory(etcd_server.url, url, started=False))
+    assert "checkpoint is at 414529105591271429, did not end in order" in problem
+    assert "pause-drainer" in problem
 
 
 def test_an_account_s_password_and_rights_are_checked_before_spark_starts(

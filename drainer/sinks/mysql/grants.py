@@ -2,12 +2,14 @@
 
 A Drainer that finds out at its first row, or at a DDL in the night, has stopped where it could have
 said so at its start. The server's own tables list what the account was granted; rights that come
-with a role are not among them, so an account with a role is believed to have what it needs.
+with a role are not among them, so an account with a role is believed to have what it needs. TiDB's
+tables do not list rights on schemas; there SHOW GRANTS is read.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 
 import pymysql
 
@@ -20,7 +22,9 @@ _ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _DDL = ("CREATE", "ALTER", "DROP", "INDEX")
 
 
-def check_grants(connection: Connection, schema: str, checkpoint_table: str) -> None:
+def check_grants(
+    connection: Connection, schema: str, checkpoint_table: str, *, is_tidb: bool
+) -> None:
     """Raise `NeedsOperator` when rows or the checkpoint cannot be written; warn of DDL.
 
     `schema` is the checkpoint's. Both statements touch no row: they fail like those of a batch when
@@ -32,7 +36,7 @@ def check_grants(connection: Connection, schema: str, checkpoint_table: str) -> 
         f" FROM {checkpoint_table} WHERE 1 = 0"
     )
     account = str(one(connection, "SELECT CURRENT_USER()")[0])
-    granted = _granted(connection, account, schema)
+    granted = _granted(connection, account, schema, is_tidb=is_tidb)
     if granted is None:
         return
     for needed, what in ((_ROWS, "write rows"), (_DDL, "follow every DDL")):
@@ -46,12 +50,14 @@ def check_grants(connection: Connection, schema: str, checkpoint_table: str) -> 
         log.warning("%s: it cannot %s, and stops at the first one (%s)", problem, what, hint)
 
 
-def _granted(connection: Connection, account: str, schema: str) -> set[str] | None:
+def _granted(
+    connection: Connection, account: str, schema: str, *, is_tidb: bool
+) -> set[str] | None:
     """Return all that the account was granted on anything; None when that cannot be known."""
-    if "TiDB" in str(one(connection, "SELECT VERSION()")[0]):
-        return None
     if _has_a_role(connection):
         return None
+    if is_tidb:
+        return _listed(connection, schema)
     user, _, host = account.rpartition("@")
     grantee = connection.escape(f"'{user}'@'{host}'")
     not_ours = f"TABLE_SCHEMA <> {connection.escape(schema)}"
@@ -66,6 +72,20 @@ def _granted(connection: Connection, account: str, schema: str) -> set[str] | No
     ]
     found = {str(row[0]).upper() for row in many(connection, " UNION ".join(queries))}
     return found - {"USAGE"}
+
+
+_GRANT = re.compile(r"GRANT (.+?) ON (?:TABLE )?(.+?)\.(.+?) TO ", re.IGNORECASE | re.DOTALL)
+_COLUMNS = re.compile(r"\([^)]*\)")
+
+
+def _listed(connection: Connection, schema: str) -> set[str]:
+    """Return what SHOW GRANTS says that the account has, on more than the schema."""
+    found: set[str] = set()
+    for (line,) in many(connection, "SHOW GRANTS"):
+        grant = _GRANT.match(str(line))
+        if grant is not None and grant[2].strip("`").lower() != schema.lower():
+            found |= {name.strip().upper() for name in _COLUMNS.sub("", grant[1]).split(",")}
+    return {*_ROWS, *_DDL} if found & {"ALL", "ALL PRIVILEGES"} else found - {"USAGE"}
 
 
 def _has_a_role(connection: Connection) -> bool:

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.constants import CLIENT, ER
 
+from drainer.sinks.mysql import tidb
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guarded, met, unknown
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
 from drainer.sinks.mysql.url import MysqlTarget
@@ -49,14 +50,13 @@ _NEEDED_MODES = "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"
 
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 5.0
 # Errors that pass: the server goes, comes, is full, is read-only for a fail-over, or chose us in a
-# deadlock. The last block is TiDB's: write conflicts, regions and schemas on the move.
-_PASSING = {
+# deadlock.
+_PASSING = tidb.PASSING | {
     0, ER.CON_COUNT_ERROR, ER.DISK_FULL, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT,
     ER.LOCK_DEADLOCK, ER.ERROR_DURING_COMMIT, ER.OPTION_PREVENTS_STATEMENT,
     ER.TOO_MANY_USER_CONNECTIONS, ER.NET_READ_ERROR, ER.NET_READ_INTERRUPTED,
     ER.NET_ERROR_ON_WRITE, ER.NET_WRITE_INTERRUPTED, ER.QUERY_INTERRUPTED, ER.RECORD_FILE_FULL,
     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
-    8002, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008,
 }  # fmt: skip
 
 _DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
@@ -98,6 +98,8 @@ class MysqlSession:
         self._using = threading.Lock()
         self._number = next(_session_numbers)
         self.packet_bytes_max = 0
+        self.is_tidb = target.is_tidb
+        """True for a TiDB, as far as is known: a server says what it is when it is reached."""
         self.problem = ""
         """What is waited for, in the downstream's words; empty while all is well."""
 
@@ -161,6 +163,9 @@ class MysqlSession:
                 client_flag=CLIENT.FOUND_ROWS,
             )
             _keep_alive(connection)
+            self.is_tidb |= tidb.is_tidb(_version_of(connection))
+            for name, value in tidb.VARIABLES if self.is_tidb else ():
+                _set_if_known(connection, name, value)
             for name, value in self._target.params:
                 set_variable(connection, name, value)
             connection.query("SET SESSION time_zone = '+00:00', foreign_key_checks = 0")
@@ -201,6 +206,20 @@ def set_variable(connection: Connection, name: str, value: str) -> None:
     """Set a session variable, to a number where the value is one."""
     literal = value if _NUMBER.fullmatch(value) else connection.escape(value)
     connection.query(f"SET SESSION `{name}` = {literal}")
+
+
+def _version_of(connection: Connection) -> str:
+    """Return what the server said of its version as the session began."""
+    return str(connection.server_version)
+
+
+def _set_if_known(connection: Connection, name: str, value: str) -> None:
+    """Set a session variable that not every version of the server has."""
+    try:
+        set_variable(connection, name, value)
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != ER.UNKNOWN_SYSTEM_VARIABLE:
+            raise
 
 
 def _mark(channel_id: int, number: int) -> str:
@@ -322,6 +341,8 @@ def refused(error: BaseException, row: str = "") -> Refused:
         hint = "the value does not fit the downstream's column: compare the definitions"
     elif row and code == ER.BAD_FIELD_ERROR:
         hint = "the downstream's table may have more columns than upstream's, but not fewer: add it"
+    elif limit := tidb.too_large(code, str(error)):
+        hint = limit
     elif code in ALREADY_CODES:
         hint = "the downstream's schema is not the upstream's at the checkpoint; make it so"
     return Refused(f"the downstream refused{row and ' ' + row}: {error}", hint=hint)

@@ -3,7 +3,8 @@
 **Worker queues** (strategy `statements`): a thread and a connection each. Each transaction begins
 with a look at the checkpoint row under a shared lock, which queues do not mind among each other,
 and which a Drainer that takes over waits for. So no queue of a Drainer that was replaced, however
-long it was frozen, writes after its successor began.
+long it was frozen, writes after its successor began. TiDB has no shared locks: there each queue
+locks a fence row of its own (part -1, -2, …), which a start passes through as described below.
 
 **Partitions** (strategy `merge`, mode `parallel`), each fenced by a row that moves with it:
 
@@ -75,23 +76,27 @@ class WorkerQueues:
     def run(
         self,
         split: Split,
-        begins: Callable[[Connection, Transaction], None],
+        begins: Callable[[Connection, Transaction, int], None],
     ) -> Missed:
         """Run all queues to their ends; raise a failure once no queue is at work any more.
 
-        `begins` is called in each transaction before its statements, and raises to stop it.
+        `begins` is called in each transaction before its statements, with the queue's number, and
+        raises to stop it.
         """
         while len(self.sessions) < len(split.queues):
             self.sessions.append(self._new_session())
         failed = threading.Event()
 
-        def queue(session: MysqlSession, transactions: list[Transaction]) -> Missed:
+        def queue(number: int, session: MysqlSession, transactions: list[Transaction]) -> Missed:
+            def begin(connection: Connection, transaction: Transaction) -> None:
+                begins(connection, transaction, number)
+
             missed = Missed()
             try:
                 for transaction in transactions:
                     if failed.is_set():
                         break
-                    missed.add((_run(session, transaction, begins, safe=split.safe),))
+                    missed.add((_run(session, transaction, begin, safe=split.safe),))
             except BaseException:
                 failed.set()
                 raise
@@ -99,8 +104,10 @@ class WorkerQueues:
 
         with ThreadPoolExecutor(len(split.queues), thread_name_prefix="queue") as pool:
             running = [
-                pool.submit(queue, session, transactions)
-                for session, transactions in zip(self.sessions, split.queues, strict=False)
+                pool.submit(queue, number, session, transactions)
+                for number, (session, transactions) in enumerate(
+                    zip(self.sessions, split.queues, strict=False)
+                )
             ]
         return Missed().add(each.result() for each in running)
 
@@ -237,6 +244,28 @@ class Fences:
             f" epoch = VALUES(epoch), batch = LEAST(batch, {ts - 1}), content = VALUES(content)"
         )
 
+    def begin_queues(self, connection: Connection, count: int) -> None:
+        """Prepare the rows that `count` queues lock, within the transaction that begins them."""
+        rows = ",".join(
+            f"({self._cluster_id},{_queue_part(number)},{self._epoch},0,'')"
+            for number in range(count)
+        )
+        connection.query(
+            f"INSERT INTO {self._table} VALUES {rows}"  # noqa: S608
+            " ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)"
+        )
+
+    def lock_queue(self, connection: Connection, number: int) -> None:
+        """Hold off every other run until the transaction of this queue has ended.
+
+        Raises `TakenOver` when another run came before.
+        """
+        row = f"clusterID = {self._cluster_id} AND part = {_queue_part(number)}"
+        asked = f"SELECT epoch FROM {self._table} WHERE {row} FOR UPDATE"  # noqa: S608
+        stored = one(connection, asked)
+        if stored is None or stored[0] != self._epoch:
+            raise self._fenced_off(f"queue {number}", stored and stored[0])
+
     def pass_through(self, connection: Connection, part: int, ts: int) -> bool:
         """Move a partition's row to the batch at `ts`; False when it is there already.
 
@@ -248,12 +277,19 @@ class Fences:
             return True
         stored = one(connection, f"SELECT epoch, batch FROM {row}")  # noqa: S608
         if stored is None or stored[0] != self._epoch:
-            raise TakenOver(
-                f"partition {part} of the batch at {ts} is fenced off: this Drainer's epoch is"
-                f" {self._epoch}, the downstream's {stored and stored[0]}",
-                hint="another Drainer writes to the same downstream; stop one of them",
-            )
+            raise self._fenced_off(f"partition {part} of the batch at {ts}", stored and stored[0])
         return False
+
+    def _fenced_off(self, what: str, epoch: object) -> TakenOver:
+        return TakenOver(
+            f"{what} is fenced off: this Drainer's epoch is {self._epoch}, the downstream's"
+            f" {epoch}",
+            hint="another Drainer writes to the same downstream; stop one of them",
+        )
+
+
+def _queue_part(number: int) -> int:
+    return -1 - number
 
 
 class PartitionConnections:

@@ -29,6 +29,7 @@ from drainer.sinks.checkpoint import (
     of_another_cluster,
     overridden,
 )
+from drainer.sinks.mysql import tidb
 from drainer.sinks.mysql.collations import Collations
 from drainer.sinks.mysql.ddl_moment import moment_s
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES, DdlProgress, ensure_repeatable, progress
@@ -90,6 +91,7 @@ class MysqlSink:
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
         self._target: MysqlTarget = parse_url(url)
         self._cluster_id = cluster_id
+        self.batch_bytes_max = 0
         self._ledger = Ledger()
         self._closing = threading.Event()
         new_session = partial(
@@ -120,7 +122,11 @@ class MysqlSink:
         def attempt(connection: Connection, retried: bool) -> str | None:
             stored = self._stored_or_created(connection)
             if not self._ledger.is_loaded:
-                check_grants(connection, self._target.checkpoint_schema, self._table)
+                is_tidb = self._session.is_tidb
+                schema = self._target.checkpoint_schema
+                check_grants(connection, schema, self._table, is_tidb=is_tidb)
+                if is_tidb:
+                    self.batch_bytes_max = tidb.batch_bytes_max(connection)
             return stored
 
         return self._ledger.loaded(self._session.retrying(attempt))
@@ -186,7 +192,7 @@ class MysqlSink:
         if split.queues:
             if self._is_between:
                 self._session.retrying(lambda connection, _: self._fences.forget(connection))
-            self.save_checkpoint(self._ledger.applying(checkpoint, start))
+            self._begin_queues(len(split.queues), self._ledger.applying(checkpoint, start))
             missed.add((self._queues.run(split, self._queue_begins),))
         last = Missed()
 
@@ -220,10 +226,22 @@ class MysqlSink:
         self.apply(partitions.last, checkpoint)
         return took_s
 
-    def _queue_begins(self, connection: Connection, transaction: Transaction) -> None:
+    def _begin_queues(self, count: int, checkpoint: Checkpoint) -> None:
+        """Store that parts of a batch may be there from now on; on TiDB with rows to lock."""
+        if not self._session.is_tidb:
+            self.save_checkpoint(checkpoint)
+            return
+        self._session.retrying(lambda connection, _: self._fences.create(connection))
+        self._commit(lambda connection: self._fences.begin_queues(connection, count), checkpoint)
+
+    def _queue_begins(self, connection: Connection, transaction: Transaction, queue: int) -> None:
         """Check sizes, and that no other Drainer took over; hold it off until the commit."""
         self._check_sizes([statement.sql for statement in transaction])
-        self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
+        if self._session.is_tidb:
+            self._fences.lock_queue(connection, queue)
+            self._ledger.check(self._stored(connection, ""))
+        else:
+            self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
 
     def _commit(self, work: Callable[[Connection], None], checkpoint: Checkpoint) -> None:
         """Do `work` and store `checkpoint` in one transaction, exactly once."""
@@ -277,6 +295,9 @@ class MysqlSink:
             if not (doubtful or retried):
                 self._execute_ddl(connection, change)
                 return
+            if self._session.is_tidb:
+                query = self._query_of(connection, change)
+                tidb.wait_for_ddl(connection, query, self._closing)
             if progress(connection, change) is DdlProgress.DONE:
                 log.info("DDL job %d was done before: %s", change.job.id, change.job.query)
                 return
@@ -362,7 +383,7 @@ class MysqlSink:
         job = change.job
         if not job.query:
             return
-        query = self._collations.query_of(connection, change, _spelled(connection, change))
+        query = self._query_of(connection, change)
         if job.type == DdlType.CREATE_TABLE and job.schema is not None:
             home = job.schema
             connection.query(
@@ -379,6 +400,12 @@ class MysqlSink:
                 connection.query(query)
         connection.query("SET TIMESTAMP = DEFAULT")
         set_variable(connection, "sql_mode", rows_sql_mode(self._target))
+
+    def _query_of(self, connection: Connection, change: SchemaChange) -> str:
+        """Return a job's statement as the downstream is to run it; empty when that is nothing."""
+        if not change.job.query:
+            return ""
+        return self._collations.query_of(connection, change, _spelled(connection, change))
 
     def _check_sizes(self, statements: Sequence[str | bytes]) -> None:
         largest = max(map(len, statements), default=0)

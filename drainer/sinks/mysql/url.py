@@ -2,6 +2,8 @@
 
     mysql://user:password@host:port/?checkpoint-schema=tidb_binlog&ssl-ca=/path/ca.pem
 
+With `tidb://` it is a TiDB even where the server does not say so.
+
 `ssl-ca`, `ssl-cert`, `ssl-key` and `ssl-verify` are as `penstock.security.databases` has them.
 Special characters in user and password are percent-encoded; `password-file` names a file instead.
 `params` are session variables (name=value, comma-separated), `sql-mode` is the sessions' mode,
@@ -44,6 +46,7 @@ class MysqlTarget:
     options: dict[str, Any]
     checkpoint_schema: str
     checkpoint_table: str
+    is_tidb: bool = False
     params: tuple[tuple[str, str], ...] = ()
     sql_mode: str = ""
     channel_id: int | None = None
@@ -103,6 +106,7 @@ def parse_url(url: str) -> MysqlTarget:
         tls=tls if ca or cert else None,
         checkpoint_schema=asked.get("checkpoint-schema", "tidb_binlog").replace("`", "``"),
         checkpoint_table=asked.get("checkpoint-table", "checkpoint").replace("`", "``"),
+        is_tidb=parts.scheme == "tidb",
         params=tuple(_variables(asked.get("params", ""))),
         sql_mode=asked.get("sql-mode", ""),
         channel_id=channel_id,

@@ -87,6 +87,7 @@ class SqliteSink:
     """See `Sink`; one connection, usable from any one thread at a time."""
 
     dialect = SQLITE
+    batch_bytes_max = 0
 
     def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
         self._path = file_of(url)

@@ -21,7 +21,7 @@ from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.state import BinlogPlace
 from pumpclient.mysql.load.text_rows import PACKET_BYTES_MAX, TextRows
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
-from pumpclient.mysql.protocol.server import ServerIdentity, identify, master_status
+from pumpclient.mysql.protocol.server import ServerIdentity, identify, is_tidb, master_status
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,15 @@ _CHANGED = (1146, 1412, 1054, 1049)
 _REFUSED = (1044, 1045, 1227)
 
 
+_SETTINGS = (
+    # A date that no calendar has is a key's bound like others.
+    "SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', sql_quote_show_create = 1",
+    f"SET SESSION net_write_timeout = {_DAY_S}, wait_timeout = {_DAY_S}",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+)
+_BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+
+
 class SnapshotSession:
     """A connection within its snapshot; for one thread."""
 
@@ -40,21 +49,16 @@ class SnapshotSession:
         """Connect; with `moment` the snapshot is begun by `begin`."""
         self._address = address
         self.connection: Connection = address.connect()
-        self._settings = (
-            # A date that no calendar has is a key's bound like others.
-            "SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00',"
-            " sql_quote_show_create = 1",
-            f"SET SESSION net_write_timeout = {_DAY_S}, wait_timeout = {_DAY_S}",
-            "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-        )
+        self.is_tidb = is_tidb(self.connection)
         with server_errors(address), self.connection.cursor() as cursor:
-            for statement in self._settings if moment else self._settings[:2]:
+            for statement in _SETTINGS if moment else _SETTINGS[:2]:
                 cursor.execute(statement)
 
     def begin(self) -> None:
         """Begin the snapshot."""
         with server_errors(self._address), self.connection.cursor() as cursor:
-            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            # A TiDB's grammar has one or the other.
+            cursor.execute(_BEGIN if self.is_tidb else f"{_BEGIN}, READ ONLY")
 
     def interrupt(self) -> None:
         """Make the thread that reads from it come back with an error; from any thread."""

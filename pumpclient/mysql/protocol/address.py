@@ -14,6 +14,9 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.security.databases import PasswordFile, SqlTls
 from pumpclient.mysql.protocol.refusals import refusal
 
+_SCHEMES = ("mysql", "mariadb", "tidb")
+"""As a Drainer's sink has them; what the server is, it says itself."""
+
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
 
@@ -73,7 +76,7 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
         host, port = parts.hostname, parts.port or 3306
     except ValueError:
         host, port = None, 0
-    if host is None or parts.scheme != "mysql":
+    if host is None or parts.scheme not in _SCHEMES:
         raise NeedsOperator(
             f"the {what} is no URL of a server",
             hint="write mysql://user:password@host:port/ and percent-encode special characters",

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pymysql
 
@@ -46,6 +47,27 @@ class MasterStatus:
     file: str
     position: int
     gtids: GtidSet
+
+
+def version_of(connection: Connection) -> str:
+    """Return what the server said of its version as the session began."""
+    greeted: Any = connection
+    return str(greeted.server_version)
+
+
+def is_tidb(connection: Connection) -> bool:
+    """Return whether the connection leads to a TiDB, by its version."""
+    return "tidb" in version_of(connection).lower()
+
+
+def cluster_ts(connection: Connection) -> int:
+    """Return a timestamp of now of a TiDB's cluster: all that was committed before is below it."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT @@tidb_current_ts")
+        (ts,) = cursor.fetchone() or (0,)
+        cursor.execute("ROLLBACK")
+    return int(ts)
 
 
 def identify(connection: Connection) -> ServerIdentity:

@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("verify", help="compare an upstream with a downstream")
-    url = "mysql://user:password@host:port/; password also from PENSTOCK_{}_PASSWORD"
+    url = "mysql://user:password@host:port/ (or tidb://); password also from PENSTOCK_{}_PASSWORD"
     command.add_argument("--upstream", required=True, metavar="URL", help=url.format("UPSTREAM"))
     command.add_argument(
         "--downstream", required=True, metavar="URL",

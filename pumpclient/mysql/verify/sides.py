@@ -1,11 +1,10 @@
-"""Sides of a comparison: a MySQL or MariaDB, or as downstream an SQLite file."""
+"""Sides of a comparison: a MySQL, MariaDB or TiDB, or as downstream an SQLite file."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.ddl.syntax.lexer import quote_name, quote_path
@@ -22,19 +21,12 @@ from pumpclient.mysql.load.tables import (
     quoted_key,
 )
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
-from pumpclient.mysql.protocol.server import identify, master_status
+from pumpclient.mysql.protocol.server import cluster_ts, master_status, version_of
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.verify.comparison import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
+from pumpclient.mysql.verify.moments import BinlogEnd, ClusterMoment, Moment, Position
 
 Checksum = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a downstream is: its checkpoint's commit_ts and origins."""
-
-    commit_ts: int = 0
-    origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Downstream(Protocol):
@@ -122,17 +114,18 @@ class MysqlSide:
             raise NeedsOperator(f"{checkpoint!r} is no table", hint="write schema.table")
         self.session = SnapshotSession(address)
         """Outside of any snapshot, for what is not rows."""
-        with server_errors(address):
-            self.flavor: Flavor | None = identify(self.session.connection).flavor
+        self.flavor: Flavor | None = Flavor.of_version(version_of(self.session.connection))
         self._moment = SnapshotSession(address)
         self._moment.connection.decoders = {}  # Values as text.
 
-    def place(self) -> tuple[str, int]:
-        """Return where the binlog ends now."""
+    def moment(self) -> Moment:
+        """Return the present, as a downstream's checkpoint tells it."""
         assert self.flavor is not None
         with self._address.session() as connection:
+            if self.session.is_tidb:
+                return ClusterMoment(cluster_ts(connection))
             status = master_status(connection, self.flavor)
-        return status.file, status.position
+        return BinlogEnd(status.file, status.position)
 
     def tables(self) -> list[Name]:
         """Return all tables of users."""
@@ -211,6 +204,8 @@ class MysqlSide:
         with server_errors(self._address), self.session.connection.cursor() as cursor:
             cursor.execute("SET SESSION foreign_key_checks = 0")
             cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'")
+            if self.session.is_tidb:
+                cursor.execute("SET SESSION allow_auto_random_explicit_insert = 1")
             cursor.execute("START TRANSACTION READ WRITE")
             for key in deleted:
                 cursor.execute(f"DELETE FROM {table.quoted} WHERE {condition}", key)  # noqa: S608

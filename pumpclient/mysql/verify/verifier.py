@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.load.state import file_number
 from pumpclient.mysql.load.tables import (
     INTEGER_TYPES,
     TEXT_TYPES,
@@ -24,7 +23,6 @@ from pumpclient.mysql.verify.comparison import (
     Difference,
     Key,
     compared,
-    reached,
     rows_of,
 )
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide
@@ -231,24 +229,21 @@ class Verifier:
 
     def _wait(self) -> None:
         """Wait until the downstream has what the upstream had, as far as anything shows that."""
-        file, position = self._up.place()
+        moment = self._up.moment()
         deadline_s = time.monotonic() + self._options.wait_s
         while True:
             self._down.refresh()
-            # Names with a slash are a source's reloads: what they bring, it brings from then on.
-            found = self._down.position().origins
-            origins = {name: place for name, place in found.items() if "/" not in name}
-            source = self._options.source or (next(iter(origins)) if len(origins) == 1 else "")
-            if reached(origins, source, (file_number(file), position)):
+            position = self._down.position()
+            if moment.is_in(position, self._options.source):
                 return
             if time.monotonic() > deadline_s:
                 if not self._was_behind:
                     self._was_behind = True
-                    self._say(f"note: {_behind(origins, source)} {file}:{position}")
+                    self._say(f"note: {moment.doubt(position, self._options.source)}")
                 return
             if not self._has_waited:
                 self._has_waited = True
-                self._say(f"waiting until the downstream is at {file}:{position}")
+                self._say(f"waiting until the downstream is at {moment}")
             time.sleep(_POLL_S)
 
     def _repair(
@@ -286,13 +281,3 @@ def _fitting(table: SourceTable, up: MysqlSide, down: Downstream, there: Name) -
     else:
         is_fit = True
     return table if is_fit else replace(table, rows_estimated=0)
-
-
-def _behind(origins: Mapping[str, object], source: str) -> str:
-    """Begin a line about a wait after which nothing showed it."""
-    if not origins:
-        return "the downstream's checkpoint names no source: what differs may be under way, from"
-    if not source:
-        several = ", ".join(origins)
-        return f"which of {several} brings this? Without --source what differs may be under way, at"
-    return "the downstream did not show in time that it is there: what differs may be under way, at"

@@ -1,0 +1,124 @@
+"""TiDB: what a session to one sets, which limits a batch meets, and whether a DDL still runs.
+
+A TiDB is what calls itself one in its version, or what the operator calls `tidb` (`server-version`
+in tidb.toml can hide it). It speaks MySQL's protocol, and differs here:
+
+    session        `VARIABLES` are set, each where the server knows it; `params` come after them
+    a transaction  is bounded in bytes (`too_large`)
+    shared locks   there are none: each worker queue locks a row of its own (`side_connections`)
+    DDL            is a job of the cluster's: it continues when the session that began it is gone
+
+Transactions are pessimistic, where TiDB-Binlog has optimistic ones: the checkpoint's row is locked
+at their beginning, as in MySQL, so that a Drainer which was replaced finds that out before it has
+written a batch and not as a conflict at its end. No transaction is ever run again by the server
+(`tidb_disable_txn_auto_retry`), which would not look at the checkpoint again; therefore
+`stmt-count-limit`, a bound of such transactions alone, does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from typing import Any
+
+from pymysql.constants import ER
+from pymysql.err import MySQLError
+
+from penstock.errors import Retryable
+
+log = logging.getLogger(__name__)
+
+VARIABLES = (
+    ("allow_auto_random_explicit_insert", "1"),
+    ("tidb_txn_mode", "pessimistic"),
+    ("tidb_disable_txn_auto_retry", "1"),
+    ("tidb_placement_mode", "ignore"),
+)
+"""Rows keep their AUTO_RANDOM keys; placement is a matter of either cluster's own stores."""
+
+PASSING = frozenset({
+    8002, 8005, 8022, 8027, 8028, 8113, 8120, 8201, 8229,
+    9001, 9002, 9003, 9004, 9005, 9006, 9007, 9008, 9010, 9011,
+})  # fmt: skip
+"""Errors that pass: write conflicts, schemas, regions and leaders on the move, lost locks."""
+
+_TXN_TOO_LARGE, _ENTRY_TOO_LARGE, _MEMORY = 8004, 8025, 8175
+_OUT_OF_MEMORY = re.compile(r"out of memory quota|memory quota for a|memory limit", re.IGNORECASE)
+_UNKNOWN = 1105
+_UNDER_WAY = (
+    "SELECT COUNT(*) FROM information_schema.ddl_jobs WHERE query = %s"
+    " AND LOWER(state) NOT IN ('synced', 'cancelled', 'rollback done')"
+)
+_SIZE_LIMIT = "performance", "txn-total-size-limit"
+_TXN_BYTES_DEFAULT = 100 << 20
+_BYTES_PER_BYTE = 8
+"""What a byte of a row may become in a transaction: the row, its indexes, and their old entries."""
+_POLL_S = 0.5
+
+
+def is_tidb(version: object) -> bool:
+    """Return whether a server's version is a TiDB's, such as 5.7.25-TiDB-v7.0.0."""
+    return "tidb" in str(version).lower()
+
+
+def too_large(code: int, message: str) -> str:
+    """Return the hint for a change that is above one of TiDB's limits; empty for other errors."""
+    if code == _ENTRY_TOO_LARGE:
+        return (
+            "a single row is above what the downstream takes: raise txn-entry-size-limit of its"
+            " [performance] (6 MiB by default, 120 MiB at most) and raftstore.raft-entry-max-size"
+            " of its TiKVs, on each server; nothing was changed"
+        )
+    if code == _TXN_TOO_LARGE:
+        return (
+            "raise txn-total-size-limit of the downstream's [performance] (100 MiB by default), on"
+            " each of its servers; or, where a batch has many transactions, lower --batch-bytes-max"
+            " or --batch-rows-max; nothing was changed"
+        )
+    if code == _MEMORY or (code == _UNKNOWN and _OUT_OF_MEMORY.search(message)):
+        return (
+            "the downstream had no memory left for one transaction: raise tidb_mem_quota_query"
+            " there (SET GLOBAL, or in params); or, where a batch has many transactions, lower"
+            " --batch-bytes-max or --batch-rows-max; nothing was changed"
+        )
+    return ""
+
+
+def batch_bytes_max(connection: Any) -> int:
+    """Return how much of the stream may go into one transaction, by the server's own limit."""
+    limit = _TXN_BYTES_DEFAULT
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@tidb_config")
+            section, name = _SIZE_LIMIT
+            limit = int(json.loads(cursor.fetchone()[0])[section][name])
+    except (MySQLError, KeyError, TypeError, ValueError):
+        pass  # Hidden from this account, or of another form: then the default is the best guess.
+    return max(1, limit // _BYTES_PER_BYTE)
+
+
+def wait_for_ddl(connection: Any, query: str, closing: threading.Event) -> None:
+    """Return when no job with this very statement is queued or at work in the downstream.
+
+    An account that may not read the jobs finds none. Raises `Retryable` when `closing` is set.
+    """
+    is_told = False
+    while _is_under_way(connection, query):
+        if not is_told:
+            is_told = True
+            log.info("waiting for a DDL that the downstream still runs: %s", query)
+        if closing.wait(_POLL_S):
+            raise Retryable("the sink was closed while the downstream ran a DDL")
+
+
+def _is_under_way(connection: Any, query: str) -> bool:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_UNDER_WAY, (query,))
+            return bool(cursor.fetchone()[0])
+    except MySQLError as error:
+        if error.args[0] in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
+            return False  # A TiDB from before the table.
+        raise

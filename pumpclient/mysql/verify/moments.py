@@ -1,0 +1,99 @@
+"""Moments: a moment of the upstream, and whether a downstream's checkpoint is beyond it.
+
+a server with a binlog    the end of that; the checkpoint has a place for each source (`origins`)
+a TiDB                    a timestamp; transactions keep their commit_ts on the way downstream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pumpclient.mysql.load.state import file_number
+from pumpclient.mysql.verify.comparison import reached
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a downstream is: its checkpoint's commit_ts and origins."""
+
+    commit_ts: int = 0
+    origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def source(self, asked: str) -> str:
+        """Return the source that is meant, empty where there are several and none is asked for."""
+        names = self.sources()
+        return asked or (names[0] if len(names) == 1 else "")
+
+    def sources(self) -> list[str]:
+        """Return the sources that have a place."""
+        # Names with a slash are a source's reloads: what they bring, it brings from then on.
+        return [name for name in self.origins if "/" not in name]
+
+
+class Moment(Protocol):
+    """A moment of the upstream; as text it says which one."""
+
+    def is_in(self, position: Position, source: str) -> bool:
+        """Return whether a downstream that is there has all of the upstream of that moment."""
+
+    def doubt(self, position: Position, source: str) -> str:
+        """Return a line about a wait after which nothing showed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogEnd:
+    """Where a server's binlog ended."""
+
+    file: str
+    offset: int
+
+    def is_in(self, position: Position, source: str) -> bool:
+        """Return whether the origin of the source is there."""
+        floor = file_number(self.file), self.offset
+        return reached(position.origins, position.source(source), floor)
+
+    def doubt(self, position: Position, source: str) -> str:
+        """Return what is not known about the origins."""
+        names = position.sources()
+        if not names:
+            what = (
+                "the downstream's checkpoint names no source: what differs may be under way, from"
+            )
+        elif not position.source(source):
+            several = ", ".join(names)
+            what = (
+                f"which of {several} brings this? Without --source what differs may be under way,"
+            )
+            what += " at"
+        else:
+            what = "the downstream did not show in time that it is there: what differs may be under"
+            what += " way, at"
+        return f"{what} {self}"
+
+    def __str__(self) -> str:
+        """Return the place in the binlog."""
+        return f"{self.file}:{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMoment:
+    """A timestamp of a TiDB's cluster."""
+
+    ts: int
+
+    def is_in(self, position: Position, source: str) -> bool:
+        """Return whether the checkpoint is not before the timestamp."""
+        return position.commit_ts >= self.ts
+
+    def doubt(self, position: Position, source: str) -> str:
+        """Return where the checkpoint is."""
+        return (
+            f"the downstream's checkpoint is at {position.commit_ts}: what differs may be under"
+            f" way, up to {self}"
+        )
+
+    def __str__(self) -> str:
+        """Return the timestamp."""
+        return f"commit_ts {self.ts}"
