@@ -117,7 +117,7 @@ def _is_under_way(connection: Any, query: str) -> bool:
     try:
         with connection.cursor() as cursor:
             cursor.execute(_UNDER_WAY, (query,))
-            return bool(cursor.fetchone()[0])
+            return int(cursor.fetchone()[0]) > 0
     except MySQLError as error:
         if error.args[0] in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
             return False  # A TiDB from before the table.

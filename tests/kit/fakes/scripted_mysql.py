@@ -55,8 +55,10 @@ class ScriptedMysql:
         self,
         dump: Callable[[bytes], list[bytes]] = lambda _: [],
         rows: dict[str, Rows | bytes] | None = None,
+        version: str = EIGHT,
     ) -> None:
         self.dump = dump
+        self.version = version
         self.rows = answers() if rows is None else rows
         self.queries: list[str] = []
         self.commands: list[bytes] = []
@@ -95,7 +97,7 @@ class ScriptedMysql:
 
     def _serve(self, sock: socket.socket) -> None:
         try:
-            _send(sock, 0, _greeting())
+            _send(sock, 0, _greeting(self.version))
             _receive(sock)
             _send(sock, 2, _OK)
             while (payload := _receive(sock)) is not None:
@@ -133,12 +135,12 @@ def event_packet(event: bytes) -> bytes:
     return b"\0" + event
 
 
-def _greeting() -> bytes:
+def _greeting(version: str) -> bytes:
     salt = b"12345678" + b"123456789012\0"
     flags = struct.pack("<I", _CAPABILITIES)
     return b"".join(
         [
-            b"\x0a" + EIGHT.encode() + b"\0",
+            b"\x0a" + version.encode() + b"\0",
             struct.pack("<I", 42) + salt[:8] + b"\0",
             flags[:2] + b"\x2d" + struct.pack("<H", 2) + flags[2:] + bytes([21]) + bytes(10),
             salt[8:] + b"mysql_native_password\0",
