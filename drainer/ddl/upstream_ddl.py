@@ -34,6 +34,7 @@ _UPSTREAM_ONLY = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
 _OF_SCHEMAS = (DdlType.CREATE_SCHEMA, DdlType.MODIFY_SCHEMA_CHARSET)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
 _RENAMES = (DdlType.RENAME_TABLE, DdlType.RENAME_TABLES)
+_IF_EXISTS = re.compile(r"\bIF\s+EXISTS\b", re.IGNORECASE)
 _BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
 
 
@@ -53,14 +54,17 @@ def to_run(change: SchemaChange) -> SchemaChange:
     What no text is right for raises NeedsOperator.
     """
     job = change.job
-    if job.type == RECOVER_TABLE and _BY_JOB.search(job.query):
-        raise NeedsOperator(
-            f"{job.query!r} names a job of the upstream, which is another one downstream",
-            hint="bring the table and its rows back downstream by hand, as they are upstream",
-        )
+    if job.type == RECOVER_TABLE:
+        if _BY_JOB.search(job.query):
+            raise NeedsOperator(
+                f"{job.query!r} names a job of the upstream, which is another one downstream",
+                hint="bring the table and its rows back downstream by hand, as they are upstream",
+            )
+        return change
     if job.type in _DROPS and len(change.dropped) == 1:
         ((schema, table),) = change.dropped
-        return _with(change, f"DROP {table.kind} {quote_path(schema, table.name)}")
+        absent = "IF EXISTS " if _IF_EXISTS.search(job.query) else ""
+        return _with(change, f"DROP {table.kind} {absent}{quote_path(schema, table.name)}")
     is_moved = any(old_schema != schema for old_schema, _, schema, _ in change.renamed)
     before = {(schema, table.name) for schema, table, _, _ in change.renamed}
     after = {(schema, table.name) for _, _, schema, table in change.renamed}

@@ -44,6 +44,8 @@ class StreamRules:
     """What an operator can do where rows name a table that no DDL made."""
     system_schemas: tuple[SchemaInfo, ...] = ()
     """Databases that are there without a job."""
+    system_ids_from: int = 1 << 63
+    """From here on ids are those of the first such database's tables that no job made either."""
 
     def has_passed(self, job: DdlJob, moment: Moment) -> bool:
         """Return whether the stream has had a DDL at a moment.
@@ -72,5 +74,6 @@ TIDB = StreamRules(
     unknown_table_hint="its CREATE TABLE is from before the stream: begin with a copy of the data"
     " and its initial-commit-ts, on a fresh downstream; or was TiDB's DDL history wiped?",
     system_schemas=(SchemaInfo(id=1, name="mysql"),),
+    system_ids_from=(1 << 48) - 1000,
 )
 ALL_RULES = {rules.name: rules for rules in (FENCED, TIDB)}

@@ -488,6 +488,8 @@ class SchemaTracker:
                 hint="a writer used a schema before its DDL was in the stream: check the history",
             )
         versions = self._versions.get(table_id)
+        if versions is None and table_id >= self.rules.system_ids_from:
+            return self.rules.system_schemas[0].name, TableInfo(id=table_id, name=f"id {table_id}")
         if versions is None and self.blind_ts:
             return Unknown(table_id)
         if versions is None:
