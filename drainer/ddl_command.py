@@ -164,7 +164,8 @@ class _DownstreamState:
     def coming(self) -> list[DdlJob]:
         """The DDLs that are still to come, in their order."""
         moment = Moment(self.after_ts, self.checkpoint.schema_version)
-        return [job for job in self.jobs if not self.rules.has_passed(job, moment)]
+        to_come = (job for job in self.jobs if not self.rules.has_passed(job, moment))
+        return [job for job in to_come if not job.has_failed]
 
     def has_passed(self, commit_ts: int, now: Checkpoint) -> bool:
         """Return whether a downstream at that checkpoint has had the DDL of a commit_ts."""

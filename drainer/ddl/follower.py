@@ -105,7 +105,7 @@ class DdlFollower:
                 override = self._overrides.get(ts)
                 if job.has_failed:
                     log.info("DDL at %d failed upstream (state %d): %s", ts, job.state, step.query)
-                    return FollowedDdl(SchemaChange(job=job), None, Counts(), ts)
+                    return FollowedDdl(self._schemas.follow(job), None, Counts(), ts)
             tracked = self._schemas.track(job, override)
             if override is not None:
                 self._report(step, override, tracked)

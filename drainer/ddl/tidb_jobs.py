@@ -76,7 +76,7 @@ class TidbJobs:
         return None if found is None else job_from_json(found)
 
     def jobs(self, after_mark: int = 0) -> PackedJobs:
-        """Return the jobs of later schema versions; failed ones have done nothing and are not."""
+        """Return the jobs of later schema versions; a failed one may have left a version too."""
         began_s, count, packed = time.monotonic(), 0, []
         for fields in self._all():
             count += 1
@@ -98,9 +98,9 @@ class TidbJobs:
         """Raise Retryable while a job is under way: it may have taken effect without being here."""
         time.sleep(self._told_after_s)
         wanted = self._ports.schema_version()
-        newest = max(map(_any_version, self._elements(_page(self._page_jobs))), default=0)
+        newest = max(map(_version, self._elements(_page(self._page_jobs))), default=0)
         if newest < wanted:
-            newest = max(map(_any_version, self._all()), default=0)
+            newest = max(map(_version, self._all()), default=0)
         if newest < wanted:
             raise Retryable(
                 f"a DDL of the TiDB is under way: its schema version is {wanted}, and its history"
@@ -146,15 +146,10 @@ def _page(limit: int, start_job_id: int = 0) -> str:
     return f"{_PATH}?{start}limit={limit}"
 
 
-def _any_version(fields: Any) -> int:
-    """Return the schema version of a job, also of one that failed, 0 for one without."""
+def _version(fields: Any) -> int:
+    """Return the schema version that a job left, also one that failed, 0 for one without."""
     version = (fields.get("binlog") or {}).get("SchemaVersion", 0)
     return version if isinstance(version, int) else 0
-
-
-def _version(fields: Any) -> int:
-    """Return the schema version that a job left, 0 for one that left none."""
-    return _any_version(fields) if fields.get("state") not in (3, 5) else 0
 
 
 class PackedJobs(Sequence[DdlJob]):

@@ -29,7 +29,7 @@ from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema.rules import FENCED, Moment, StreamRules
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import NeedsOperator
-from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
+from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, SchemaInfo, TableInfo
 
 _CHANGES_NOTHING = 27  # TiDB's LOCK TABLES.
 
@@ -300,6 +300,8 @@ class SchemaTracker:
         """Apply a job; of the system's own tables a TiDB may have made one without any job."""
         if self.rules.is_fenced:
             return self.catalog.apply(job)
+        if job.has_failed:
+            return replace(self.catalog.apply(_of_nothing(job)), job=job)
         job = self.catalog.named(job)
         try:
             return self.catalog.apply(job)
@@ -510,7 +512,7 @@ class SchemaTracker:
 
 def _of_nothing(job: DdlJob) -> DdlJob:
     """Return a job that only counts as a schema version."""
-    return replace(job, type=_CHANGES_NOTHING, schema=None, table=None, tables=())
+    return replace(job, type=_CHANGES_NOTHING, state=JOB_SYNCED, schema=None, table=None, tables=())
 
 
 def _kept_tables(change: SchemaChange) -> Iterator[tuple[TableInfo, TableInfo]]:

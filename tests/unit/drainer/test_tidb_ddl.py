@@ -314,6 +314,10 @@ def test_a_failed_ddl_does_nothing_and_is_not_counted(history: TidbHistory, stat
     followed = stream.follow(ddl, state=0)
     assert (followed.run, followed.left_out) == (None, Counts())
     assert stream.tracker.state() == before
+    # Its version counts: a checkpoint may be at it.
+    assert stream.tracker.version == ddl.job.schema_version
+    again = begun([each.job for each in history.all], 0, ddl.job.schema_version)
+    assert (again.state(), again.version) == (before, ddl.job.schema_version)
 
 
 @pytest.mark.parametrize("number", [27, 28, 30, 31, *range(49, 60), 68, 69, 70])
