@@ -1,25 +1,28 @@
 # Every target sets up what it needs by itself; the first run takes a few minutes.
 SOURCE ?= flights
-SINK ?= $(if $(filter mysql,$(SOURCE)),mysql,sqlite)
+SINK ?= $(if $(filter mysql tidb,$(SOURCE)),mysql,sqlite)
 ONLY ?=
 RELEASE ?=
 BIN := .venv/bin
 
-.PHONY: help setup proto proto-check fmt check test test-slow demo bench fresh clean
+.PHONY: help setup proto proto-check fmt check test test-slow test-tidb demo bench fresh clean
 
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What a goal needs beside Python's packages, by the names of deploy/packages.txt: all of it is there before anything starts.
-NEEDS_demo := $(if $(filter mysql,$(SINK) $(SOURCE)),mariadb) $(if $(filter mysql,$(SOURCE)),sysbench)
+NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(if $(filter mysql tidb,$(SOURCE)),sysbench) $(filter tidb,$(SOURCE))
 NEEDS_test := mariadb clients tests servers
 NEEDS_test-slow := $(NEEDS_test) sysbench
+NEEDS_test-tidb := mariadb sysbench tidb
 NEEDS_bench := mariadb clients sysbench
+WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
-	@deploy/setup.sh $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
+	@deploy/setup.sh $(WANTED)
+	$(if $(filter tidb,$(WANTED)),@deploy/tidb.sh .venv/servers)
 
-demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too
+demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
 	@$(BIN)/python -m deploy.demo --source $(SOURCE) --sink $(SINK)
 
 test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and MySQL
@@ -27,6 +30,9 @@ test: check  ## All checks and all tests, against real etcd, Spark, MariaDB and 
 
 test-slow: setup  ## The long sweeps that `make test` leaves out
 	$(BIN)/python -m tests --slow
+
+test-tidb: setup  ## The tests against a real TiDB, which is built the first time
+	$(BIN)/python -m tests --tidb
 
 bench: setup  ## Measure; JSON lines on stdout; ONLY=spine (or a name's beginning) picks
 	@$(BIN)/python -m tests.bench $(ONLY)

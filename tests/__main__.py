@@ -1,8 +1,8 @@
-"""`python -m tests [--slow]`: the suite on all cores, then what needs the machine for itself.
+"""`python -m tests [--slow|--tidb]`: the suite on all cores, then what needs the machine alone.
 
 Each worker has servers of its own and takes whole files, the slow ones first. One line at the end
-counts both parts, in pytest's words; `--slow` runs the long sweeps and nothing else, and other
-arguments are passed on to pytest.
+counts both parts, in pytest's words; `--slow` runs the long sweeps and nothing else, `--tidb` what
+needs a TiDB, and other arguments are passed on to pytest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from datetime import timedelta
 WORKERS_MAX = 4
 """Each has up to six servers."""
 _OK, _INTERRUPTED, _NOTHING_RUN = 0, 2, 5
-_SLOW = "--slow"
+_MARKS = {"--slow": "slow and not tidb", "--tidb": "tidb"}
+_BY_DEFAULT = "not slow and not tidb"
 _PARTS = (
     ("not alone", ["--dist", "loadfile", "--no-loadscope-reorder", "-n"]),
     ("alone", ["-p", "no:xdist"]),
@@ -28,6 +29,13 @@ _CLOSING = re.compile(r"^=* ?((?:\d+ \w+(?:, )?)+) in [\d.]+s.*$", re.MULTILINE)
 _COUNT = re.compile(r"(\d+) (\w+)")
 _PROBLEM = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
+
+def selected(arguments: list[str]) -> tuple[str, list[str]]:
+    """Return which tests are asked for, by their marks, and the arguments that pytest gets."""
+    asked = [_MARKS[argument] for argument in arguments if argument in _MARKS]
+    rest = [argument for argument in arguments if argument not in _MARKS]
+    return asked[0] if asked else _BY_DEFAULT, rest
 
 
 def counts(output: str) -> Counter[str]:
@@ -68,8 +76,7 @@ def run(arguments: list[str]) -> tuple[int, str]:
 
 def main(arguments: list[str]) -> int:
     """Run all parts, and count."""
-    speed = "slow" if _SLOW in arguments else "not slow"
-    arguments = [argument for argument in arguments if argument != _SLOW]
+    marks, arguments = selected(arguments)
     begun_s = time.monotonic()
     workers = str(min(os.cpu_count() or 1, WORKERS_MAX))
     all_counts: Counter[str] = Counter()
@@ -77,7 +84,7 @@ def main(arguments: list[str]) -> int:
     codes = []
     for which, how in _PARTS:
         how = [*how, workers] if how[-1] == "-n" else how
-        code, output = run(["-m", f"{speed} and {which}", *how, *arguments])
+        code, output = run(["-m", f"{marks} and {which}", *how, *arguments])
         codes.append(code)
         all_counts += counts(output)
         problems += _PROBLEM.findall(output)

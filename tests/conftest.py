@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_drainer",
     "tests.kit.servers.fix_spark",
     "tests.kit.servers.fix_replication",
+    "tests.kit.servers.fix_tidb",
 ]
 
 # How long an example takes says how busy the machine is, not whether the code is right.

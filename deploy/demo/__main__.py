@@ -2,6 +2,7 @@
 
     python -m deploy.demo [--sink sqlite|mysql] [--transactions 6000] [--rows N] [--keep]
     python -m deploy.demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
+    python -m deploy.demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
 Exits 0 when every table is identical, 1 when anything differs or fails.
 """
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,7 @@ from deploy.demo.ddl import CHANGES
 from deploy.demo.display import Display
 from deploy.demo.mysql import run as from_mysql
 from deploy.demo.store import Store
+from deploy.demo.tidb import run as from_tidb
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
 from penstock.errors import PenstockError, Retryable
@@ -173,24 +175,26 @@ def main() -> int:
     """Run the demo as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="deploy.demo", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--source", choices=("flights", "mysql"), default="flights",
-        help="flights: a program with the data set; mysql: a MariaDB under sysbench's load",
+        "--source", choices=("flights", "mysql", "tidb"), default="flights",
+        help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",
     )  # fmt: skip
     parser.add_argument("--sink", choices=("sqlite", "mysql"), help="sqlite, for flights")
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
     parser.add_argument("--rows", type=int, help="load only so many rows of each table")
-    parser.add_argument("--seconds", type=int, default=30, help="how long sysbench runs")
-    parser.add_argument("--rate", type=int, default=300, help="sysbench's transactions a second")
+    parser.add_argument("--seconds", type=int, help="how long sysbench runs")
+    parser.add_argument("--rate", type=int, help="sysbench's transactions a second")
     parser.add_argument("--keep", action="store_true", help="keep data and logs, and say where")
     options = parser.parse_args()
-    if options.source == "mysql" and options.sink == "sqlite":
-        parser.error("--source mysql is compared by CHECKSUM TABLE: --sink mysql")
+    if options.source != "flights" and options.sink == "sqlite":
+        parser.error(f"--source {options.source} is compared with a server: --sink mysql")
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
+        given = {name: vars(options)[name] for name in ("seconds", "rate", "rows")}
+        given = {name: value for name, value in given.items() if value}
         if options.source == "mysql":
-            size = from_mysql.Size(options.seconds, options.rate)
-            size = replace(size, rows=options.rows) if options.rows else size
-            identical = from_mysql.run(home, size)
+            identical = from_mysql.run(home, from_mysql.Size(**given))
+        elif options.source == "tidb":
+            identical = from_tidb.run(home, from_tidb.Size(**given))
         else:
             sink = options.sink or "sqlite"
             identical = run(home, sink, Size(options.transactions, options.rows))

@@ -33,7 +33,7 @@ class Verdict:
 
 def compare(tables: Tables, sink_url: str, schema: str) -> list[Verdict]:
     """Return one verdict for each table that either side has, by name."""
-    found = dict(_downstream(sink_url, schema))
+    found = dict(fingerprints(sink_url, schema))
     expected = {name: fingerprint(rows.values()) for name, rows in tables.items()}
     names = sorted(expected.keys() | found.keys())
     return [Verdict(name, expected.get(name), found.get(name)) for name in names]
@@ -61,7 +61,8 @@ def canonical(value: object) -> str:
     return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _downstream(url: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
+def fingerprints(url: str, schema: str) -> Iterable[tuple[str, tuple[int, str]]]:
+    """Return name and fingerprint of each table of a schema, of a sink's URL."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         yield from _sqlite(parts.path, schema)

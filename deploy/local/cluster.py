@@ -1,4 +1,4 @@
-"""A whole Penstock cluster as child processes: etcd, Pumps, one Drainer, and its downstream."""
+"""A whole Penstock cluster as child processes: etcd or a PD, Pumps, one Drainer, its downstream."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 from deploy.local.etcd import EtcdServer
 from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess, free_port, python_module
+from deploy.local.tidb import PdAndTikv
 from penstock.cluster import etcd
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.errors import Retryable
@@ -21,10 +22,18 @@ class Cluster:
     """Starts in the order of dependence, stops in the reverse; use as a context manager."""
 
     def __init__(
-        self, home: Path, *, pumps: int = 3, sink: str = "sqlite", with_drainer: bool = True
+        self,
+        home: Path,
+        *,
+        pumps: int = 3,
+        sink: str = "sqlite",
+        with_drainer: bool = True,
+        pd: PdAndTikv | None = None,
     ) -> None:
+        """With a `pd` its etcd, its timestamps and its cluster id are the cluster's."""
         self.home = home
-        self.etcd = EtcdServer(home / "etcd")
+        self.etcd = pd or EtcdServer(home / "etcd")
+        self._at = ["--etcd-urls", self.etcd.url, *(["--pd-address", pd.url] if pd else [])]
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
         self.pumps = {f"pump-{n}": self._pump(f"pump-{n}") for n in range(1, pumps + 1)}
         self.sink_url = self.mariadb.url if self.mariadb else f"sqlite:///{home / 'downstream.db'}"
@@ -33,7 +42,7 @@ class Cluster:
         self._with_drainer = with_drainer
 
     def _pump(self, name: str) -> ServerProcess:
-        command = python_module("pump", "--node-id", name, "--etcd-urls", self.etcd.url)
+        command = python_module("pump", "--node-id", name, *self._at)
         command += ["--addr", f"127.0.0.1:{free_port()}", "--data-dir", str(self.home / name)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 
@@ -42,7 +51,7 @@ class Cluster:
         return self._drainer(name, f"127.0.0.1:{free_port()}")
 
     def _drainer(self, name: str, addr: str) -> ServerProcess:
-        command = python_module("drainer", "--node-id", name, "--etcd-urls", self.etcd.url)
+        command = python_module("drainer", "--node-id", name, *self._at)
         command += ["--addr", addr, "--sink", self.sink_url]
         command += ["--data-dir", str(self.home / name)]
         return ServerProcess(command, log=self.home / f"{name}.log")
@@ -66,6 +75,12 @@ class Cluster:
             self.stop()
             raise
         return self
+
+    def start_drainer(self) -> None:
+        """Start the Drainer of a cluster that began without, and wait until it is online."""
+        self._with_drainer = True
+        self.drainer.start()
+        self.wait_online()
 
     def __exit__(
         self,

@@ -1,4 +1,4 @@
-"""A private SQL server, MariaDB or MySQL: own data folder, loopback only, durable commits."""
+"""A private SQL server: MariaDB or MySQL with own data folder, loopback only, durable commits."""
 
 from __future__ import annotations
 
@@ -39,55 +39,18 @@ class Unpacked:
         return [str(loader), "--library-path", str(libraries), str(self.root / program)]
 
 
-class SqlServer(ServerProcess):
-    """One server whose port, password and data stay the same over restarts."""
+class SqlProcess(ServerProcess):
+    """A process that speaks MySQL's protocol; its port and its password stay the same."""
 
     host = "127.0.0.1"
     user = USER
-
-    def __init__(self, home: Path, program: list[str], options: list[str]) -> None:
-        """`program` starts it and its own options; `options` come last, so they overrule."""
-        self.home = home
-        self.port = free_port()
-        # Awkward on purpose: it must survive a URL.
-        self.password = secrets.token_urlsafe(12) + ":/@#"
-        self.as_root = ["--user=root"] if os.geteuid() == 0 else []
-        super().__init__(
-            [
-                *program,
-                *self.as_root,
-                f"--datadir={home / 'data'}",
-                f"--socket={home / 's'}",
-                f"--pid-file={home / 'pid'}",
-                # In a shared one a server that starts clears the others' files away.
-                f"--tmpdir={home}",
-                f"--init-file={home / 'init.sql'}",
-                f"--bind-address={self.host}",
-                f"--port={self.port}",
-                "--skip-name-resolve",
-                "--skip-log-bin",
-                "--performance-schema=OFF",
-                "--innodb-flush-log-at-trx-commit=1",
-                "--innodb-lock-wait-timeout=5",
-                "--max-connections=100",
-                *options,
-            ],
-            log=home / "server.log",
-        )
+    port: int
+    password: str
 
     @property
     def url(self) -> str:
         """The server as a sink's URL, password included: not for logs."""
         return f"mysql://{self.user}:{quote(self.password, safe='')}@{self.host}:{self.port}/"
-
-    def write_users(self) -> None:
-        """Write the file that makes the one user at each start."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        who = f"'{self.user}'@'%'"
-        (self.home / "init.sql").write_text(
-            f"CREATE USER IF NOT EXISTS {who} IDENTIFIED BY '{self.password}';\n"
-            f"GRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
-        )
 
     def start(self) -> Self:
         """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
@@ -127,6 +90,49 @@ class SqlServer(ServerProcess):
                     cursor.execute(statement)
         finally:
             connection.close()
+
+
+class SqlServer(SqlProcess):
+    """One server whose port, password and data stay the same over restarts."""
+
+    def __init__(self, home: Path, program: list[str], options: list[str]) -> None:
+        """`program` starts it and its own options; `options` come last, so they overrule."""
+        self.home = home
+        self.port = free_port()
+        # Awkward on purpose: it must survive a URL.
+        self.password = secrets.token_urlsafe(12) + ":/@#"
+        self.as_root = ["--user=root"] if os.geteuid() == 0 else []
+        super().__init__(
+            [
+                *program,
+                *self.as_root,
+                f"--datadir={home / 'data'}",
+                f"--socket={home / 's'}",
+                f"--pid-file={home / 'pid'}",
+                # In a shared one a server that starts clears the others' files away.
+                f"--tmpdir={home}",
+                f"--init-file={home / 'init.sql'}",
+                f"--bind-address={self.host}",
+                f"--port={self.port}",
+                "--skip-name-resolve",
+                "--skip-log-bin",
+                "--performance-schema=OFF",
+                "--innodb-flush-log-at-trx-commit=1",
+                "--innodb-lock-wait-timeout=5",
+                "--max-connections=100",
+                *options,
+            ],
+            log=home / "server.log",
+        )
+
+    def write_users(self) -> None:
+        """Write the file that makes the one user at each start."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        who = f"'{self.user}'@'%'"
+        (self.home / "init.sql").write_text(
+            f"CREATE USER IF NOT EXISTS {who} IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
+        )
 
     def end(self) -> tuple[str, int]:
         """Return the newest binlog file and its size; only of a server that writes one."""

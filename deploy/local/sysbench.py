@@ -7,9 +7,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.local.mariadb import MariadbServer
 from deploy.local.process import ServerProcess
 from deploy.local.programs import program
+from deploy.local.sql_server import SqlProcess
 from penstock.errors import NeedsOperator
 
 WORKLOAD = "oltp_read_write"
@@ -20,6 +20,8 @@ _TRIED_AGAIN = "1213,1205,1020,1412,1615"
 Of any other error a thread of sysbench ends, its transaction and its locks stay open, and no DDL
 gets past them.
 """
+CONNECTION_LOST = (2006, 2011, 2013)
+"""Of a server that is gone: a thread that may try these again waits until it is back."""
 _TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
 _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
 
@@ -28,21 +30,24 @@ _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
 class Sysbench:
     """Tables `sbtest1` … of a server's schema, and what runs on them."""
 
-    server: MariadbServer
+    server: SqlProcess
     tables: int
     rows: int
     schema: str = "sbtest"
     workload: str = WORKLOAD
+    also_again: tuple[int, ...] = ()
+    """Errors of which a transaction is tried again, beside those of any server."""
 
     def command(self, verb: str, *options: str) -> list[str]:
         """Return the command line of `prepare`, `run` or `cleanup`, password included."""
         server = self.server
+        tried_again = ",".join([_TRIED_AGAIN, *map(str, self.also_again)])
         return [
             program("sysbench"), self.workload, "--db-driver=mysql", f"--mysql-host={server.host}",
             f"--mysql-port={server.port}", f"--mysql-user={server.user}",
             f"--mysql-password={server.password}", f"--mysql-db={self.schema}",
             f"--tables={self.tables}", f"--table-size={self.rows}",
-            f"--mysql-ignore-errors={_TRIED_AGAIN}", *options, verb,
+            f"--mysql-ignore-errors={tried_again}", *options, verb,
         ]  # fmt: skip
 
     def prepare(self, threads: int = 1) -> None:

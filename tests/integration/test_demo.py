@@ -54,6 +54,18 @@ def test_the_demo_from_a_mariadb_ends_identical_and_leaves_no_process(tmp_path: 
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.mariadb
+@pytest.mark.tidb
+@pytest.mark.alone
+def test_the_demo_from_a_tidb_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
+    told = demo(tmp_path, "--source", "tidb", "--rows", "1000", "--seconds", "30", "--rate", "50")
+    assert "started the TiDB again" in told
+    assert "ALTER TABLE picked DROP COLUMN price" in told
+    assert len(re.findall(r"^(?:picked|sbtest\d) .* equal$", told, re.MULTILINE)) == 5, told
+    assert_memory(told, nodes=3)
+    assert_nothing_left(tmp_path)
+
+
 def nameless() -> list[str]:
     """Return what runs a command on a host without names: own namespaces, empty files of names."""
     files = [f for f in ("/etc/hosts", "/etc/resolv.conf") if Path(f).exists()]

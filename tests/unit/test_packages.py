@@ -112,6 +112,8 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
     [
         (["demo", "SINK=mysql"], {"mariadb"}),
         (["demo", "SOURCE=mysql"], {"mariadb", "sysbench"}),
+        (["demo", "SOURCE=tidb"], {"mariadb", "sysbench", "tidb"}),
+        (["test-tidb"], {"mariadb", "sysbench", "tidb"}),
         (["test"], {"mariadb", "clients", "tests", "servers"}),
         (["test-slow"], {"mariadb", "clients", "tests", "servers", "sysbench"}),
         (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.__main__ import closing_line, counts, exit_code, run
+from tests.__main__ import closing_line, counts, exit_code, run, selected
 
 
 def test_a_run_s_closing_line_is_counted_whatever_was_printed_before(tmp_path: Path) -> None:
@@ -44,3 +44,17 @@ def test_the_exit_code_is_that_of_the_first_part_that_failed(
     codes: list[int], expected: int
 ) -> None:
     assert exit_code(codes) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "marks", "rest"),
+    [
+        ([], "not slow and not tidb", []),
+        (["--slow", "-x"], "slow and not tidb", ["-x"]),
+        (["-k", "kill", "--tidb"], "tidb", ["-k", "kill"]),
+    ],
+)
+def test_what_needs_a_tidb_runs_when_it_is_asked_for_and_never_else(
+    arguments: list[str], marks: str, rest: list[str]
+) -> None:
+    assert selected(arguments) == (marks, rest)

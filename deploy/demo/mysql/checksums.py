@@ -34,9 +34,9 @@ def judged(upstream: Sums, downstream: Sums) -> list[Verdict]:
     return [Verdict(name, upstream.get(name), downstream.get(name)) for name in names]
 
 
-def lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a table of all verdicts, both sides in each line."""
-    heads = ("table", "rows upstream", "rows downstream", "CHECKSUM TABLE", "downstream")
+def lines(verdicts: Sequence[Verdict], checksum: str = "CHECKSUM TABLE") -> list[str]:
+    """Return a table of all verdicts, both sides in each line; `checksum` heads the sums."""
+    heads = ("table", "rows upstream", "rows downstream", checksum, "downstream")
     rows = [heads, *map(_cells, verdicts)]
     widths = [max(len(cells[n]) for cells in rows) for n in range(len(heads))]
     marks = ["", *("equal" if v.identical else "DIFFERENT" for v in verdicts)]

@@ -16,8 +16,8 @@ from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from tests.kit.servers.node import NodeProcess
 
-_SERVES = re.compile(r"drainer (\S+) serves at (\S+)")
-_START_S = 120.0
+SERVES = re.compile(r"drainer (\S+) serves at (\S+)")
+START_S = 120.0
 _STOP_S = 40.0
 
 DrainerFactory = Callable[..., "DrainerProcess"]
@@ -34,10 +34,10 @@ class DrainerProcess(NodeProcess):
         super().__init__(data_dir, node_id, settings)
         self._registry = Registry(etcd)
 
-    def start(self, *, timeout_s: float = _START_S) -> Self:
+    def start(self, *, timeout_s: float = START_S) -> Self:
         """Start it and wait until it serves."""
         self.spawn()
-        self.addr = self.wait_for(_SERVES, timeout_s)[2]
+        self.addr = self.wait_for(SERVES, timeout_s)[2]
         return self
 
     def stop(self, timeout_s: float = _STOP_S) -> int | None:

@@ -1,0 +1,111 @@
+"""A private TiDB with a PD and a TiKV beside it, or alone: what `deploy/tidb.sh` has built."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Self
+
+from deploy.local.process import ServerProcess, free_port
+from deploy.local.sql_server import UNPACKED, SqlProcess
+from penstock.errors import NeedsOperator, Retryable
+
+BUILT = UNPACKED / "tidb"
+"""Where `deploy/tidb.sh` leaves a link to what it has built."""
+READY_S_MAX = 60.0
+
+
+def built(name: str) -> str:
+    """Return the path of a program; raise `NeedsOperator` when it is not built."""
+    path = BUILT / name
+    if not path.exists():
+        raise NeedsOperator(f"no {name} in {BUILT}", hint=f"deploy/tidb.sh {UNPACKED}")
+    return str(path)
+
+
+class PdAndTikv(ServerProcess):
+    """A PD with its etcd at `url`, and a TiKV of one replica; it is meant to outlive every TiDB."""
+
+    def __init__(self, home: Path) -> None:
+        self.url = f"127.0.0.1:{free_port()}"
+        super().__init__(
+            [
+                built("pd-tikv"),
+                f"-pd={self.url}",
+                f"-peer=127.0.0.1:{free_port()}",
+                f"-store=127.0.0.1:{free_port()}",
+                f"-data-dir={home / 'data'}",
+            ],
+            log=home / "pd-tikv.log",
+        )
+
+    def start(self) -> Self:
+        """Start it and wait until both parts answer; raise `Retryable` with its log if not."""
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        super().start()
+        deadline_s = time.monotonic() + READY_S_MAX
+        while time.monotonic() < deadline_s and self.is_running:
+            if b"ready: PD at" in self.log.read_bytes()[begin:]:
+                return self
+            time.sleep(0.05)
+        raise Retryable(f"pd-tikv does not start: {self.log_tail()}")
+
+
+class TidbServer(SqlProcess):
+    """One TiDB; its user is root, without a password, as TiDB makes it.
+
+    With a PD it keeps its data there and sends binlogs to the Pumps that are registered in the PD's
+    etcd, of which there must be one. Without, it is a store of its own and sends none.
+    """
+
+    user = "root"
+    password = ""
+
+    def __init__(self, home: Path, pd: PdAndTikv | None = None, *, settings: str = "") -> None:
+        """`settings` are lines of TOML that come first in its file, outside of any section."""
+        self.home = home
+        self.port, self.status_port = free_port(), free_port()
+        self._settings = settings + _settings(home, pd)
+        super().__init__(
+            [
+                built("tidb-server"),
+                f"--config={home / 'tidb.toml'}",
+                f"--host={self.host}",
+                f"--advertise-address={self.host}",
+                f"--status-host={self.host}",
+                f"-P={self.port}",
+                f"--status={self.status_port}",
+            ],
+            log=home / "tidb.log",
+        )
+
+    def start(self) -> Self:
+        """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "tidb.toml").write_text(self._settings)
+        super().start()
+        # The quick way fills an index with whole files, which the store does not take.
+        self.run("SET GLOBAL tidb_ddl_enable_fast_reorg = OFF")
+        return self
+
+
+def _settings(home: Path, pd: PdAndTikv | None) -> str:
+    """Return its file: nothing below /tmp that another TiDB has too, and no word to the world."""
+    store, path = ("unistore", str(home / "data")) if pd is None else ("tikv", pd.url)
+    lines = [
+        f'store = "{store}"',
+        f'path = "{path}"',
+        'socket = ""',
+        f'tmp-storage-path = "{home / "tmp"}"',
+        f'temp-dir = "{home / "tmp"}"',
+        "enable-telemetry = false",
+        "[log]",
+        'level = "warn"',
+        f'slow-query-file = "{home / "slow.log"}"',
+        "[tikv-client]",
+        # The store answers one call at a time only.
+        "max-batch-size = 0",
+        "[binlog]",
+        f"enable = {str(pd is not None).lower()}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,79 @@
+"""kill -9 of a TiDB, of a Pump, of the Drainers: nothing is lost, nothing is there twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.kit.servers.fix_tidb import TidbRig
+from tests.kit.workloads.tidb_writers import TidbWriters, changes, changes_without_key, either
+
+KILLS = 3
+LOCK_S_MAX = 20
+"""How long a lock lives that a dead TiDB has left, when it was in use until then."""
+DECIDED_S_MAX = 5
+"""How much longer it may take until the stream goes on."""
+
+pytestmark = pytest.mark.fault
+
+
+@contextmanager
+def written(rig: TidbRig, schema: str) -> Iterator[TidbWriters]:
+    """Two tables of a new schema are written from both TiDB servers."""
+    rig.tidbs[0].run(
+        f"CREATE DATABASE {schema}",
+        f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT, v VARCHAR(40), KEY (n))",
+        f"CREATE TABLE {schema}.h (n INT, v VARCHAR(40))",
+    )
+    transactions = either(changes(f"{schema}.t"), changes_without_key(f"{schema}.h"))
+    with TidbWriters(rig.tidbs, transactions, threads=6) as writers:
+        writers.wait_for(5)
+        yield writers
+
+
+def test_a_killed_tidb_s_open_transactions_end_as_tikv_says_soon_after_its_locks(
+    tidb_rig: TidbRig,
+) -> None:
+    held_s = []
+    with written(tidb_rig, "killed_tidb") as writers:
+        for _ in range(KILLS):
+            killed = tidb_rig.tidbs[1]
+            killed.kill()
+            killed_ts, killed_s = tidb_rig.now_ts(), time.monotonic()
+            killed.start()
+            for drainer in tidb_rig.drainers.values():
+                drainer.wait_until(killed_ts)
+            held_s.append(time.monotonic() - killed_s)
+            writers.wait_for(5)
+    assert tidb_rig.check("killed_tidb")["t"] > 0
+    assert max(held_s) <= LOCK_S_MAX + DECIDED_S_MAX
+
+
+def test_a_killed_pump_loses_nothing(tidb_rig: TidbRig) -> None:
+    with written(tidb_rig, "killed_pump") as writers:
+        for n in range(KILLS):
+            pump = tidb_rig.pumps[n % 2]
+            pump.kill()
+            writers.wait_for(5)
+            pump.start()
+            writers.wait_for(5)
+    assert tidb_rig.check("killed_pump")["t"] > 0
+
+
+def test_killed_drainers_repeat_nothing_and_follow_a_ddl_that_they_missed(
+    tidb_rig: TidbRig,
+) -> None:
+    with written(tidb_rig, "killed_drainer") as writers:
+        for n in range(KILLS):
+            for drainer in tidb_rig.drainers.values():
+                drainer.kill()
+            writers.wait_for(5)
+            tidb_rig.tidbs[n % 2].run(
+                f"ALTER TABLE killed_drainer.t ADD COLUMN w{n} INT DEFAULT {n}, ADD INDEX (w{n})"
+            )
+            writers.wait_for(5)
+            tidb_rig.start_drainers()
+    assert tidb_rig.check("killed_drainer")["t"] > 0
