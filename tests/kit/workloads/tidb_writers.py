@@ -27,7 +27,13 @@ TRIED_AGAIN = {
 }
 """Errors after which a transaction begins again; when it may be in all the same, that is well too,
 because what counts is what the server has."""
-WHILE_A_DDL_RUNS = {1054: "no such column", 1062: "duplicate", 1146: "no such table", 1105: "other"}
+WHILE_A_DDL_RUNS = {
+    1054: "no such column",
+    1062: "duplicate",
+    1105: "a row of the columns before",
+    1146: "no such table",
+    1292: "no value of the column's type to be",
+}
 _PAUSE_S = 0.005
 
 Transaction = Callable[[random.Random], Sequence[str]]
