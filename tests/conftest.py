@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_spark",
     "tests.kit.servers.fix_replication",
     "tests.kit.servers.fix_tidb",
+    "tests.kit.servers.fix_tidb_alone",
 ]
 
 # How long an example takes says how busy the machine is, not whether the code is right.

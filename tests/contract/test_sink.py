@@ -1,4 +1,4 @@
-"""What every sink promises, kept by SQLite and by a real MariaDB."""
+"""What every sink promises, kept by SQLite and by a real MariaDB, MySQL and TiDB."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ SERVERS = [
     pytest.param("mariadb", marks=pytest.mark.mariadb),
     pytest.param("mysql", marks=pytest.mark.mysql),
     pytest.param("mariadb_new", marks=(pytest.mark.mariadb, pytest.mark.slow)),
+    pytest.param("tidb", marks=pytest.mark.tidb),
 ]
 
 

@@ -17,7 +17,13 @@ import pytest
 from deploy.local.sql_server import SqlServer
 from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import Way
-from tests.kit.servers.binlog_server import MARIADB, MYSQL, OF_EACH_FLAVOR, on_servers
+from tests.kit.servers.binlog_server import (
+    MARIADB,
+    MYSQL,
+    OF_EACH_FLAVOR,
+    on_downstreams,
+    on_servers,
+)
 from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.kit.servers.fix_mysql import SINKS
 from tests.kit.workloads.bank import Bank
@@ -93,7 +99,7 @@ class Downstream:
         assert check(self.bank, self.read()) == self.bank.last_ts
 
 
-@pytest.fixture(params=["sqlite", *on_servers(MARIADB, kinds=OF_EACH_FLAVOR)])
+@pytest.fixture(params=["sqlite", *on_downstreams(MARIADB, kinds=OF_EACH_FLAVOR)])
 def downstream(
     request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: Path
 ) -> Downstream:
@@ -120,7 +126,7 @@ def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     downstream.settled()
 
 
-@pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
+@pytest.mark.parametrize("kind", on_downstreams(MARIADB, kinds=OF_EACH_FLAVOR))
 @pytest.mark.parametrize("name", ["parallel", "statements"])
 def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
     drainers: ForkedDrainers, tmp_path: Path, sink_server: SqlServer, name: str

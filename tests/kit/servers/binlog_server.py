@@ -23,6 +23,8 @@ from tests.kit.wait import eventually
 FLAGS_AT = 4 + 17
 PURGE_S_MAX = 90
 MARIADB, MYSQL, MARIADB_NEW = "mariadb-10.11", "mysql-9", "mariadb-11.8"
+TIDB = "tidb"
+"""A server to write into; it writes no binlog that a source reads."""
 KINDS = MARIADB, MYSQL, MARIADB_NEW
 OF_EACH_FLAVOR = MARIADB, MYSQL
 LOST_LOCKS = (1205, 1213)
@@ -41,6 +43,11 @@ def on_servers(*fast: str, kinds: Sequence[str] = KINDS) -> list[Any]:
         )
         for kind in kinds
     ]
+
+
+def on_downstreams(*fast: str, kinds: Sequence[str] = KINDS) -> list[Any]:
+    """Return the same for servers to write into, of which a TiDB is one."""
+    return [*on_servers(*fast, kinds=kinds), pytest.param(TIDB, marks=pytest.mark.tidb)]
 
 
 def numbers(count: int) -> str:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local import mariadb as local
-from deploy.local.sql_server import SqlServer
+from deploy.local.sql_server import SqlProcess
 
-_SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys"}
+_SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,7 +36,7 @@ class MariadbServer(local.MariadbServer):
         drop_user_databases(self)
 
 
-def drop_user_databases(server: SqlServer) -> None:
+def drop_user_databases(server: SqlProcess) -> None:
     """Drop every database of a server that a test may have made."""
     connection = server.connect()
     try:
@@ -44,7 +44,7 @@ def drop_user_databases(server: SqlServer) -> None:
             cursor.execute("SET foreign_key_checks = 0")
             cursor.execute("SHOW DATABASES")
             for (name,) in cursor.fetchall():
-                if name not in _SYSTEM_SCHEMAS:
+                if name.lower() not in _SYSTEM_SCHEMAS:
                     quoted = name.replace("`", "``")
                     cursor.execute(f"DROP DATABASE `{quoted}`")
     finally:

@@ -24,6 +24,7 @@ from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,
     MYSQL,
+    TIDB,
     AnyBinlogServer,
     make_server,
     on_servers,
@@ -86,7 +87,7 @@ def mariadb_new(mariadb_new_server: SqlServer) -> SqlServer:
     return _clean(mariadb_new_server)
 
 
-SINKS = {MARIADB: "mariadb", MYSQL: "mysql", MARIADB_NEW: "mariadb_new"}
+SINKS = {MARIADB: "mariadb", MYSQL: "mysql", MARIADB_NEW: "mariadb_new", TIDB: "tidb"}
 """The fixture of a server to write into, by its kind."""
 
 

@@ -59,7 +59,7 @@ def of_mariadb(server: SqlServer) -> Read:
     def once() -> tuple[int, State] | None:
         with closing(server.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             cursor.execute(
                 f"SELECT checkPoint FROM tidb_binlog.checkpoint WHERE clusterID = {CLUSTER}"
             )
