@@ -23,7 +23,7 @@ import grpc
 
 from penstock.cluster.node_registry import ROOT, NodeKind, NodeState, Registry
 from penstock.oracle.client import Oracle
-from penstock.pb import binlog_pb2, pump_pb2, pump_pb2_grpc
+from penstock.pb import binlog_pb2, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 
 _HTTP2 = b"PRI * HTTP/2"
 _STATE = re.compile(rb"PUT /state/([^/ ]+)/([a-z]+) HTTP/1")
@@ -38,7 +38,7 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
 
     def __init__(self, etcd: Any, oracle: Oracle, node_id: str) -> None:
         self.node_id = node_id
-        self.state = NodeState.ONLINE
+        self.state = NodeState.PAUSED
         self.taken = 0
         """How many transactions writers gave it."""
         self.refusal = ""
@@ -64,8 +64,19 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
         self._server.start()
         threading.Thread(target=self._serve, daemon=True).start()
         self._beat()
+        self._notify()
+        self.state = NodeState.ONLINE
+        self._beat()
         threading.Thread(target=self._live, daemon=True).start()
         return self
+
+    def _notify(self) -> None:
+        """Have every Drainer that is online look at the list of Pumps."""
+        for drainer in self._registry.list(NodeKind.DRAINER):
+            if drainer.state is NodeState.ONLINE:
+                with grpc.insecure_channel(drainer.host) as channel:
+                    stub = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]
+                    stub.Notify(cistern_pb2.NotifyReq(), timeout=20)
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
