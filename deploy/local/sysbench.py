@@ -20,8 +20,6 @@ _TRIED_AGAIN = "1213,1205,1020,1412,1615"
 Of any other error a thread of sysbench ends, its transaction and its locks stay open, and no DDL
 gets past them.
 """
-CONNECTION_LOST = (2006, 2011, 2013)
-"""Of a server that is gone: a thread that may try these again waits until it is back."""
 _TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
 _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
 

@@ -19,7 +19,7 @@ from deploy.demo.mysql.checksums import judged, lines
 from deploy.demo.tidb.steps import PLAN, TABLES, Step
 from deploy.local.cluster import Cluster, lag_s
 from deploy.local.process import ServerProcess
-from deploy.local.sysbench import CONNECTION_LOST, Sysbench, SysbenchRun
+from deploy.local.sysbench import Sysbench, SysbenchRun
 from deploy.local.tidb import PdAndTikv, TidbServer
 from penstock.errors import PenstockError, Retryable
 from penstock.oracle.client import OracleClient
@@ -53,14 +53,9 @@ class Demo:
         assert cluster.mariadb is not None
         self.cluster, self.upstream, self.downstream = cluster, upstream, cluster.mariadb
         self.pd, self.size = pd, size
-        again = (*CONNECTION_LOST, _WRITE_CONFLICT, _SCHEMA_CHANGED, _ROW_OF_OLD_COLUMNS)
+        again = (_WRITE_CONFLICT, _SCHEMA_CHANGED, _ROW_OF_OLD_COLUMNS)
         self.sysbench = Sysbench(upstream, TABLES, size.rows, workload=WORKLOAD, also_again=again)
-        self.load: SysbenchRun = self.sysbench.running(
-            cluster.home / "sysbench.log", f"--threads={THREADS}", f"--time={size.seconds}",
-            f"--rate={size.rate}", "--report-interval=1",
-            # With prepared statements sysbench dies of a connection that is lost.
-            "--db-ps-mode=disable",
-        )  # fmt: skip
+        self.load = self._load(size.seconds)
         self.stage = "starting"
         self.rss_max: dict[str, int] = {}
         self._applied_ts = 0
@@ -68,6 +63,12 @@ class Demo:
         self._clock = OracleClient(pd.url)
         self._channel = grpc.insecure_channel(cluster.drainer_addr)
         self._drainer = penstock_pb2_grpc.DrainerStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _load(self, seconds: float) -> SysbenchRun:
+        return self.sysbench.running(
+            self.cluster.home / "sysbench.log", f"--threads={THREADS}", f"--time={seconds:.0f}",
+            f"--rate={self.size.rate}", "--report-interval=1",
+        )  # fmt: skip
 
     def close(self) -> None:
         """End sysbench, and hang up on PD and the Drainer."""
@@ -123,8 +124,10 @@ class Demo:
             self._is_killed = True
             self.upstream.kill()
             display.say("killed the TiDB with -9")
+            self.load.kill()  # It does not outlive its sessions.
             self.upstream.start()
             self._is_killed = False
+            self.load = self._load((1 - step.share) * self.size.seconds).start()
             display.say("started the TiDB again")
             return
         connection = self.upstream.connect(database=self.sysbench.schema)
