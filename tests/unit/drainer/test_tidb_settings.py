@@ -91,7 +91,9 @@ def load(
     )
 
 
-@pytest.mark.parametrize(("key", "value"), ALL)
+@pytest.mark.parametrize(
+    ("key", "value"), ALL, ids=[f"{number}-{key}" for number, (key, _) in enumerate(ALL)]
+)
 def test_every_key_has_an_answer(key: str, value: str, tmp_path: Path) -> None:
     is_absent = key == "syncer.db-type" and value.strip('"') in ("file", "pb", "kafka", "oracle")
     if key in REFUSED or is_absent:
