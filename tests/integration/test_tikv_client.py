@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
+from deploy.local.etcd import EtcdServer
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import OracleClient
 from penstock.oracle.pd import PdLeader, pd_tls_of
@@ -223,7 +225,10 @@ def test_many_questions_to_a_store_that_is_away_fail_together_and_find_it_again(
 
         failed = await asyncio.gather(*(ask() for _ in range(50)), return_exceptions=True)
         await asyncio.to_thread(store.restart, same_port=False)
-        return [*failed, await ask()]
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(Retryable):
+                    return [*failed, await ask()]
 
     *failed, found = use(cluster, ask_many, timeout_s=0.7)
     assert {type(each) for each in failed} == {Retryable}
@@ -286,6 +291,13 @@ def test_a_pd_of_another_cluster_is_never_taken_for_ours(cluster: TidbCluster) -
     cluster.cluster_id = CLUSTER_ID + 1
     with pytest.raises(NeedsOperator, match=f"{CLUSTER_ID + 1}, and it was {CLUSTER_ID} before"):
         find(1.0)
+
+
+@pytest.mark.etcd
+def test_an_etcd_that_is_taken_for_a_pd_is_named_at_once(etcd_server: EtcdServer) -> None:
+    with pytest.raises(NeedsOperator, match="is no PD") as caught:
+        PdLeader(etcd_server.url)(1.0)
+    assert "name its etcd in etcd-urls" in caught.value.hint
 
 
 def test_pd_and_tikv_are_asked_over_tls_with_our_certificate(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from drainer.schema.rules import FENCED
+
 if TYPE_CHECKING:
     from tests.kit.fakes.local_drainer import Way
     from tests.kit.workloads.bank import Bank
@@ -75,7 +77,11 @@ class ForkedDrainers:
 
         `kill_at` says at which passing of which step; steps are known only of those not killed.
         """
-        asked = {"way": asdict(way), "bank": bank, "at": kill_at or {}, "after_s": kill_after_s}
+        assert way.rules is FENCED, (
+            "they are not sent: a bank's stream has those of writers of ours"
+        )
+        fields = {name: value for name, value in asdict(way).items() if name != "rules"}
+        asked = {"way": fields, "bank": bank, "at": kill_at or {}, "after_s": kill_after_s}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
         self._process.stdin.flush()
