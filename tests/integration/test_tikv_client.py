@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
-from deploy.local.etcd import EtcdServer
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import OracleClient
 from penstock.oracle.pd import PdLeader, pd_tls_of
@@ -291,13 +290,6 @@ def test_a_pd_of_another_cluster_is_never_taken_for_ours(cluster: TidbCluster) -
     cluster.cluster_id = CLUSTER_ID + 1
     with pytest.raises(NeedsOperator, match=f"{CLUSTER_ID + 1}, and it was {CLUSTER_ID} before"):
         find(1.0)
-
-
-@pytest.mark.etcd
-def test_an_etcd_that_is_taken_for_a_pd_is_named_at_once(etcd_server: EtcdServer) -> None:
-    with pytest.raises(NeedsOperator, match="is no PD") as caught:
-        PdLeader(etcd_server.url)(1.0)
-    assert "name its etcd in etcd-urls" in caught.value.hint
 
 
 def test_pd_and_tikv_are_asked_over_tls_with_our_certificate(tmp_path: Path) -> None:

@@ -69,9 +69,7 @@ class PdLeader:
                 answer = _members(address, self._tls, left_s)
             except grpc.RpcError as error:
                 if address in self._configured:
-                    refusals.append(
-                        _not_a_pd(address, error) or refusal_of(address, self._tls, error)
-                    )
+                    refusals.append(refusal_of(address, self._tls, error))
                 problem = f"PD at {address}: {error.code().name}: {error.details()}"
                 continue
             if answer.header.error.type:
@@ -101,17 +99,6 @@ class PdLeader:
         urls = [url for member in answer.members for url in member.client_urls]
         self._named = [_host_port(url) for url in urls[:_KNOWN_MAX]]
         return _host_port(url), found
-
-
-def _not_a_pd(address: str, error: grpc.RpcError) -> NeedsOperator | None:
-    """Return what to raise where something else answers; a PD has had the call from the first."""
-    if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
-        return None
-    return NeedsOperator(
-        f"{address} is no PD: {error.details()}",
-        hint="in a cluster without a TiDB name its etcd in etcd-urls, and leave pd-urls and"
-        " pd-address out",
-    )
 
 
 def _members(address: str, tls: Tls | None, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
