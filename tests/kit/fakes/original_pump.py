@@ -22,6 +22,7 @@ from typing import Any, Self
 import grpc
 
 from penstock.cluster.node_registry import ROOT, NodeKind, NodeState, Registry
+from penstock.errors import Retryable
 from penstock.oracle.client import Oracle
 from penstock.pb import binlog_pb2, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 
@@ -52,6 +53,7 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
         self._sorted: list[tuple[int, bytes]] = []
         self._waiting: list[tuple[int, bytes]] = []
         self._ended = threading.Event()
+        self._alive = threading.Thread(target=self._live, daemon=True)
         self._server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
         pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self._inner = self._server.add_insecure_port("127.0.0.1:0")
@@ -67,7 +69,7 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
         self._notify()
         self.state = NodeState.ONLINE
         self._beat()
-        threading.Thread(target=self._live, daemon=True).start()
+        self._alive.start()
         return self
 
     def _notify(self) -> None:
@@ -82,6 +84,8 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
         self._ended.set()
         with self._lock:
             self._lock.notify_all()
+        if self._alive.is_alive():
+            self._alive.join()  # The etcd that it writes to ends after it.
         self._front.close()
         self._server.stop(0).wait()
 
@@ -92,8 +96,9 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
             elif self.state is NodeState.CLOSING and self._is_drained():
                 self._end(NodeState.OFFLINE)
             else:
-                self._fake()
-                self._beat()
+                with contextlib.suppress(Retryable):
+                    self._fake()
+                    self._beat()
 
     def _end(self, state: NodeState) -> None:
         self.state = state
