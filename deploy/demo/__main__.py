@@ -10,7 +10,6 @@ Exits 0 when every table is identical, 1 when anything differs or fails.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shutil
 import sys
 import tempfile
@@ -19,23 +18,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from deploy.demo import comparison, dataset
 from deploy.demo.ddl import CHANGES
 from deploy.demo.display import Display
 from deploy.demo.mysql import run as from_mysql
 from deploy.demo.store import Store
 from deploy.demo.tidb import run as from_tidb
+from deploy.demo.watch import Watch
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
 from penstock.errors import PenstockError, Retryable
 from penstock.node.logs import start_logging
-from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from pumpclient import PumpClient
 
 CATCH_UP_S_MAX = 120.0
-ANSWER_S_MAX = 5.0
 PUMP_DOWN_S = 1.5
 THREADS = 4
 
@@ -57,33 +53,21 @@ class Demo:
         self.workload = Workload(client, self.store, threads=THREADS, rows_max=size.rows_max)
         self.transactions = size.transactions
         self.stage = "starting"
-        self.rss_max: dict[str, int] = {}
-        self._applied_ts = 0
-        self._channel = grpc.insecure_channel(cluster.drainer_addr)
-        self._drainer = penstock_pb2_grpc.DrainerStub(self._channel)  # type: ignore[no-untyped-call]
+        self.watch = Watch(cluster)
 
     def close(self) -> None:
         """Hang up on the Drainer."""
-        self._channel.close()
+        self.watch.close()
 
     def look(self) -> str:
         """Return the line for the display, and note the nodes' memory."""
-        for name, node in self.cluster.nodes.items():
-            if node.is_running:
-                self.rss_max[name] = max(self.rss_max.get(name, 0), node.rss_bytes())
-        behind_s = lag_s(self.store.ledger.last_commit_ts, self.applied_ts())
+        self.watch.note_memory()
+        behind_s = lag_s(self.store.ledger.last_commit_ts, self.watch.applied_ts())
         counters = self.workload.counters
         return (
             f"{self.stage}: {counters.rows:,} rows in {counters.transactions:,} transactions,"
             f" downstream {behind_s:.1f} s behind"
         )
-
-    def applied_ts(self) -> int:
-        """Return the Drainer's checkpoint; the last known one while it does not answer."""
-        with contextlib.suppress(grpc.RpcError):
-            status = self._drainer.Status(penstock_pb2.StatusRequest(), timeout=ANSWER_S_MAX)
-            self._applied_ts = status.max_commit_ts
-        return self._applied_ts
 
     def run(self, display: Display) -> None:
         """Load, change, kill, alter, and wait until the downstream has everything."""
@@ -125,10 +109,8 @@ class Demo:
 
     def _catch_up(self) -> None:
         deadline = time.monotonic() + CATCH_UP_S_MAX
-        while self.applied_ts() < self.store.ledger.last_commit_ts:
-            for name, node in self.cluster.nodes.items():
-                if not node.is_running:
-                    raise Retryable(f"{name} ended:\n{node.log_tail()}")
+        while self.watch.applied_ts() < self.store.ledger.last_commit_ts:
+            self.watch.check()
             if time.monotonic() > deadline:
                 tail = self.cluster.drainer.log_tail()
                 raise Retryable(f"the Drainer does not catch up:\n{tail}")
@@ -150,8 +132,7 @@ def report(demo: Demo) -> bool:
             f"identical {sums[0]}" if verdict.identical else f"DIFFERENT {sums[0]} / {sums[1]}"
         )
         print(f"{verdict.table:<12} {counts[0]:>14}  {counts[1]:>15}  {outcome}")
-    memory = ", ".join(f"{n} {rss >> 20} MiB" for n, rss in sorted(demo.rss_max.items()))
-    print(f"largest resident memory: {memory}")
+    print(demo.watch.memory_line())
     identical = bool(verdicts) and all(verdict.identical for verdict in verdicts)
     print("identical" if identical else "NOT identical: see the tables marked DIFFERENT")
     return identical

@@ -21,6 +21,7 @@ Of any other error a thread of sysbench ends, its transaction and its locks stay
 gets past them.
 """
 _TRANSACTIONS = re.compile(r"^\s+transactions:\s+(\d+)\s", re.MULTILINE)
+_RATE = re.compile(r"tps: ([\d.]+)")
 _IGNORED = re.compile(r"^\s+ignored errors:\s+(\d+)\s", re.MULTILINE)
 
 
@@ -67,6 +68,11 @@ class Sysbench:
 
 class SysbenchRun(ServerProcess):
     """One run; it ends by itself after its time or its events. Its report is its log."""
+
+    def rate_line(self) -> str:
+        """Return for a display what it does now, as far as `--report-interval` has it reported."""
+        rates = _RATE.findall(self.log_tail(3)) if self.is_running else []
+        return f"sysbench {float(rates[-1]):.0f} transactions/s" if rates else "sysbench idle"
 
     def ended(self, timeout_s: float) -> tuple[int, int]:
         """Wait for its end; return its transactions, and how many more were tried again.
