@@ -19,6 +19,7 @@ import re
 from dataclasses import replace
 
 from penstock.ddl import SchemaChange
+from penstock.ddl.catalog import WITHOUT_EFFECT
 from penstock.ddl.rewrite.explicit_collations import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator
@@ -28,9 +29,7 @@ log = logging.getLogger(__name__)
 
 DELETE_ONLY = 1
 """The schema state in which only deletes still see a column: rows no longer bring its values."""
-RECOVER_TABLE = 25
 
-_UPSTREAM_ONLY = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
 _OF_SCHEMAS = (DdlType.CREATE_SCHEMA, DdlType.MODIFY_SCHEMA_CHARSET)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
 _RENAMES = (DdlType.RENAME_TABLE, DdlType.RENAME_TABLES)
@@ -40,7 +39,7 @@ _BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
 
 def is_upstream_only(job: DdlJob) -> bool:
     """Return whether a job is about nothing that a downstream has."""
-    return job.type in _UPSTREAM_ONLY
+    return job.type in WITHOUT_EFFECT
 
 
 def as_sent(job: DdlJob, query: str) -> DdlJob:
@@ -54,7 +53,7 @@ def to_run(change: SchemaChange) -> SchemaChange:
     What no text is right for raises NeedsOperator.
     """
     job = change.job
-    if job.type == RECOVER_TABLE:
+    if job.type == DdlType.RECOVER_TABLE:
         if _BY_JOB.search(job.query):
             raise NeedsOperator(
                 f"{job.query!r} names a job of the upstream, which is another one downstream",

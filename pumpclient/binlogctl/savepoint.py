@@ -18,6 +18,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.errors import NeedsOperator
+from penstock.log.files import replace_file
 from penstock.node.output import moment_of, show
 from penstock.ts import physical_ms
 from pumpclient.binlogctl.nodes import now_ts
@@ -61,9 +62,7 @@ def _generate_meta(arguments: argparse.Namespace) -> int:
             f"# {at:%Y-%m-%d %H:%M:%S %z %Z}",
             f"# {at.astimezone(zone):%Y-%m-%d %H:%M:%S %z %Z}",
         ]
-    new = path.with_name(f"{_FILE}.{os.getpid()}.new")
-    new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    new.replace(path)
+    replace_file(path, "".join(f"{line}\n" for line in lines).encode())
     facts = {"ts": ts, "time": moment_of(ts), "file": str(path)}
     show(
         arguments, facts, f"{path}: commitTS: {ts}; a Drainer takes it as --initial-commit-ts {ts}"

@@ -54,7 +54,6 @@ from penstock.datum.rows.fields import compile_field, decimal_size
 from penstock.errors import Malformed
 
 _BUILDING = "penstock.building"
-_RECOVER_TABLE = 25
 _ROWS_BY_PARTITION = (
     DdlType.DROP_PARTITION,
     DdlType.TRUNCATE_PARTITION,
@@ -87,7 +86,7 @@ def plan(change: SchemaChange) -> Plan:
             f"SQLite has no partitions, so it cannot run: {change.job.query}",
             hint="delete or move the partition's rows in the SQLite file by hand",
         )
-    if change.job.type == _RECOVER_TABLE:
+    if change.job.type == DdlType.RECOVER_TABLE:
         raise NeedsOperator(
             f"SQLite has no rows of a dropped table to bring back: {change.job.query}",
             hint="make the table in the SQLite file by hand, with its rows as they are upstream",

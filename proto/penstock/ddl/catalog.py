@@ -28,12 +28,18 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, DdlJob, DdlType, SchemaInfo, TableInfo
 from penstock.ts import physical_ms
 
-_CREATES = (DdlType.CREATE_TABLE, DdlType.CREATE_VIEW, DdlType.CREATE_SEQUENCE, 25)
+WITHOUT_EFFECT = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})
+"""Jobs about nothing but a TiDB's own: placement, locks, caches, TiFlash, resource groups."""
+_CREATES = (
+    DdlType.CREATE_TABLE,
+    DdlType.CREATE_VIEW,
+    DdlType.CREATE_SEQUENCE,
+    DdlType.RECOVER_TABLE,
+)
 _DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
 _PARTITIONS = (DdlType.ALTER_PARTITIONING, DdlType.REMOVE_PARTITIONING)
 _CONVERSIONS = (DdlType.CONVERT_PARTITION, DdlType.CONVERT_TABLE)
 _CREATE_TABLES = 60
-_NOTHING = frozenset({27, 28, 30, 31, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 68, 69, 70})
 _UNFOLLOWABLE = {
     62: "FLASHBACK CLUSTER changes rows without a binlog",
     63: "RECOVER SCHEMA brings back rows without a binlog",
@@ -330,7 +336,7 @@ _STEPS: dict[int, Callable[[Catalog, DdlJob], SchemaChange]] = {
     _CREATE_TABLES: Catalog._create_tables,
     **dict.fromkeys(_CREATES, Catalog._create_tables),
     **dict.fromkeys(_DROPS, Catalog._drop_table),
-    **dict.fromkeys(_NOTHING, Catalog._nothing),
+    **dict.fromkeys(WITHOUT_EFFECT, Catalog._nothing),
     **dict.fromkeys(_PARTITIONS, Catalog._partitioning),
     **dict.fromkeys(_CONVERSIONS, Catalog._convert),
 }

@@ -226,7 +226,7 @@ class SchemaInfo:
 
 
 class DdlType(IntEnum):
-    """The kinds of DDL job Penstock writes, by TiDB's numbers; those above 1000 TiDB has not."""
+    """The kinds of DDL job, by TiDB's numbers; those above 1000 TiDB has not."""
 
     CREATE_SCHEMA = 1
     DROP_SCHEMA = 2
@@ -248,6 +248,7 @@ class DdlType(IntEnum):
     MODIFY_TABLE_CHARSET = 22
     TRUNCATE_PARTITION = 23
     DROP_VIEW = 24
+    RECOVER_TABLE = 25
     MODIFY_SCHEMA_CHARSET = 26
     ADD_PRIMARY_KEY = 32
     DROP_PRIMARY_KEY = 33

@@ -124,10 +124,10 @@ def table_to_json(table: TableInfo) -> Json:
         "sequence": {} if table.is_sequence else None,
     }
     if table.partitions is not None:
-        names: list[Json] = [{"name": name_to_json(name)} for name in table.partitions]
-        with_ids = [each | {"id": i} for each, i in zip(names, table.partition_ids, strict=False)]
-        names = with_ids or names
-        written["partition"] = {"enable": True, "definitions": names} if names else None
+        parts: list[Json] = [{"name": name_to_json(name)} for name in table.partitions]
+        for part, partition_id in zip(parts, table.partition_ids, strict=False):
+            part["id"] = partition_id
+        written["partition"] = {"enable": True, "definitions": parts} if parts else None
     if table.expression_indexes:
         written["expression_indexes"] = list(table.expression_indexes)
     if table.lacks_key:
@@ -226,9 +226,11 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _column_to_json(column: ColumnInfo) -> Json:
-    native = {"native_type": column.native} if column.native else {}
+    ours: Json = {"native_type": column.native} if column.native else {}
+    hidden = {"hidden": True} if column.hidden else {}
     return (
-        native
+        ours
+        | hidden
         | {
             "id": column.id,
             "name": name_to_json(column.name),
@@ -252,7 +254,6 @@ def _column_to_json(column: ColumnInfo) -> Json:
             "state": column.state,
             "comment": column.comment,
         }
-        | ({"hidden": True} if column.hidden else {})
     )
 
 

@@ -177,11 +177,8 @@ def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
     elif isinstance(statement, AlterTable):
         operations = [part.operation for part in statement.parts]
         columns = [column for each in operations for column in _columns_of(each)]
-        for operation in operations:
-            if isinstance(operation, SetOptions):
-                yield from collate_edits(operation.options.charset, lambda _: made.collate)
-            elif isinstance(operation, Convert):
-                yield from collate_edits(operation.charset, lambda _: made.collate)
+        for given in filter(None, map(_charset_of, operations)):
+            yield from collate_edits(given, lambda _: made.collate)
     known = {column.name.lower(): column.collate for column in made.columns}
     for definition in columns:
         collation = known.get(definition.name.lower())
@@ -202,6 +199,15 @@ def _columns_of(operation: Operation) -> Sequence[ColumnDef]:
     return ()
 
 
+def _charset_of(operation: Operation) -> CharsetClause | None:
+    match operation:
+        case SetOptions(options):
+            return options.charset
+        case Convert(charset):
+            return charset
+    return None
+
+
 def _edits(
     statement: Statement, session: SessionCollations, database: DatabaseOf
 ) -> Iterator[Edit]:
@@ -219,7 +225,10 @@ def _edits(
                 yield from _of_column(column, session)
         case AlterTable():
             for part in statement.parts:
-                yield from _of_operation(part.operation, session)
+                for column in _columns_of(part.operation):
+                    yield from _of_column(column, session)
+                if (clause := _charset_of(part.operation)) is not None:
+                    yield from _collations(clause, session)
 
 
 def _of_schema(statement: CreateSchema | AlterSchema, session: SessionCollations) -> Iterator[Edit]:
@@ -281,16 +290,3 @@ def _of_column(column: ColumnDef, session: SessionCollations) -> Iterator[Edit]:
     if given.says_nothing and given.collate_is_default and session.by_charset:
         raise _unclear()
     yield from column_edits(column, session.of)
-
-
-def _of_operation(operation: Operation, session: SessionCollations) -> Iterator[Edit]:
-    match operation:
-        case AddColumns(columns):
-            for column in columns:
-                yield from _of_column(column, session)
-        case ChangeColumn(_, column):
-            yield from _of_column(column, session)
-        case SetOptions(options):
-            yield from _collations(options.charset, session)
-        case Convert(charset):
-            yield from _collations(charset, session)
