@@ -47,9 +47,9 @@ def counts(output: str) -> Counter[str]:
 
 def closing_line(all_counts: Counter[str], took_s: float) -> str:
     """Return a line as pytest ends with, for several runs."""
-    told = ", ".join(f"{all_counts[kind]} {kind}" for kind in _KINDS if all_counts[kind])
+    counted = ", ".join(f"{all_counts[kind]} {kind}" for kind in _KINDS if all_counts[kind])
     clock = timedelta(seconds=int(took_s))
-    return f" {told or 'no tests ran'} in {took_s:.2f}s ({clock}) ".center(100, "=")
+    return f" {counted or 'no tests ran'} in {took_s:.2f}s ({clock}) ".center(100, "=")
 
 
 def exit_code(codes: list[int]) -> int:

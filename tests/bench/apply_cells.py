@@ -36,8 +36,8 @@ _SCHEMAS = ("classic", "snapshot", "parallel")
 
 def names(count: int) -> str:
     """Return the names of the figures for so many tables; asking for one measures all of them."""
-    told = " ".join(f"apply.merge.{kind}.t{count}" for kind in KINDS)
-    return f"{told} drainer.apply.t{count}"
+    cells = " ".join(f"apply.merge.{kind}.t{count}" for kind in KINDS)
+    return f"{cells} drainer.apply.t{count}"
 
 
 def measure(count: int, home: Path) -> Iterator[Figure]:

@@ -90,7 +90,7 @@ def merge(server: MariadbServer, schema: str, batches: list[Any], table: Any) ->
     return spent
 
 
-def original(server: MariadbServer, schema: str, changes: Any, table: Any) -> float:
+def one_by_one(server: MariadbServer, schema: str, changes: Any, table: Any) -> float:
     """Apply the changes the original's way; return seconds, from the same row bytes to commits."""
     sql = table_sql(MYSQL, schema, "t", table)
     connections = [server.connect() for _ in range(CONNECTIONS)]
@@ -158,11 +158,11 @@ def measure(home: Path) -> Iterator[Figure]:
         fill(server, "theirs", codec, ROWS)
         batches = [batch(codec, ROWS, version) for version in range(BATCHES)]
         start = cpu_s(server)
-        theirs_s = original(server, "theirs", batches[0], table)
+        theirs_s = one_by_one(server, "theirs", batches[0], table)
         middle = cpu_s(server)
         ours_s = merge(server, "ours", batches, table)
         end = cpu_s(server)
-        original(server, "theirs", [c for each in batches[1:] for c in each], table)
+        one_by_one(server, "theirs", [c for each in batches[1:] for c in each], table)
         same = [server.query(f"CHECKSUM TABLE {name}.t")[0][1] for name in ("ours", "theirs")]
         assert same[0] == same[1], "the two ways ended with different rows"
     finally:

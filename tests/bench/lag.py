@@ -115,9 +115,9 @@ class Acknowledged:
     def _read(self) -> None:
         out, _ = self._process.communicate()
         if self._process.returncode == 0:
-            told = json.loads(out)
-            self.cpu_s = told["cpu_s"]
-            self.commits = sorted(map(tuple, told["commits"]))
+            answer = json.loads(out)
+            self.cpu_s = answer["cpu_s"]
+            self.commits = sorted(map(tuple, answer["commits"]))
         self.done.set()
 
     @property

@@ -112,17 +112,17 @@ class Rig:
         )
         before, before_s = self.details(), self._cpu_s()
         command = [sys.executable, "-m", "tests.bench.pump_load", json.dumps(asdict(load))]
-        told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         after, after_s = self.details(), self._cpu_s()
         groups = int(after["groups_written"]) - int(before["groups_written"])
         records = int(after["binlogs_written"]) - int(before["binlogs_written"])
-        count = told["transactions"]
+        count = answer["transactions"]
         return Measured(
             transactions=count,
-            seconds=told["seconds"],
-            p50_ms=told["p50_ms"],
-            p99_ms=told["p99_ms"],
-            client_us=told["cpu_s"] / count * 1e6,
+            seconds=answer["seconds"],
+            p50_ms=answer["p50_ms"],
+            p99_ms=answer["p99_ms"],
+            client_us=answer["cpu_s"] / count * 1e6,
             server_us=(after_s - before_s) / count * 1e6,
             records_per_group=records / max(1, groups),
         )

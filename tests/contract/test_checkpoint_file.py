@@ -33,7 +33,7 @@ def test_what_was_saved_last_is_loaded(files: Files, tmp_path: Path) -> None:
     assert CheckpointFile(tmp_path, files).load() == LAST
 
 
-def test_a_file_of_the_original_is_continued(tmp_path: Path) -> None:
+def test_a_file_of_tidb_binlog_is_continued(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("commitTS = 414529105591271429\nconsistent = true\nother = 1\n")
     found = CheckpointFile(tmp_path).load()
     assert found == Checkpoint(414529105591271429, 0, consistent=True)

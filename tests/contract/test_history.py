@@ -93,7 +93,7 @@ def test_a_version_that_was_reached_before_is_refused(history: DdlHistory) -> No
     assert history.schema_version() == 2
 
 
-def test_the_origin_of_a_sources_last_job_is_told(history: DdlHistory) -> None:
+def test_the_origin_of_a_sources_last_job_is_known(history: DdlHistory) -> None:
     first, last = (Origin(source="a/b", epoch=1, file=7, position=at, gtid="ü") for at in (4, 99))
     assert history.last_origin("a/b") is None
     history.append(replace(job(103, 1), origin=first))
@@ -117,17 +117,17 @@ def test_a_job_whose_guard_is_gone_is_not_recorded(history: DdlHistory) -> None:
     assert history.schema_version() == 1
 
 
-def test_a_watch_tells_old_and_new_jobs_once_in_order(history: DdlHistory) -> None:
+def test_a_watch_reports_old_and_new_jobs_once_in_order(history: DdlHistory) -> None:
     for version in (1, 2, 3):
         history.append(job(100 + version, version))
-    told: list[int] = []
-    watch = history.watch(lambda j: told.append(j.schema_version), after_version=1)
-    assert told == [2, 3]
+    versions: list[int] = []
+    watch = history.watch(lambda j: versions.append(j.schema_version), after_version=1)
+    assert versions == [2, 3]
     history.append(job(50, 4))
     history.append(job(200, 5))
-    eventually(lambda: len(told) >= 4)
+    eventually(lambda: len(versions) >= 4)
     watch.cancel()
-    assert told == [2, 3, 4, 5]
+    assert versions == [2, 3, 4, 5]
 
 
 def test_the_lock_is_held_by_one_at_a_time(history: DdlHistory) -> None:

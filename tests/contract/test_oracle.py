@@ -32,7 +32,7 @@ def test_each_timestamp_is_larger_than_the_one_before(oracle: Oracle) -> None:
     assert all(a < b for a, b in pairwise(taken))
 
 
-def test_a_timestamp_tells_the_time(oracle: Oracle) -> None:
+def test_a_timestamp_has_the_time(oracle: Oracle) -> None:
     before_ms = time.time() * 1000
     taken_ms = physical_ms(oracle.get_ts())
     assert before_ms - 1 <= taken_ms <= time.time() * 1000 + 5000

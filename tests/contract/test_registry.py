@@ -132,34 +132,34 @@ def test_everyone_gets_the_same_cluster_id(registry: NodeRegistry) -> None:
     assert 0 < found[0] < 2**63
 
 
-def test_a_watch_tells_what_is_there_before_it_returns(registry: NodeRegistry) -> None:
+def test_a_watch_reports_what_is_there_before_it_returns(registry: NodeRegistry) -> None:
     registry.put(PUMP, status("a:1"))
-    told: list[Statuses] = []
-    watch = registry.watch(PUMP, told.append)
-    assert told == [[status("a:1")]]
+    seen: list[Statuses] = []
+    watch = registry.watch(PUMP, seen.append)
+    assert seen == [[status("a:1")]]
     watch.cancel()
 
 
-def test_a_watch_tells_each_change_of_its_kind_as_the_full_list(registry: NodeRegistry) -> None:
-    told: list[Statuses] = []
-    watch = registry.watch(PUMP, told.append)
+def test_a_watch_reports_each_change_of_its_kind_as_the_full_list(registry: NodeRegistry) -> None:
+    seen: list[Statuses] = []
+    watch = registry.watch(PUMP, seen.append)
     registry.put(NodeKind.DRAINER, status("d:1"))
     registry.put(PUMP, status("a:1"))
     registry.put(PUMP, status("b:1"))
-    eventually(lambda: told[-1] == [status("a:1"), status("b:1")])
+    eventually(lambda: seen[-1] == [status("a:1"), status("b:1")])
     watch.cancel()
-    assert all(s.node_id != "d:1" for statuses in told for s in statuses)
+    assert all(s.node_id != "d:1" for statuses in seen for s in statuses)
 
 
 def test_a_cancelled_watch_is_silent(registry: NodeRegistry) -> None:
-    told: list[Statuses] = []
+    seen: list[Statuses] = []
     later: list[Statuses] = []
-    registry.watch(PUMP, told.append).cancel()
+    registry.watch(PUMP, seen.append).cancel()
     watch = registry.watch(PUMP, later.append)
     registry.put(PUMP, status("a:1"))
     eventually(lambda: later[-1] == [status("a:1")])
     watch.cancel()
-    assert told == [[]]
+    assert seen == [[]]
 
 
 def test_a_lost_pump_is_remembered_and_a_later_word_about_it_counts(

@@ -135,7 +135,7 @@ def test_a_checkpoint_with_counts_and_overrides_is_what_the_next_run_loads(
 SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
 
 
-def test_an_override_is_read_before_the_next_commit_of_whoever_writes(
+def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(
     shop: tuple[Downstream, Sink],
 ) -> None:
     downstream, sink = shop
@@ -234,7 +234,7 @@ def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_apply(
         second.apply(insert(downstream, 2), point)
 
 
-def test_a_downstream_of_another_cluster_is_refused_and_one_that_they_share_goes_on(
+def test_a_downstream_of_another_cluster_is_refused_and_one_that_they_share_continues(
     downstream: Downstream,
 ) -> None:
     one, two = downstream.open(), open_sink(downstream.url, cluster_id=2)
@@ -271,7 +271,7 @@ def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(
             downstream.open().load_checkpoint()
 
 
-def test_a_checkpoint_of_the_original_is_continued(downstream: Downstream) -> None:
+def test_a_checkpoint_of_tidb_binlog_is_continued(downstream: Downstream) -> None:
     sink = downstream.open()
     sink.load_checkpoint()
     sink.save_checkpoint(Checkpoint(5, 1))

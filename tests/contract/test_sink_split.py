@@ -83,12 +83,12 @@ def test_in_between_stays_on_record_until_it_is_passed(shop: Shop) -> None:
     far = Checkpoint(point.commit_ts + 10, 1)
     with pytest.raises(NeedsOperator):
         sink.apply_split(failing, far, START)
-    next_life = downstream.open()
-    next_life.load_checkpoint()
-    next_life.save_checkpoint(Checkpoint(point.commit_ts + 1, 1, consistent=True))
+    next_run = downstream.open()
+    next_run.load_checkpoint()
+    next_run.save_checkpoint(Checkpoint(point.commit_ts + 1, 1, consistent=True))
     stored = downstream.open().load_checkpoint()
     assert stored == Checkpoint(point.commit_ts + 1, 1, applying_ts=far.commit_ts)
-    next_life.save_checkpoint(Checkpoint(far.commit_ts, 1, consistent=True))
+    next_run.save_checkpoint(Checkpoint(far.commit_ts, 1, consistent=True))
     assert downstream.open().load_checkpoint() == Checkpoint(far.commit_ts, 1, consistent=True)
 
 
@@ -211,13 +211,13 @@ def test_a_row_that_another_client_locks_is_waited_for(shop: Shop) -> None:
 
 @on_mysql
 @pytest.mark.parametrize(
-    ("verb", "told"), [("too long", "does not fit"), ("too many", "more columns than upstream")]
+    ("verb", "message"), [("too long", "does not fit"), ("too many", "more columns than upstream")]
 )
 def test_a_row_that_the_table_cannot_take_is_named_with_a_hint(
-    shop: Shop, verb: str, told: str
+    shop: Shop, verb: str, message: str
 ) -> None:
     downstream, sink = shop
     for queues, last in (([[[statement(downstream, verb, 3)]]], []), ([], [verb])):
         rows = [statement(downstream, each, 3) for each in last]
-        with pytest.raises(NeedsOperator, match=r"shop\.t id = 3.*" + told):
+        with pytest.raises(NeedsOperator, match=r"shop\.t id = 3.*" + message):
             sink.apply_split(Split(queues, rows, safe=False), downstream.point(), START)

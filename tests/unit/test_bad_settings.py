@@ -84,9 +84,9 @@ OWN: dict[str, list[tuple[str, str]]] = {
     ],
 }
 CASES = [
-    pytest.param(node, text, told, id=f"{node}: {text}")
+    pytest.param(node, text, message, id=f"{node}: {text}")
     for node in NODES
-    for text, told in (*COMMON, *OWN[node])
+    for text, message in (*COMMON, *OWN[node])
 ]
 
 
@@ -103,14 +103,14 @@ def refused(node: str, path: Path) -> str:
     return "nothing"
 
 
-@pytest.mark.parametrize(("node", "text", "told"), CASES)
-def test_a_setting_that_cannot_be_is_told_by_its_key(
-    tmp_path: Path, node: str, text: str, told: str
+@pytest.mark.parametrize(("node", "text", "message"), CASES)
+def test_a_setting_that_cannot_be_is_named_by_its_key(
+    tmp_path: Path, node: str, text: str, message: str
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text, "utf-8")
     found = refused(node, path)
-    assert re.search(told, found, re.S), found
+    assert re.search(message, found, re.S), found
 
 
 @pytest.mark.parametrize("node", NODES)

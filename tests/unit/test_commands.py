@@ -35,7 +35,7 @@ def test_a_command_explains_itself_on_stdout(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_command_tells_its_version(name: str) -> None:
+def test_a_command_prints_its_version(name: str) -> None:
     done = run(name, "--version")
     assert done.returncode == 0
     assert __version__ in done.stdout

@@ -28,7 +28,7 @@ def test_the_same_rows_in_another_order_are_identical(tmp_path: Path) -> None:
     assert verdict.identical
 
 
-def test_a_missing_a_changed_and_a_surplus_row_are_each_told(tmp_path: Path) -> None:
+def test_a_missing_a_changed_and_a_surplus_row_are_each_reported(tmp_path: Path) -> None:
     for number, rows in enumerate(
         ([(1, "a")], [(1, "a"), (2, "x")], [(1, "a"), (2, "b"), (3, "c")])
     ):
@@ -37,7 +37,7 @@ def test_a_missing_a_changed_and_a_surplus_row_are_each_told(tmp_path: Path) -> 
         assert not verdict.identical
 
 
-def test_a_table_on_one_side_only_is_told(tmp_path: Path) -> None:
+def test_a_table_on_one_side_only_is_reported(tmp_path: Path) -> None:
     url = downstream(tmp_path / "d.db", [])
     verdicts = compare({"other": {}}, url, "nyc")
     assert [(v.table, v.identical) for v in verdicts] == [("other", False), ("t", False)]

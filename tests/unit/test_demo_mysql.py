@@ -53,19 +53,19 @@ def test_the_plan_is_in_order_and_kills_the_source_once_with_a_ddl_while_it_is_d
     assert done.count(SourceIs.KILLED) == done.count(SourceIs.STARTED) == 1
 
 
-def test_what_differs_and_what_only_one_side_has_is_told() -> None:
+def test_what_differs_and_what_only_one_side_has_is_reported() -> None:
     up = {"same": (1000, "17"), "fewer": (2, "5"), "other": (3, "6"), "here": (1, "7")}
     down = {"same": (1000, "17"), "fewer": (1, "5"), "other": (3, "8"), "there": (1, "7")}
     verdicts = judged(up, down)
     assert [v.table for v in verdicts if v.identical] == ["same"]
-    told = {line.split()[0]: line.split() for line in lines(verdicts)[1:]}
-    assert told["same"] == ["same", "1,000", "1,000", "17", "17", "equal"]
-    assert told["other"][-3:] == ["6", "8", "DIFFERENT"]
-    assert told["here"][1:] == ["1", "no", "table", "7", "-", "DIFFERENT"]
-    assert {line[-1] for name, line in told.items() if name != "same"} == {"DIFFERENT"}
+    cells = {line.split()[0]: line.split() for line in lines(verdicts)[1:]}
+    assert cells["same"] == ["same", "1,000", "1,000", "17", "17", "equal"]
+    assert cells["other"][-3:] == ["6", "8", "DIFFERENT"]
+    assert cells["here"][1:] == ["1", "no", "table", "7", "-", "DIFFERENT"]
+    assert {line[-1] for name, line in cells.items() if name != "same"} == {"DIFFERENT"}
 
 
-def test_a_report_of_sysbench_is_read_and_a_failure_is_told_with_its_last_lines(
+def test_a_report_of_sysbench_is_read_and_a_failure_is_reported_with_its_last_lines(
     tmp_path: Path,
 ) -> None:
     def ended(code: str, name: str) -> tuple[int, int]:

@@ -26,6 +26,6 @@ def test_the_plan_is_in_order_and_kills_the_tidb_once_with_ddl_before_and_after(
     assert all(0 < one.share < two.share < 1 for one, two in pairwise(PLAN))
     (killed,) = [number for number, step in enumerate(PLAN) if step.kills]
     assert 0 < killed < len(PLAN) - 1
-    told = " ".join(statement for step in PLAN for statement in step.sql)
-    assert "ADD INDEX" in told
-    assert "MODIFY COLUMN" in told
+    statements = " ".join(statement for step in PLAN for statement in step.sql)
+    assert "ADD INDEX" in statements
+    assert "MODIFY COLUMN" in statements

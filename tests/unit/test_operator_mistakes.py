@@ -137,12 +137,12 @@ def here(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 @pytest.mark.parametrize("what", MISTAKES)
 def test_a_mistake_is_one_line_and_exit_code_two(what: str, here: Run) -> None:
-    program, arguments, told = MISTAKES[what]
-    assert told in assert_one_line(here(program, *arguments))
+    program, arguments, message = MISTAKES[what]
+    assert message in assert_one_line(here(program, *arguments))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--log-file", "/nowhere/x"], "cannot write the log file"),
         (["--log-format", "xml"], "unknown log format 'xml'"),
@@ -150,9 +150,9 @@ def test_a_mistake_is_one_line_and_exit_code_two(what: str, here: Run) -> None:
     ],
 )
 def test_logs_that_cannot_be_are_one_line_and_exit_code_two(
-    arguments: Sequence[str], told: str
+    arguments: Sequence[str], message: str
 ) -> None:
-    assert told in assert_one_line(run("pump", *arguments))
+    assert message in assert_one_line(run("pump", *arguments))
 
 
 @pytest.mark.parametrize("program", ["pump", "drainer"])

@@ -87,7 +87,7 @@ def test_nothing_is_asked_of_anybody_when_all_is_there(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_machine_without_apt_is_told_what_debian_calls_it(tmp_path: Path) -> None:
+def test_a_machine_without_apt_gets_the_name_that_debian_has_for_it(tmp_path: Path) -> None:
     done = Machine(tmp_path).asks("sysbench")
     assert done.returncode == 1
     assert done.stderr == "setup: missing here: sysbench; Debian has them in sysbench\n"

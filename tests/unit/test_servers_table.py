@@ -26,12 +26,12 @@ FEATURES: dict[str, str | dict[str, str]] = {
     "a refused statement: skip, replace, a restart between": _SOURCE
     + "a_statement_that_cannot_be_followed_waits_for_a_decision",
     "a table left out and counted (MINIMAL row images)": _LEFT_OUT
-    + "a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go_on",
+    + "a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_continue",
     "a left-out table through RENAME, DROP and CREATE": _LEFT_OUT
     + "a_left_out_table_stays_so_through_a_swap_a_drop_and_a_creation",
     "a VECTOR column: the table left out and counted": {
         server: _LEFT_OUT
-        + f"a_table_with_a_vector_is_left_out_and_counted_while_others_go_on[{server}]"
+        + f"a_table_with_a_vector_is_left_out_and_counted_while_others_continue[{server}]"
         for server in ("mysql-9", "mariadb-11.8")
     },
     "dates of ALLOW_INVALID_DATES": _LEFT_OUT + "dates_that_no_calendar_has_come_out_as_they_are",
@@ -46,7 +46,7 @@ FEATURES: dict[str, str | dict[str, str]] = {
         server: _ONLINE + f"[{server}-pt_osc]" for server in SERVERS
     },
     "tables of two servers in one": "test_mysql_merged.py::"
-    "test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops",
+    "test_two_servers_tables_become_one_in_any_order_of_alters_and_a_conflict_stops",
     "`inject`, `skip` and `replace` as commands": "test_mysql_commands.py::"
     "test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place",
     "the relay log, byte for byte": {
@@ -65,11 +65,11 @@ FEATURES: dict[str, str | dict[str, str]] = {
     "a reload that is killed": "test_mysql_reload.py::"
     "test_a_reload_that_is_killed_at_any_moment_brings_every_row_once",
     "tables merged into one loaded again together": "test_mysql_reload.py::test_tables_that_are_"
-    "merged_into_one_are_loaded_anew_together_with_one_that_comes_meanwhile",
+    "merged_into_one_are_loaded_again_together_with_one_that_comes_meanwhile",
     "merged tables of two servers: a reload, then `verify`": "test_mysql_merged.py::test_a_table_"
     "that_several_sources_fill_is_whole_again_after_a_reload_and_a_repair",
     "every type and kind of key loaded, killed between": "test_mysql_load.py::"
-    "test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key",
+    "test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key",
     "a load straight into the sink, killed, then the binlog": "test_mysql_load_sink.py::"
     "test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_binlog_behind_it",
     "load and follow, killed between": "test_mysql_load_follow.py::"

@@ -46,7 +46,7 @@ class ForkedDrainers:
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
-        self.steps = set(self._told())
+        self.steps = set(self._answer())
         """The names of all steps of a Drainer."""
 
     def __enter__(self) -> Self:
@@ -85,10 +85,10 @@ class ForkedDrainers:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
         self._process.stdin.flush()
-        code, steps = self._told()
+        code, steps = self._answer()
         return int(code), Counter(steps)
 
-    def _told(self) -> Any:
+    def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the forking process has ended: {Path(self._log.name).read_text()[-3000:]}"
@@ -130,24 +130,24 @@ def _serve() -> None:
         name = str(asked["bank"])
         if name not in banks:
             banks[name] = Bank(**asked["bank"])
-        told, telling = os.pipe()
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
             kill_at.update(asked["at"])
-            code = _lived(banks[name], asked["way"])
-            os.write(telling, json.dumps(passed).encode())
+            code = _run_drainer(banks[name], asked["way"])
+            os.write(write_end, json.dumps(passed).encode())
             os._exit(code)
-        os.close(telling)
+        os.close(write_end)
         ended = _ended(child, asked["after_s"])
-        with os.fdopen(told, "rb") as pipe:
+        with os.fdopen(read_end, "rb") as pipe:
             _say([ended, json.loads(pipe.read() or b"{}")])
 
 
-def _lived(bank: Bank, told: dict[str, Any]) -> int:
+def _run_drainer(bank: Bank, asked: dict[str, Any]) -> int:
     """Live in this process; return the exit code to end with."""
     from tests.kit.fakes.local_drainer import Way, run_drainer
 
-    way = {**told, "folder": Path(told["folder"]), "ignored": tuple(told["ignored"])}
+    way = {**asked, "folder": Path(asked["folder"]), "ignored": tuple(asked["ignored"])}
     try:
         asyncio.run(run_drainer(bank, Way(**way)))
     except BaseException:

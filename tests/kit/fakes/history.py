@@ -47,8 +47,8 @@ class MemoryHistory:
         return sorted(later, key=lambda job: job.schema_version)
 
     def last_origin(self, source: str) -> Origin | None:
-        told = [j.origin for j in self.jobs() if j.origin and j.origin.source == source]
-        return told[-1] if told else None
+        origins = [j.origin for j in self.jobs() if j.origin and j.origin.source == source]
+        return origins[-1] if origins else None
 
     def schema_version(self) -> int:
         with self._mutex:

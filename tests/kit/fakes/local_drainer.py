@@ -82,10 +82,10 @@ class BankStream:
             return None
         if self._pause_s:
             self._may_take = False
-            asyncio.get_running_loop().call_later(self._pause_s, self._go_on)
+            asyncio.get_running_loop().call_later(self._pause_s, self._resume)
         return self._runs.pop()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._may_take = True
         self.arrived.set()
 

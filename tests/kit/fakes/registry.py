@@ -30,9 +30,9 @@ class MemoryRegistry:
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
         with self._lock:
             self._nodes[kind, status.node_id] = status
-            self._tell(kind)
+            self._notify(kind)
 
-    def _tell(self, kind: NodeKind) -> None:
+    def _notify(self, kind: NodeKind) -> None:
         for watch in list(self._watches):
             if watch.kind is kind:
                 watch.on_change(self.list(kind))
@@ -67,7 +67,7 @@ class MemoryRegistry:
     def forget(self, kind: NodeKind, node_id: str) -> None:
         with self._lock:
             if self._nodes.pop((kind, node_id), None) is not None:
-                self._tell(kind)
+                self._notify(kind)
 
     def put_entered(self, pump: str, ts: int) -> None:
         with self._lock:

@@ -64,12 +64,12 @@ class Strategies:
         for sink in self._sinks.values():
             sink.close()
 
-    def apply(self, told: Sequence[RowChange], *, queues: int = 3, safe: bool = False) -> None:
+    def apply(self, changes: Sequence[RowChange], *, queues: int = 3, safe: bool = False) -> None:
         """Apply one batch in every way."""
-        if not told:
+        if not changes:
             return
         for way in STRATEGIES:
-            batch = Batch(1, _tables(way, told))
+            batch = Batch(1, _tables(way, changes))
             getattr(self, f"_{way}")(batch, queues, safe)
 
     def _point(self) -> Checkpoint:
@@ -99,11 +99,11 @@ class Strategies:
         assert not missed.count, missed
 
 
-def _tables(schema: str, told: Sequence[RowChange]) -> list[TableRows]:
-    tables = dict.fromkeys(each.table for each in told)
+def _tables(schema: str, changes: Sequence[RowChange]) -> list[TableRows]:
+    tables = dict.fromkeys(each.table for each in changes)
     made = []
     for table in tables:
-        mine = [each for each in told if each.table is table or each.table == table]
+        mine = [each for each in changes if each.table is table or each.table == table]
         kinds = bytes(int(each.kind) for each in mine)
         rows = pa.array([each.row for each in mine], pa.binary())
         numbers = np.array([each.transaction for each in mine], np.int32)

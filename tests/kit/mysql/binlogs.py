@@ -161,7 +161,7 @@ class BinlogFile:
             raise Malformed(f"the checksum of the {header} at {self.position}", hint=_HINT)
 
 
-def ends_as_told(header: Header, end: int) -> bool:
+def ends_as_stated(header: Header, end: int) -> bool:
     """Return whether an event that ends at `end` says so, as far as its 32 bits can."""
     return header.end_position in (0, end & _POSITION_BITS)
 

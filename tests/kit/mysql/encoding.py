@@ -269,8 +269,8 @@ def _write_collations(pairs: tuple[tuple[int, int], ...]) -> bytes:
     return bytes([len(pairs)]) + b"".join(pack_uint(n, 2) for pair in pairs for n in pair)
 
 
-def _write_flags3(told: tuple[int, int]) -> bytes:
-    flags, number = told
+def _write_flags3(flags3: tuple[int, int]) -> bytes:
+    flags, number = flags3
     has_number = flags & (ALTER_COMMITS | ALTER_IS_UNDONE)
     return pack_uint(flags, 1) + (pack_uint(number, 8) if has_number else b"")
 

@@ -80,17 +80,17 @@ def options(**changes: Any) -> LoadOptions:
 
 def spawn(server: AnyBinlogServer, etcd_url: str, state: Path, **changes: Any) -> Any:
     """Start a load in a process of its own."""
-    told = {"host": server.host, "port": server.port, "user": server.user}
-    told |= {"password": server.password}
-    command = [sys.executable, "-m", __name__, json.dumps([told, etcd_url, str(state), changes])]
+    address = {"host": server.host, "port": server.port, "user": server.user}
+    address |= {"password": server.password}
+    command = [sys.executable, "-m", __name__, json.dumps([address, etcd_url, str(state), changes])]
     return subprocess.Popen(command)
 
 
 def main() -> None:
     """Be the process."""
-    told, etcd_url, state, changes = json.loads(sys.argv[1])
+    address, etcd_url, state, changes = json.loads(sys.argv[1])
     with PumpClient.connect(etcd_url) as client:
-        Load(ServerAddress(**told), client, Path(state), options(**changes)).run(SOURCE, 1)
+        Load(ServerAddress(**address), client, Path(state), options(**changes)).run(SOURCE, 1)
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ class TwinDrainer:
         self.row: str | None = None
         self.applied: list[tuple[int, int]] = []
         self.saved: tuple[str | None, int] = (None, 0)
-        self.given_up: set[tuple[str, int, int]] = set()
+        self.declared_lost: set[tuple[str, int, int]] = set()
         self.ignored: set[int] = set()
         self.late = 0
         self.pumps: Pumps | None = None
@@ -362,7 +362,7 @@ class TwinDrainer:
             at = Checkpoint(self._merger.emitted_ts, 0, pumps=pumps.standing())
             self.row = at.to_json("w")
             for name, (lost, left_ts) in pumps._lost.items():
-                self.given_up.add((name, left_ts, lost.up_to_ts))
+                self.declared_lost.add((name, left_ts, lost.up_to_ts))
             pumps.taken()
             await asyncio.sleep(0)
 
@@ -424,7 +424,7 @@ class Cluster:
                 while not condition():  # noqa: ASYNC110  # No event stands for all that may be asked.
                     await asyncio.sleep(_TURN_S)
         except TimeoutError:
-            raise AssertionError(f"not {what} in time: {self.told()}") from None
+            raise AssertionError(f"not {what} in time: {self.describe()}") from None
 
     async def turn(self) -> None:
         """Let each node do a little; not so much that all is done."""
@@ -529,15 +529,15 @@ class Cluster:
                 await pump.beat()
                 await pump.write_fake()
             await self.turn()
-        raise AssertionError(f"not done: {self.told()}")
+        raise AssertionError(f"not done: {self.describe()}")
 
     def judge(self, *, may_lose: bool) -> None:
         """Assert that all committed is downstream, or that it was said what is not."""
         for drainer in self.drainers.values():
             stamps = [commit_ts for commit_ts, _ in drainer.applied]
-            assert stamps == sorted(set(stamps)), f"out of order or twice: {self.told()}"
+            assert stamps == sorted(set(stamps)), f"out of order or twice: {self.describe()}"
             wrong = [t for t in drainer.applied if self.committed.get(t[0], (0, ""))[0] != t[1]]
-            assert not wrong, f"no one committed {wrong}: {self.told()}"
+            assert not wrong, f"no one committed {wrong}: {self.describe()}"
             missing = sorted(set(self.committed) - set(stamps))
             named = [(int(a), int(b)) for a, b in _RANGE.findall(drainer.stopped)]
             silent = [
@@ -545,21 +545,21 @@ class Cluster:
                 for ts in missing
                 if ts <= drainer.checkpoint.commit_ts
                 and not any(after < ts <= up_to for after, up_to in named)
-                and not self._is_given_up(drainer, ts)
+                and not self._is_declared_lost(drainer, ts)
             ]
             left_out = [ts for ts in silent if ts in drainer.ignored]
             silent = [ts for ts in silent if ts not in left_out]
-            assert not silent, f"{drainer.name} lacks {silent} without a word: {self.told()}"
+            assert not silent, f"{drainer.name} lacks {silent} without a word: {self.describe()}"
             assert len(left_out) <= drainer.late
             if not may_lose:
-                assert not drainer.stopped, self.told()
-                assert not missing, f"{drainer.name} lacks {missing}: {self.told()}"
+                assert not drainer.stopped, self.describe()
+                assert not missing, f"{drainer.name} lacks {missing}: {self.describe()}"
 
-    def _is_given_up(self, drainer: TwinDrainer, ts: int) -> bool:
+    def _is_declared_lost(self, drainer: TwinDrainer, ts: int) -> bool:
         pump = self.committed[ts][1]
-        return any(n == pump and a < ts <= b for n, a, b in drainer.given_up)
+        return any(n == pump and a < ts <= b for n, a, b in drainer.declared_lost)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return all that helps to understand a failure."""
         lines = ["", *self.typed]
         for pump in self.pumps.values():

@@ -61,7 +61,7 @@ class World(Outside):
             return
         self.unit.stop()
         self._thread.join(WITHIN_S)
-        assert not self._thread.is_alive(), self.told()
+        assert not self._thread.is_alive(), self.describe()
         self.unit = self._thread = None
         if self.owner is self.incarnation:
             self.owner = None
@@ -93,7 +93,7 @@ class World(Outside):
     def until(self, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WITHIN_S
         while not condition():
-            assert time.monotonic() < deadline_s, self.told()
+            assert time.monotonic() < deadline_s, self.describe()
             time.sleep(TURN_S)
 
     def _is_settled(self) -> bool:
@@ -127,7 +127,7 @@ class World(Outside):
             self.settle()
             assert self.unit is not None
             if self.ended is not None:
-                raise AssertionError(self.told()) from self.ended
+                raise AssertionError(self.describe()) from self.ended
             if self.state == "failed":
                 self._decide()
             elif self._failed_reloads():
@@ -135,20 +135,20 @@ class World(Outside):
             else:
                 break
         else:
-            raise AssertionError(f"no end of it: {self.told()}")
+            raise AssertionError(f"no end of it: {self.describe()}")
         self.stop()
-        assert self.saved[-1].place == self.server.log[-1].end, self.told()
+        assert self.saved[-1].place == self.server.log[-1].end, self.describe()
 
     def _failed_reloads(self) -> list[str]:
         assert self.unit is not None
-        told = {} if self.unit.reloads is None else self.unit.reloads.statuses
-        return [".".join(name) for name, each in told.items() if each.state == "failed"]
+        statuses = {} if self.unit.reloads is None else self.unit.reloads.statuses
+        return [".".join(name) for name, each in statuses.items() if each.state == "failed"]
 
     def _decide(self) -> None:
         """Take back what does not help, or else leave a table out, or what is refused."""
         assert self.unit is not None
         counters = self.unit.counters
-        assert counters.overrides, self.told()
+        assert counters.overrides, self.describe()
         offered = [each.partition(": ")[0].split()[1:] for each in counters.overrides]
         found = [words for words in offered if words[0] in ("revoke", "skip-table")]
         if found:
@@ -170,9 +170,9 @@ class World(Outside):
             keys = held.keys() | table.rows.keys()
             differ = {key for key in keys if not _same(held.get(key), table.rows.get(key))}
             silent = differ - figures.keys[name]
-            assert not silent, f"{name} differs at {silent} without a word: {self.told()}"
+            assert not silent, f"{name} differs at {silent} without a word: {self.describe()}"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return all that helps to understand a failure."""
         lines = ["", *self.typed, f"server at {self.server.end}"]
         lines += [f"{each.end}: {each.sql or each.changes}" for each in self.server.log]
@@ -181,8 +181,8 @@ class World(Outside):
         if self.unit is not None:
             counters = self.unit.counters
             lines.append(f"{counters.state} {counters.problem} {counters.overrides}")
-            told = {} if self.unit.reloads is None else self.unit.reloads.statuses
-            lines.append(f"read {counters.read_location}, {counters.left_out}, reloads {told}")
+            statuses = {} if self.unit.reloads is None else self.unit.reloads.statuses
+            lines.append(f"read {counters.read_location}, {counters.left_out}, reloads {statuses}")
         return "\n".join([*lines, f"ended {self.ended!r}"])
 
 
@@ -280,11 +280,11 @@ class _Figures:
                 if name in before and before[name].reload:
                     self.rows.pop(name)
                     self.keys[name] = set()
-            told = {name: each.rows for name, each in now.items() if each.rows}
+            counted = {name: each.rows for name, each in now.items() if each.rows}
             wanted = {name: count for name, count in self.rows.items() if count}
-            assert told == wanted, (
-                f"at {checkpoint.done} {told} rows are counted, {wanted} are missing:"
-                f" {self._world.told()}"
+            assert counted == wanted, (
+                f"at {checkpoint.done} {counted} rows are counted, {wanted} are missing:"
+                f" {self._world.describe()}"
             )
             before = now
 
@@ -294,7 +294,7 @@ class _Figures:
             there.setdefault(each.table, []).append(each)
         for name, rows in there.items():
             applied = self._down.applied[(end.file.number, end.position), name]
-            assert applied <= len(rows), f"{name} at {end} came twice: {self._world.told()}"
+            assert applied <= len(rows), f"{name} at {end} came twice: {self._world.describe()}"
             self.rows[name] += len(rows) - applied
             if applied < len(rows):
                 self.keys.setdefault(name, set()).update(each.key for each in rows)

@@ -293,9 +293,9 @@ class _Relay:
         return self
 
     def status(self) -> Any:
-        told = {"relayed_bytes": 0, "bytes_per_s": 0, "reconnects": 0, "problem": "", "gtids": ""}
+        unused = {"relayed_bytes": 0, "bytes_per_s": 0, "reconnects": 0, "problem": "", "gtids": ""}
         here = {"connected": True, "end": self.growth.end, "behind_s": 0.0, "server": None}
-        return SimpleNamespace(**told, **here)
+        return SimpleNamespace(**unused, **here)
 
     def close(self) -> None:
         """Keep nothing open."""

@@ -53,8 +53,8 @@ class SourceProcess(MysqlSource):
 
     def start(self, failpoints: str = "") -> Self:
         """Start it, with faults if there are to be any."""
-        told = [f"{VARIABLE}={failpoints}"] if failpoints else []
-        self.command = ["env", *told, *self._command]
+        environment = [f"{VARIABLE}={failpoints}"] if failpoints else []
+        self.command = ["env", *environment, *self._command]
         super().start()
         return self
 

@@ -119,7 +119,7 @@ def reading_all_the_time(bank: Bank, read: Read) -> Iterator[BankReader]:
     reader, closing_time = BankReader(), threading.Event()
     failures: list[BaseException] = []
 
-    def tell() -> None:
+    def read_on() -> None:
         last_ts = 0
         try:
             while not closing_time.wait(0.002):
@@ -131,7 +131,7 @@ def reading_all_the_time(bank: Bank, read: Read) -> Iterator[BankReader]:
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=read_on)
     thread.start()
     try:
         yield reader

@@ -136,7 +136,7 @@ def test_a_column_that_keeps_its_definition_still_gets_its_values() -> None:
     assert site.deviation("t") == NONE
 
 
-def test_rows_are_told_apart_by_no_key_that_is_missing_downstream() -> None:
+def test_rows_are_identified_by_no_key_that_is_missing_downstream() -> None:
     site = Site("CREATE TABLE v (id INT NOT NULL, n INT)")
     site.ddl("ALTER TABLE v ADD PRIMARY KEY (id)", SKIP)
     table, deviation = site.table("v"), site.deviation("v")

@@ -57,7 +57,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 20))
 
 
-def test_answers_come_in_the_order_of_the_units_whoever_gave_them() -> None:
+def test_answers_come_in_the_order_of_the_units_whichever_task_gave_them() -> None:
     later = threading.Event()
 
     def slow_first(payload: bytes) -> bytes:
@@ -267,16 +267,16 @@ def test_what_a_cancelled_run_left_behind_does_not_disturb_the_next() -> None:
 def test_who_does_not_know_the_token_is_not_heard(token: str) -> None:
     async def test() -> None:
         async with dispatcher() as where:
-            stranger = Puppet(where, token)
+            unknown = Puppet(where, token)
             with suppress(ConnectionResetError):
-                assert await asyncio.to_thread(stranger.socket.recv, 1) == b""
+                assert await asyncio.to_thread(unknown.socket.recv, 1) == b""
             assert where.tasks == 0
-            stranger.die()
+            unknown.die()
 
     run(test)
 
 
-def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_go_on() -> None:
+def test_a_task_of_another_version_is_refused_with_a_hint_and_the_others_continue() -> None:
     async def test() -> None:
         async with dispatcher() as where:
             waiting = asyncio.create_task(where.run([b"a"]))
@@ -310,10 +310,10 @@ def test_the_zip_that_executors_get_has_the_version_of_the_code_it_was_made_of(
     def version_in(zipped: Path) -> str:
         code = "from drainer.task import version as v; print(v.__file__, v.code_version())"
         environment = {**os.environ, "PYTHONPATH": str(zipped), "PYTHONSAFEPATH": "1"}
-        told = subprocess.run(
+        printed = subprocess.run(
             [sys.executable, "-c", code], env=environment, check=True, capture_output=True
         ).stdout.decode()
-        where, version = told.split()
+        where, version = printed.split()
         assert where.startswith(str(zipped))
         return version
 

@@ -24,7 +24,7 @@ def url_of(sink: str = "sqlite:///downstream.db", **settings: object) -> str:
     return downstream_url(sink, SyncerConfig(**settings), env={})  # type: ignore[arg-type]
 
 
-def test_without_the_originals_keys_the_sink_is_the_downstream() -> None:
+def test_without_the_keys_of_tidb_binlog_the_sink_is_the_downstream() -> None:
     assert url_of() == "sqlite:///downstream.db"
     assert url_of("mysql://u:p@h:1/") == "mysql://u:p@h:1/"
 
@@ -32,7 +32,7 @@ def test_without_the_originals_keys_the_sink_is_the_downstream() -> None:
 def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
     secret = "p@:/#&%ü"
     (tmp_path / "password").write_text(secret + "\n")
-    told = {
+    fields = {
         "host": "h", "port": 4000, "user": "u@x",
         "read_timeout": 60.0,
         "params": ("tidb_txn_mode=optimistic", "lock_wait_timeout=7"),
@@ -40,7 +40,7 @@ def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
         "security": ToSecurity(ssl_ca="/a b", ssl_cert="/c", ssl_key="/k", ssl_verify="ca"),
     }  # fmt: skip
     for password in ({"password": secret}, {"password_file": str(tmp_path / "password")}):
-        to = ToConfig(**told, **password)  # type: ignore[arg-type]
+        to = ToConfig(**fields, **password)  # type: ignore[arg-type]
         url = url_of(db_type="tidb", sql_mode="STRICT_TRANS_TABLES", to=to)
         assert url.startswith("tidb://")
         target = parse_url(url)
@@ -56,7 +56,7 @@ def test_every_key_of_to_arrives_at_the_connection(tmp_path: Path) -> None:
         assert target.channel_id is None
 
 
-def test_what_to_does_not_say_comes_from_the_environment_and_then_from_the_original() -> None:
+def test_what_to_does_not_say_comes_from_the_environment_and_then_from_tidb_binlog() -> None:
     syncer = SyncerConfig(db_type="mysql")
     sink = "sqlite:///downstream.db"
     assert downstream_url(sink, syncer, env={}) == "mysql://root@127.0.0.1:3306/"
@@ -75,7 +75,7 @@ def refused(message: str, **settings: object) -> None:
         DrainerConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_settings_that_disagree_are_told_at_once(tmp_path: Path) -> None:
+def test_settings_that_disagree_are_reported_at_once(tmp_path: Path) -> None:
     to = ToConfig(host="h")
     refused("both sink and", sink="mysql://h/", syncer=SyncerConfig(to=to))
     refused("'sqlite'", syncer=SyncerConfig(db_type="sqlite", to=to))

@@ -63,7 +63,7 @@ def tracker() -> SchemaTracker:
 
 
 def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
-    told = {
+    fields = {
         "batch_id": 1,
         "dialect": "sqlite",
         "displaces": False,
@@ -74,14 +74,14 @@ def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
         "commit_ts": stamps,
         "owners": [i % len(addresses) for i in range(len(stamps))],
     }
-    return FetchUnit.decode(FetchUnit(**{**told, **changes}).encode())
+    return FetchUnit.decode(FetchUnit(**{**fields, **changes}).encode())
 
 
 def through_the_driver(stamps: list[int]) -> list[bytes]:
     """Return the SQL of transactions as one batch, made as where payloads come to the Drainer."""
     planner = Planner(Selection(Rules(), tracker()).lookup, rows_max=10**6, bytes_max=1 << 30)
-    told = dict(BANK.binlogs)
-    planner.offer(Merged(stamps, [told[ts] for ts in stamps], 1))
+    binlogs = dict(BANK.binlogs)
+    planner.offer(Merged(stamps, [binlogs[ts] for ts in stamps], 1))
     assert planner.next_step() is None
     step = planner.cut()
     assert step is not None
@@ -92,7 +92,7 @@ class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A Pump that has the bank's binlogs, and answers as `spoil` lets it."""
 
     def __init__(self) -> None:
-        self.told = dict(BANK.binlogs)
+        self.binlogs = dict(BANK.binlogs)
         self.code: grpc.StatusCode | None = None
         self.cut_after = 10**9
         self.repeats = False
@@ -117,7 +117,7 @@ class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
                 context.abort(self.code, "as the test wants it")
             stamps = [ts] * (2 if self.repeats else 1)
             yield penstock_pb2.PullBatch(
-                commit_ts=stamps, payloads=[self.told[ts] for ts in stamps]
+                commit_ts=stamps, payloads=[self.binlogs[ts] for ts in stamps]
             )
 
 
@@ -232,7 +232,7 @@ def test_a_pump_that_breaks_off_is_asked_again_and_one_that_stays_away_is_named(
 @pytest.mark.parametrize(
     "code", [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNIMPLEMENTED]
 )
-def test_what_waiting_cannot_cure_is_told_at_once(code: grpc.StatusCode) -> None:
+def test_what_waiting_cannot_cure_is_reported_at_once(code: grpc.StatusCode) -> None:
     with pumps(1) as (stubs, addresses):
         stubs[0].code, stubs[0].cut_after = code, 0
         with pytest.raises(NeedsOperator, match=code.name):
@@ -266,10 +266,10 @@ def test_without_its_catalog_a_unit_is_refused() -> None:
 def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
     rules = Rules(FilterConfig(ignore_dbs=("bank",)))
     selection = Selection(rules, tracker())
-    told = dict(BANK.binlogs)
+    binlogs = dict(BANK.binlogs)
     asked = unit(["x"], STAMPS)
     for _ in range(2):
-        made, facts = statements_of(asked, [(ts, told[ts]) for ts in STAMPS], selection)
+        made, facts = statements_of(asked, [(ts, binlogs[ts]) for ts in STAMPS], selection)
         assert made == []
         assert (facts.rows, facts.left_out.total() > 50) == (0, True)
         assert {each[:2] for each in facts.left_out} == {("rows", "filter")}
@@ -277,7 +277,7 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
         assert again == ([], seen)
 
 
-def test_a_rule_that_does_not_fit_a_table_stops_nobody_before_that_has_rows() -> None:
+def test_a_rule_that_does_not_fit_a_table_stops_no_one_before_that_has_rows() -> None:
     unfit = ExpressionRule(schema="bank", table="other", insert_value_expr="nothing > 1")
     task = Fetcher(FetchSettings(filters=FilterConfig(expressions=(unfit,))))
     task.keep(*packed_catalog(tracker()))
@@ -316,8 +316,8 @@ def test_the_planner_cuts_by_size_and_count_and_never_looks_inside() -> None:
 
 def test_a_batch_never_mixes_rows_that_are_here_with_rows_that_are_on_a_pump() -> None:
     planner = Planner(Selection(Rules(), tracker()).lookup, rows_max=10**6, bytes_max=1 << 30)
-    told = dict(BANK.binlogs)
-    payloads = [Remote("p", 5, ts - 1) if i % 4 < 2 else told[ts] for i, ts in enumerate(STAMPS)]
+    binlogs = dict(BANK.binlogs)
+    payloads = [Remote("p", 5, ts - 1) if i % 4 < 2 else binlogs[ts] for i, ts in enumerate(STAMPS)]
     planner.offer(Merged(STAMPS, payloads, 1))
     seen = 0
     while (step := planner.next_step() or planner.cut()) is not None:
@@ -357,9 +357,9 @@ def test_a_cluster_s_executors_fetch_unless_something_needs_the_rows_here(
     pem = SecurityConfig(ssl_ca="a", ssl_cert="b", ssl_key="c")
     assert fetch_settings(config(security=pem)) is None
     assert "PEM" in caplog.text
-    told = fetch_settings(config(security=pem, payloads="executors"))
-    assert told is not None
-    assert told.pem == ("a", "b", "c")
+    settings = fetch_settings(config(security=pem, payloads="executors"))
+    assert settings is not None
+    assert settings.pem == ("a", "b", "c")
     for needed in (
         {"relay": RelayConfig(log_dir="r")},
         {"apply": ApplyConfig(strategy="statements")},

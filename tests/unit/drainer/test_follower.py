@@ -128,7 +128,7 @@ def refuse() -> SchemaChange:
     raise NeedsOperator("only an operator knows", hint="look")
 
 
-def test_a_skipped_ddl_that_cannot_be_tracked_leaves_out_the_tables_that_nobody_knows() -> None:
+def test_a_skipped_ddl_that_cannot_be_tracked_leaves_out_the_tables_that_no_one_knows() -> None:
     unknown = replace(JOBS[2], type=250, table=None)
     stream = Stream([*JOBS[:2], unknown, JOBS[3]], overrides=overridden(unknown, SKIP))
     assert stream.follow(unknown).run is None

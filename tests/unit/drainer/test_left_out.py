@@ -45,7 +45,7 @@ def test_totals_come_back_from_a_checkpoint(totals: dict[LeftOut, int]) -> None:
     assert Checkpoint.from_json(held.to_json("me")) == held
 
 
-def test_a_checkpoint_without_overrides_tells_whether_it_could_have_some() -> None:
+def test_a_checkpoint_without_overrides_says_whether_it_could_have_some() -> None:
     for held in (Checkpoint(20, 3), Checkpoint(20, 3, overrides={})):
         assert Checkpoint.from_json(held.to_json("me")) == held
 
@@ -70,25 +70,25 @@ def test_damaged_counts_and_overrides_are_refused(damage: str) -> None:
 def test_counts_become_totals_once_their_step_is_downstream_and_are_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tally = LeftOutTotals({ITEM: 5})
+    left_out = LeftOutTotals({ITEM: 5})
     with caplog.at_level(logging.WARNING):
-        after = tally.after(Counts({ITEM: 2}))
-        assert tally.after(Counts({ITEM: 2})) == after == {ITEM: 7}
-    assert tally.totals == {ITEM: 5}
-    tally.reached(after)
-    assert tally.describe()["rows_left_out"] == "7"
-    assert tally.describe()["left_out"] == "override: 7 rows of shop.item"
+        after = left_out.after(Counts({ITEM: 2}))
+        assert left_out.after(Counts({ITEM: 2})) == after == {ITEM: 7}
+    assert left_out.totals == {ITEM: 5}
+    left_out.reached(after)
+    assert left_out.describe()["rows_left_out"] == "7"
+    assert left_out.describe()["left_out"] == "override: 7 rows of shop.item"
     assert caplog.text.count("rows of shop.item do not go downstream (override)") == 1
 
 
 def test_many_tables_are_counted_together_and_none_is_lost() -> None:
-    tally = LeftOutTotals({})
+    left_out = LeftOutTotals({})
     for number in range(NAMED_MAX + 50):
-        tally.reached(tally.after(Counts({replace_table(number): 1, ITEM: 1})))
-    assert tally.total(ROWS) == 2 * (NAMED_MAX + 50)
-    assert len(tally.totals) == NAMED_MAX + 1
-    assert tally.totals[ITEM] == NAMED_MAX + 50
-    assert tally.totals[LeftOut(ROWS, OVERRIDE, OTHERS)] == 51
+        left_out.reached(left_out.after(Counts({replace_table(number): 1, ITEM: 1})))
+    assert left_out.total(ROWS) == 2 * (NAMED_MAX + 50)
+    assert len(left_out.totals) == NAMED_MAX + 1
+    assert left_out.totals[ITEM] == NAMED_MAX + 50
+    assert left_out.totals[LeftOut(ROWS, OVERRIDE, OTHERS)] == 51
 
 
 def replace_table(number: int) -> LeftOut:

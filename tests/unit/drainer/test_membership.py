@@ -38,7 +38,9 @@ def test_a_drainer_with_a_checkpoint_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_start_that_goes_wrong_leaves_its_namesakes_entry_as_it_is(is_new: bool) -> None:
+def test_a_start_that_goes_wrong_leaves_the_entry_of_the_same_node_id_as_it_is(
+    is_new: bool,
+) -> None:
     registry = MemoryRegistry()
     other = NodeStatus(node_id="d", host="h:2", state=NodeState.ONLINE, update_ts=9)
     registry.put(DRAINER, other)
@@ -46,7 +48,7 @@ def test_a_start_that_goes_wrong_leaves_its_namesakes_entry_as_it_is(is_new: boo
     assert registry.list(DRAINER) == [other]
 
 
-def test_a_place_that_cannot_be_given_up_is_named_with_what_does_it(
+def test_a_place_that_cannot_be_left_is_named_with_what_does_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Away(MemoryRegistry):

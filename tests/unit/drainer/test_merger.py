@@ -96,7 +96,7 @@ def test_a_pump_that_sends_out_of_order_stops_the_merge() -> None:
             push(merger, "a", *wrong)
 
 
-def test_what_was_emitted_in_an_earlier_life_must_not_come_again() -> None:
+def test_what_was_emitted_in_an_earlier_run_must_not_come_again() -> None:
     merger = Merger(100)
     assert merger.add("a") == 100
     with pytest.raises(NeedsOperator):

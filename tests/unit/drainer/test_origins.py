@@ -105,7 +105,7 @@ def test_a_transaction_that_comes_again_is_left_out() -> None:
     assert (steps[-1].commit_ts, steps[-1].origins) == (50, {"a": (1, 1, 101)})
 
 
-def test_sources_do_not_know_each_other_and_a_new_epoch_begins_anew() -> None:
+def test_sources_do_not_know_each_other_and_a_new_epoch_starts_over() -> None:
     payloads = {
         10: transaction(10, origin(100, "a"), b"a"),
         20: transaction(20, origin(5, "b"), b"b"),

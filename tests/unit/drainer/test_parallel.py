@@ -101,7 +101,7 @@ def test_partitions_in_any_order_end_where_upstream_is(case: Case, data: st.Data
 @pytest.mark.parametrize("case", CASES, ids=str)
 @SOME
 @given(data=st.data())
-def test_another_way_goes_on_where_partitions_or_statements_were_left(
+def test_another_way_continues_where_partitions_or_statements_were_left(
     case: Case, data: st.DataObject
 ) -> None:
     """It cuts batches elsewhere, trusts no fence, and reaches beyond the crash."""
@@ -207,7 +207,7 @@ def test_a_cut_by_bytes_keeps_the_order_and_the_bounds(
         ) + max(map(len, statements))
 
 
-def test_content_tells_batches_and_cuts_apart() -> None:
+def test_content_distinguishes_batches_and_cuts() -> None:
     works = [
         Partitions([[[b"a", b"b"]]], []),
         Partitions([[[b"a"], [b"b"]]], []),
@@ -228,7 +228,7 @@ def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
         build_strategy(ApplyConfig(mode="parallel"), cast(Components, Half), Checkpoint(5, 1))
 
 
-def test_units_of_one_table_are_compacted_alike_in_every_life() -> None:
+def test_units_of_one_table_are_compacted_alike_in_every_run() -> None:
     table = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     upstream = Upstream(table)
     for i in range(BOUNDS.rowwise_max * 2):

@@ -209,7 +209,7 @@ def test_purged_damaged_or_foreign_binlogs_stop_the_drainer(code: grpc.StatusCod
     run(test)
 
 
-def test_a_mute_stream_is_given_up_and_opened_again() -> None:
+def test_a_mute_stream_is_abandoned_and_opened_again() -> None:
     async def test() -> None:
         pump = FakePump(1)
         async with pulling(pump, silence_s_max=0.1) as (received, _):
@@ -430,7 +430,7 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
     run(test)
 
 
-def test_a_pump_of_the_original_leaves_by_its_state_also_while_no_drainer_runs() -> None:
+def test_a_pump_of_tidb_binlog_leaves_by_its_state_also_while_no_drainer_runs() -> None:
     async def test() -> None:
         cluster, merger, old = Cluster(), Merger(0), FakePump(1, 2, 4, batched=False)
         old.payload = binlog_at
@@ -475,25 +475,25 @@ def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
 
 
 @pytest.mark.parametrize("standing", [{}, {"a": 0}])
-def test_a_pump_that_nobody_told_of_in_time_shows_what_was_missed(
+def test_a_pump_that_was_not_listed_in_time_shows_what_was_missed(
     standing: dict[str, int],
 ) -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(1)
         async with two_pumps(cluster, merger, standing) as (pumps, _, b):
-            stranger = cluster.statuses.pop("b")
+            status = cluster.statuses.pop("b")
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [3, 5]
-            cluster.statuses["b"], cluster.entered = stranger, {"b": 2}
+            cluster.statuses["b"], cluster.entered = status, {"b": 2}
             b.hold(2, 4, 6)
             with pytest.raises(NeedsOperator, match=r"transaction 4, .* of \(2, 5\] is not"):
                 await pumps.run(0.02)
         cluster, merger = Cluster(), Merger(1)
         async with two_pumps(cluster, merger, standing) as (pumps, a, b):
-            newcomer = cluster.statuses.pop("b")
+            status = cluster.statuses.pop("b")
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [3, 5]
-            cluster.statuses["b"], cluster.entered = newcomer, {"b": 4}
+            cluster.statuses["b"], cluster.entered = status, {"b": 4}
             b.hold(2, 6)  # What it took before it was offline, and since.
             a.add(7)
             await pumps.refresh()
@@ -504,7 +504,7 @@ def test_a_pump_that_nobody_told_of_in_time_shows_what_was_missed(
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_pump_that_the_drainer_went_on_without_is_pulled_from_where_it_was_left(
+def test_a_pump_that_the_drainer_continued_without_is_pulled_from_where_it_was_left(
     restarted: bool, ignored: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
@@ -659,7 +659,7 @@ def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps() -> N
     run(test)
 
 
-def test_without_etcd_passes_go_on_and_nothing_joins_or_leaves() -> None:
+def test_without_etcd_passes_continue_and_nothing_joins_or_leaves() -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
         async with pumps_of(cluster, merger) as pumps:
@@ -675,7 +675,7 @@ def test_without_etcd_passes_go_on_and_nothing_joins_or_leaves() -> None:
     run(test)
 
 
-def test_a_drainer_that_ends_shows_that_it_lives_and_follows_no_pump_any_more() -> None:
+def test_a_drainer_that_ends_shows_that_it_is_alive_and_follows_no_pump_any_more() -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(0)
         async with pumps_of(cluster, merger) as pumps:

@@ -13,7 +13,7 @@ UPSERT = (
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "expected"),
     [
         (1, "`s`.`t(1)` `id` = 1, `v` = 'it''s, (so)'"),
         (2, "`s`.`t(1)` `id` = 2, `v` = x'00'"),
@@ -22,8 +22,10 @@ UPSERT = (
         (5, "`s`.`t(1)` "),
     ],
 )
-def test_the_row_that_the_message_counts_is_named_with_its_values(number: int, told: str) -> None:
-    assert row_of(UPSERT, f"Data too long for column 'v' at row {number}") == told
+def test_the_row_that_the_message_counts_is_named_with_its_values(
+    number: int, expected: str
+) -> None:
+    assert row_of(UPSERT, f"Data too long for column 'v' at row {number}") == expected
 
 
 def test_without_a_number_the_table_is_named() -> None:
@@ -34,13 +36,13 @@ def test_without_a_number_the_table_is_named() -> None:
     assert row_of("SELECT 1", "no") == ""
 
 
-def test_a_wide_row_is_told_in_part() -> None:
+def test_a_wide_row_is_described_in_part() -> None:
     names, values = ",".join(f"`c{i}`" for i in range(9)), ",".join("123456789")
-    told = row_of(f"INSERT INTO `t` ({names}) VALUES ({values})", "out of range at row 1")
-    assert told.endswith("`c5` = 6, …")
+    described = row_of(f"INSERT INTO `t` ({names}) VALUES ({values})", "out of range at row 1")
+    assert described.endswith("`c5` = 6, …")
 
 
-def test_the_batch_is_told_with_ways_to_go_on() -> None:
+def test_the_batch_is_named_with_ways_to_continue() -> None:
     error = located(Refused("refused", hint="compare"), 10, 20)
     assert "after commit_ts 10 and up to 20" in str(error)
     assert "ignore-txn-commit-ts" in error.hint

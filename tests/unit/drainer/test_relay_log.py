@@ -191,7 +191,7 @@ def test_files_go_when_all_in_them_is_downstream_but_never_the_live_one() -> Non
     assert opened(files).last_ts == 101
 
 
-def test_a_life_that_goes_on_writes_nothing_twice() -> None:
+def test_a_run_that_continues_writes_nothing_twice() -> None:
     files = MemoryFiles()
     append(started(files), entries(10, 20, 30))
     log = started(files, 10)
@@ -200,7 +200,7 @@ def test_a_life_that_goes_on_writes_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("checkpoint_ts", [5, 50])
-def test_a_log_that_does_not_reach_the_checkpoint_begins_anew(checkpoint_ts: int) -> None:
+def test_a_log_that_does_not_reach_the_checkpoint_begins_again(checkpoint_ts: int) -> None:
     files = MemoryFiles()
     append(started(files, 8), entries(10, 20, 30))
     log = started(files, checkpoint_ts)
@@ -308,7 +308,7 @@ def test_a_flipped_bit_is_damage_with_file_and_offset_or_changes_nothing() -> No
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_full_disk_is_said_and_a_restart_with_room_goes_on(call: str) -> None:
+def test_a_full_disk_is_said_and_a_restart_with_room_continues(call: str) -> None:
     files = MemoryFiles()
     log = started(files)
     append(log, entries(10))

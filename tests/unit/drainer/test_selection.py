@@ -270,7 +270,7 @@ def marked() -> Upstream:
     return up
 
 
-def test_rows_that_tell_their_source_are_collected_apart_in_one_batch() -> None:
+def test_rows_that_name_their_source_are_collected_apart_in_one_batch() -> None:
     up = marked()
     value = up.value(up.inserts("s_1", "t1", (1,)), up.inserts("s_1", "t2", (1,)))
     changes = read_changes(value, up.selection.lookup)
@@ -282,7 +282,7 @@ def test_rows_that_tell_their_source_are_collected_apart_in_one_batch() -> None:
     assert [each.table.constants for each in tables] == [(("c", "1"),), (("c", "2"),)]
 
 
-def test_the_table_that_tells_sources_is_the_operator_s_and_only_altered() -> None:
+def test_the_table_that_names_sources_is_the_operator_s_and_only_altered() -> None:
     up = marked()
     change = up.ddl("ALTER TABLE s_1.t1 ADD COLUMN n INT")
     assert change is not None
@@ -295,7 +295,7 @@ def test_the_table_that_tells_sources_is_the_operator_s_and_only_altered() -> No
             up.selection.route(up.tracker.catalog.copy().apply(up.planned(sql)))
 
 
-def test_a_source_has_no_column_of_the_name_that_tells_it() -> None:
+def test_a_source_has_no_column_of_the_name_that_identifies_it() -> None:
     up = Upstream(FilterConfig(routes=MARKED))
     up.ddl("CREATE DATABASE s_1")
     with pytest.raises(NeedsOperator, match="adds the column 'c' to rows of 't3'"):

@@ -181,9 +181,7 @@ def test_an_override_that_the_snapshot_was_made_with_must_not_get_lost(
     assert knows(start(90).tracker) == knows(SchemaTracker.from_history(MANY, 900))
 
 
-def test_a_long_life_renews_the_snapshot_behind_the_stream(
-    etcd: EtcdClient, tmp_path: Path
-) -> None:
+def test_a_long_run_renews_the_snapshot_behind_the_stream(etcd: EtcdClient, tmp_path: Path) -> None:
     start = Start(etcd, tmp_path)
     followed = start(1)
     file = followed.file

@@ -159,7 +159,7 @@ def test_a_full_disk_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_a_new_life_removes_what_the_last_one_left(folder: Path) -> None:
+def test_a_new_run_removes_what_the_last_one_left(folder: Path) -> None:
     async def test() -> None:
         await receive(Spool(folder, bytes_max=1000), pieces(50, merged(50)))
         assert len(names(folder)) == 1

@@ -186,7 +186,7 @@ def test_values_follow_their_column_s_type(
     assert (got, type(got)) == (converted, type(converted))
 
 
-def test_a_value_that_cannot_follow_is_told_with_its_column(replica: Replica) -> None:
+def test_a_value_that_cannot_follow_is_named_with_its_column(replica: Replica) -> None:
     replica.ddl("CREATE TABLE t (id INT PRIMARY KEY, c VARCHAR(9))")
     replica.connection.execute("INSERT INTO `s.t` VALUES (1, 'x')")
     job = plan_ddl("ALTER TABLE t MODIFY COLUMN c INT", "s", replica.catalog, lambda: 999)[0]
@@ -266,7 +266,7 @@ def test_a_column_that_was_modified_keeps_its_values_under_a_new_id(
     assert replica.has_the_shape_of(replica.table())
 
 
-def test_a_column_that_may_go_on_with_another_one_s_values_is_refused(replica: Replica) -> None:
+def test_a_column_that_may_continue_with_another_one_s_values_is_refused(replica: Replica) -> None:
     replica.ddl("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
     replica.connection.execute("INSERT INTO `s.t` VALUES (1, 7, 8)")
     ids = itertools.count(999)

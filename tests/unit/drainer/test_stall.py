@@ -56,15 +56,15 @@ def test_a_stream_is_judged_by_what_is_known_of_it(
     assert judge(seen, most_ts=ago(0.1), now_ts=NOW_TS) == (condition, why)
 
 
-def test_whoever_holds_the_low_water_is_named_with_its_condition_and_since_when() -> None:
+def test_what_holds_the_low_water_is_named_with_its_condition_and_since_when() -> None:
     dead = stream(problem="Connection refused", received_s=60)
     views = [
         view_of(dead, most_ts=ago(0), now_ts=NOW_TS, holds=True),
         view_of(stream(), most_ts=ago(0), now_ts=NOW_TS, holds=False),
     ]
-    told = Held(low_water=7, for_s=59.6, since_s=0).describe(views)
-    assert told["held_by"] == "p (dead: Connection refused), since 1970-01-01T00:00:00+00:00"
-    assert (told["low_water"], told["low_water_held_s"]) == ("7", "59.6")
+    described = Held(low_water=7, for_s=59.6, since_s=0).describe(views)
+    assert described["held_by"] == "p (dead: Connection refused), since 1970-01-01T00:00:00+00:00"
+    assert (described["low_water"], described["low_water_held_s"]) == ("7", "59.6")
     assert "60.0 s behind now, holds the low water" in views[0].describe()
     assert "held_by" not in Held(low_water=7, for_s=1, since_s=0).describe(views)
     none = Held(low_water=7, for_s=9, since_s=0).describe([])
@@ -81,7 +81,7 @@ def test_a_stall_is_said_after_a_while_and_again_only_now_and_then() -> None:
     assert said == [3, 13, 23, 33]
 
 
-def test_lag_is_never_negative_and_not_told_of_what_has_no_time() -> None:
+def test_lag_is_never_negative_and_not_shown_of_what_has_no_time() -> None:
     assert lag_s(ago(2.5), NOW_TS) == 2.5
     assert lag_s(NOW_TS, ago(2.5)) == 0
     assert lag_s(5, NOW_TS) == 0

@@ -241,7 +241,9 @@ CHILD = table_of("CREATE TABLE c (id INT PRIMARY KEY, parent INT, v INT)")
 FOREIGN_KEY = ForeignKey("statements", "c", "statements", "p", (("parent", "id"),))
 
 
-def lived(choices: list[tuple[int, int, int]]) -> tuple[list[tuple[int, MutationType, bytes]], Any]:
+def family_history(
+    choices: list[tuple[int, int, int]],
+) -> tuple[list[tuple[int, MutationType, bytes]], Any]:
     """Parents and children that come, move and go as a foreign key lets them."""
     upstreams = (Upstream(PARENT), Upstream(CHILD))
     parents, children = upstreams
@@ -284,7 +286,7 @@ def lived(choices: list[tuple[int, int, int]]) -> tuple[list[tuple[int, Mutation
 def test_no_child_is_ever_without_its_parent(
     choices: list[tuple[int, int, int]], queues: int, safe: bool, seed: int
 ) -> None:
-    order, upstreams = lived(choices)
+    order, upstreams = family_history(choices)
     answers, numbers = [], []
     for which, table in enumerate((PARENT, CHILD)):
         mine = [(i, kind, data) for i, (owner, kind, data) in enumerate(order) if owner == which]
@@ -345,13 +347,13 @@ def test_a_prefix_key_sees_no_more_than_the_prefix() -> None:
     ("collation", "value"),
     [("utf8mb4_general_ci", "ß"), ("utf8mb4_swedish_ci", "a"), ("utf8mb4_unicode_ci", "a\tb")],
 )
-def test_a_value_whose_equals_are_not_known_is_wild(collation: str, value: str) -> None:
+def test_a_value_whose_equals_are_not_known_is_unbounded(collation: str, value: str) -> None:
     table = table_of(f"CREATE TABLE t (a VARCHAR(9) COLLATE {collation} PRIMARY KEY)")
     (keys,) = key_sets("s", table)
     assert keys.key((value,)) == UNBOUNDED
 
 
-def test_a_wild_value_is_in_one_group_with_every_value_of_its_index() -> None:
+def test_an_unbounded_value_is_in_one_group_with_every_value_of_its_index() -> None:
     table = table_of("CREATE TABLE t (a VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY)")
     upstream = Upstream(table)
     for text in ("a", "b", "ß", "c"):

@@ -12,7 +12,7 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.settings.load import read_settings
 
-ORIGINAL = """
+TIDB_BINLOG_RULES = """
 sink = "mysql://root@127.0.0.1:3306/?checkpoint-schema=marks"
 [syncer]
 replicate-do-db = ["shop", "~^log_"]
@@ -41,8 +41,8 @@ def load(tmp_path: Path, text: str) -> Rules:
     return compiled(read_settings(DrainerConfig, argv, prog="drainer", env_prefix="D", env={}))
 
 
-def test_the_original_keys_filter_and_route(tmp_path: Path) -> None:
-    rules = load(tmp_path, ORIGINAL)
+def test_the_keys_of_tidb_binlog_filter_and_route(tmp_path: Path) -> None:
+    rules = load(tmp_path, TIDB_BINLOG_RULES)
     passing = [("shop", "item"), ("LOG_1", "t"), ("other", "keeper"), ("shop", "")]
     assert all(rules.is_replicated(*place) for place in passing)
     hidden = [("shop", "draft"), ("other", "x"), ("test", "t"), ("mysql", "user"), ("marks", "t")]
@@ -52,7 +52,7 @@ def test_the_original_keys_filter_and_route(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('[[syncer.table-migrate-rule]]\nbinlog-filter-rule = ["x"]\n', "binlog-filter-rule 'x'"),
         ("[syncer.binlog-filter-rule.x]\n", "no table-migrate-rule uses"),
@@ -65,6 +65,6 @@ def test_the_original_keys_filter_and_route(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         load(tmp_path, text)

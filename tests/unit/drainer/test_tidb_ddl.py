@@ -160,7 +160,7 @@ def test_a_column_on_its_way_out_is_announced_once_and_dropped_once(shop: Shop) 
     assert shop.rows("t") == [(1, 11), (2, 21), (3, 31)]
 
 
-def test_a_modified_column_goes_on_with_its_values_under_its_new_id(shop: Shop) -> None:
+def test_a_modified_column_continues_with_its_values_under_its_new_id(shop: Shop) -> None:
     shop.ddl("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)")
     before = shop.table()
     shop.insert(before, (1, 10, 11), (2, None, 21))
@@ -182,7 +182,7 @@ def test_a_modified_column_goes_on_with_its_values_under_its_new_id(shop: Shop) 
     ]  # fmt: skip
 
 
-def test_a_drainer_that_is_three_ddls_behind_goes_on_from_its_version_not_from_a_time(
+def test_a_drainer_that_is_three_ddls_behind_continues_from_its_version_not_from_a_time(
     shop: Shop,
 ) -> None:
     shop.ddl("CREATE TABLE t (id INT PRIMARY KEY)")
@@ -499,7 +499,7 @@ def test_sqlite_refuses_to_bring_back_rows_that_it_has_not(shop: Shop) -> None:
     assert f"drainer ddl track {ddl.job.finished_ts}" in caught.value.hint
 
 
-def test_a_flashback_of_the_cluster_stops_with_the_ways_to_go_on(history: TidbHistory) -> None:
+def test_a_flashback_of_the_cluster_stops_with_the_ways_to_continue(history: TidbHistory) -> None:
     ddl = history.run("ALTER TABLE t COMMENT 'x'", change=of_type(62), sent="FLASHBACK CLUSTER")
     with pytest.raises(NeedsOperator, match="changes rows without a binlog") as caught:
         Stream(history, 2).follow(ddl)

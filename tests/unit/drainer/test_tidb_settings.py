@@ -103,7 +103,7 @@ def test_every_key_has_an_answer(key: str, value: str, tmp_path: Path) -> None:
         assert len(refused.value.hint) > 20
         assert "did you mean" not in refused.value.hint
         return
-    whole = "".join(f"security.{name} = {told}\n" for name, told in SECURITY)
+    whole = "".join(f"security.{name} = {text}\n" for name, text in SECURITY)
     config, notes = load(tmp_path, whole if key.startswith("security.") else f"{key} = {value}")
     assert bool(notes) == isinstance(KEYS.get(key), Met)
     assert notes or config != DrainerConfig() or value in ("false", '"mysql"')
@@ -154,7 +154,7 @@ port = 3306
 """
 
 
-def test_the_values_of_the_originals_sample_load(tmp_path: Path) -> None:
+def test_the_values_of_the_sample_of_tidb_binlog_load(tmp_path: Path) -> None:
     config, notes = load(tmp_path, SAMPLE)
     mode = "STRICT_TRANS_TABLES%2CNO_ENGINE_SUBSTITUTION"
     assert config.downstream == f"mysql://root@127.0.0.1:3306/?sql-mode={mode}"
@@ -252,7 +252,7 @@ def test_two_keys_for_one_thing_and_values_of_the_wrong_kind_are_errors(tmp_path
         load(tmp_path, "", "-txn-batch")
 
 
-def test_the_log_tells_what_is_set_and_no_secret(tmp_path: Path) -> None:
+def test_the_log_says_what_is_set_and_no_secret(tmp_path: Path) -> None:
     text = """
     [spark]
     conf = ["spark.hadoop.fs.password=hush", "spark.a=b"]
@@ -262,10 +262,10 @@ def test_the_log_tells_what_is_set_and_no_secret(tmp_path: Path) -> None:
     params = ["secret=hush", "x=y"]
     """
     config, _ = load(tmp_path, text)
-    told = list(differing(config, DrainerConfig()))
-    assert "hush" not in str(told)
-    assert "syncer.to.host = 'h'" in told
-    assert "syncer.to.password = ***" in told
+    logged = list(differing(config, DrainerConfig()))
+    assert "hush" not in str(logged)
+    assert "syncer.to.host = 'h'" in logged
+    assert "syncer.to.password = ***" in logged
     config, _ = load(tmp_path, 'sink = "mysql://u:hu:sh@h:1/?password-file=/p"')
     assert list(differing(config, DrainerConfig())) == [
         "sink = 'mysql://u:***@h:1/?password-file=/p'"

@@ -64,16 +64,16 @@ def serialized(table_id: int, changes: list[tuple[int, bytes]], form: int) -> by
     kinds = [bytes([kind]) for kind, _ in changes]
     if form == 0:  # As protobuf writes it.
         grouped = sorted(zip(changes, rows, strict=True), key=lambda pair: pair[0][0])
-        told = b"".join(encode_uvarint(tag(7, VARINT)) + kind for kind in kinds)
-        return fields_of_id + b"".join(row for _, row in grouped) + told
+        field_of_kinds = b"".join(encode_uvarint(tag(7, VARINT)) + kind for kind in kinds)
+        return fields_of_id + b"".join(row for _, row in grouped) + field_of_kinds
     if form == 1:  # Packed, in the order of the changes, an unknown field behind it.
         return fields_of_id + b"".join(rows) + a_field(7, b"".join(kinds)) + a_field(99, b"?")
     if form == 2:  # Rows and kinds in turn.
         turns = zip(kinds, rows, strict=True)
         return fields_of_id + b"".join(encode_uvarint(tag(7, VARINT)) + k + row for k, row in turns)
     half = len(kinds) // 2  # The id last, the sequence first and in two parts.
-    told = a_field(7, b"".join(kinds[:half])) + a_field(7, b"".join(kinds[half:]))
-    return told + b"".join(rows) + fields_of_id
+    field_of_kinds = a_field(7, b"".join(kinds[:half])) + a_field(7, b"".join(kinds[half:]))
+    return field_of_kinds + b"".join(rows) + fields_of_id
 
 
 @settings(max_examples=300, deadline=None)
@@ -83,8 +83,10 @@ def test_slices_hold_the_same_changes_in_the_same_order(
 ) -> None:
     chunk_bytes, protowire.CHUNK_BYTES = protowire.CHUNK_BYTES, 64
     try:
-        told = encode_uvarint(tag(1, VARINT)) + encode_uvarint(version)
-        data = b"".join(a_field(2, serialized(*mutation)) for mutation in mutations) + told
+        field_of_version = encode_uvarint(tag(1, VARINT)) + encode_uvarint(version)
+        data = (
+            b"".join(a_field(2, serialized(*mutation)) for mutation in mutations) + field_of_version
+        )
         parts = sliced(data, bytes_max)
     finally:
         protowire.CHUNK_BYTES = chunk_bytes
@@ -154,7 +156,7 @@ def test_a_large_mutation_whose_lists_and_sequence_disagree_is_refused(
         sliced(data, 100)
 
 
-def test_a_merged_binlog_tells_its_last_numbers_and_where_its_changes_are() -> None:
+def test_a_merged_binlog_says_its_last_numbers_and_where_its_changes_are() -> None:
     value = random.Random(1).randbytes(3000)
     prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=5, prewrite_key=b"k", prewrite_value=value)
     commit = Binlog(tp=BinlogType.COMMIT, start_ts=5, commit_ts=2**61)

@@ -41,7 +41,7 @@ def test_what_is_stored_cannot_steer_the_terminal() -> None:
     assert printable(b"a\x1b[31m\x07b \xff") == "a\\u001b[31m\\u0007b \\xff"
 
 
-def test_all_of_a_binlog_is_told_row_by_row() -> None:
+def test_all_of_a_binlog_is_described_row_by_row() -> None:
     mutation = TableMutation(
         table_id=42,
         inserted_rows=(b"\x01", b"\x02" * 70),
@@ -50,10 +50,10 @@ def test_all_of_a_binlog_is_told_row_by_row() -> None:
     )
     value = encode_prewrite_value(PrewriteValue(schema_version=5, mutations=(mutation,)))
     binlog = Binlog(tp=BinlogType.COMMIT, start_ts=TS, commit_ts=TS + 1, prewrite_value=value)
-    told = describe(binlog).splitlines()
-    assert told[0].split() == ["type", "commit"]
-    assert told[3] == f"changes    {len(value)} bytes, schema version 5"
-    assert told[4:] == [
+    described = describe(binlog).splitlines()
+    assert described[0].split() == ["type", "commit"]
+    assert described[3] == f"changes    {len(value)} bytes, schema version 5"
+    assert described[4:] == [
         "  table 42: 2 insert, 1 delete",
         "    insert  01",
         "    delete  03",
@@ -62,11 +62,11 @@ def test_all_of_a_binlog_is_told_row_by_row() -> None:
 
 
 def test_bytes_that_are_no_row_changes_are_said_to_be_none() -> None:
-    told = describe(Binlog(tp=BinlogType.PREWRITE, start_ts=TS, prewrite_value=b"\xff"))
-    assert "1 bytes, which are no row changes: undecodable" in told
+    described = describe(Binlog(tp=BinlogType.PREWRITE, start_ts=TS, prewrite_value=b"\xff"))
+    assert "1 bytes, which are no row changes: undecodable" in described
     many = TableMutation(
         table_id=1, inserted_rows=(b"r",) * 150, sequence=(MutationType.INSERT,) * 150
     )
     value = encode_prewrite_value(PrewriteValue(schema_version=1, mutations=(many,)))
-    told = describe(Binlog(tp=BinlogType.PREWRITE, start_ts=TS, prewrite_value=value))
-    assert told.endswith("and 50 more rows")
+    described = describe(Binlog(tp=BinlogType.PREWRITE, start_ts=TS, prewrite_value=value))
+    assert described.endswith("and 50 more rows")

@@ -125,7 +125,7 @@ def test_default_is_refused_where_a_session_chose_collations_and_no_set_is_writt
     )
 
 
-def test_a_database_that_the_catalog_cannot_tell_is_asked_for() -> None:
+def test_a_database_that_the_catalog_cannot_name_is_asked_for() -> None:
     made = explicit(
         "CREATE TABLE a.t (a TEXT) ENGINE=InnoDB", SESSION, lambda ref: f"of_{ref.schema}"
     )
@@ -135,11 +135,11 @@ def test_a_database_that_the_catalog_cannot_tell_is_asked_for() -> None:
 def test_servers_differ_in_what_a_charset_alone_means() -> None:
     old, new = Dialect(Flavor.MYSQL, 50744), Dialect(Flavor.MYSQL, 90700)
     maria = Dialect(Flavor.MARIADB, 110809)
-    told = StatusVariables(charsets=(8, 8, 2304), default_collation_utf8mb4=45)
+    variables = StatusVariables(charsets=(8, 8, 2304), default_collation_utf8mb4=45)
     assert session_collations(StatusVariables(), old).of("utf8mb4") == "utf8mb4_general_ci"
     assert session_collations(StatusVariables(), new).of("utf8mb4") == "utf8mb4_0900_ai_ci"
-    assert session_collations(told, new).of("utf8mb4") == "utf8mb4_general_ci"
-    assert session_collations(told, maria).server == "utf8mb4_uca1400_ai_ci"
+    assert session_collations(variables, new).of("utf8mb4") == "utf8mb4_general_ci"
+    assert session_collations(variables, maria).server == "utf8mb4_uca1400_ai_ci"
     chosen = StatusVariables(mariadb_collations=((45, 46), (33, 2048)))
     assert session_collations(chosen, maria).of("utf8mb4") == "utf8mb4_bin"
     assert session_collations(chosen, maria).of("utf8") == "utf8mb3_uca1400_ai_ci"

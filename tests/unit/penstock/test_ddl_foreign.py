@@ -76,8 +76,8 @@ def test_a_mariadb_gets_no_index_over_an_expression_and_no_check_that_is_a_remar
     assert spelled(Flavor.MARIADB, sql) == [
         f"CREATE TABLE `t` (a INT , b INT, CHECK (b > 2)) {TAIL}"
     ]
-    told = spelled_for(Flavor.MARIADB, queries(sql)[0])
-    assert told.lacking == ("CHECK … NOT ENFORCED", "indexes over expressions")
+    statement = spelled_for(Flavor.MARIADB, queries(sql)[0])
+    assert statement.lacking == ("CHECK … NOT ENFORCED", "indexes over expressions")
     alter = (
         "ALTER TABLE t ADD INDEX ((a)), ADD x INT, ALTER CHECK c ENFORCED, ALTER a SET INVISIBLE"
     )

@@ -63,7 +63,7 @@ def test_what_no_server_would_do_to_these_partitions_is_refused_before(operation
         session.run("ALTER TABLE u TRUNCATE PARTITION ALL")
 
 
-def test_partitions_that_a_history_does_not_tell_of_are_the_server_s_affair() -> None:
+def test_partitions_that_a_history_does_not_name_are_the_server_s_affair() -> None:
     session = DdlSession(f"{TABLE[:-13]} SUBPARTITION BY KEY (a) PARTITIONS 2")
     assert session.table().partitions is None
     session.run("ALTER TABLE t DROP PARTITION whatever", "ALTER TABLE t REMOVE PARTITIONING")
@@ -101,7 +101,7 @@ def test_tables_of_different_columns_exchange_nothing() -> None:
 
 
 @pytest.mark.parametrize("operation", ["COALESCE PARTITION 1", "ADD PARTITION PARTITIONS 2"])
-def test_after_a_crash_nobody_repeats_what_would_count_twice(operation: str) -> None:
+def test_after_a_crash_no_one_repeats_what_would_count_twice(operation: str) -> None:
     session = DdlSession(TABLE, f"ALTER TABLE t {operation}")
     with pytest.raises(NeedsOperator, match="is unknown whether"):
         ensure_repeatable(session.changes[-1])

@@ -166,7 +166,7 @@ def test_any_history_leaves_a_sound_catalog_and_no_id_is_used_twice(data: st.Dat
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_a_table_written_out_and_read_anew_is_the_same_table(data: st.DataObject) -> None:
+def test_a_table_written_out_and_read_again_is_the_same_table(data: st.DataObject) -> None:
     for _, table in run(data).catalog.tables():
         again = DdlSession(definition(table))
         assert essence(again.table(table.name)) == essence(table), definition(table)

@@ -203,7 +203,7 @@ def test_a_rule_with_a_table_pattern_is_not_about_the_schema_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ([rule("", "t", "all")], "no schema-pattern"),
         ([rule("a", "t", "all", action="Skip")], "action 'Skip'"),
@@ -212,8 +212,8 @@ def test_a_rule_with_a_table_pattern_is_not_about_the_schema_itself() -> None:
         ([rule("a", "t", sql="(")], "no regular expression"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(wrong: list[EventRule], told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_rule_that_cannot_be_is_refused(wrong: list[EventRule], message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         EventFilter(wrong)
 
 
@@ -245,7 +245,7 @@ def extracting(**columns: Any) -> RouteRule:
                      target_table="t", **columns)  # fmt: skip
 
 
-def test_a_route_tells_of_every_row_where_it_came_from() -> None:
+def test_a_route_says_of_every_row_where_it_came_from() -> None:
     rule = extracting(
         extract_table=ExtractTable(table_regexp="t_(.)-(.*)", target_column="c_table"),
         extract_source=ExtractSource(source_regexp="^(.*)$", target_column="c_source"),
@@ -257,7 +257,7 @@ def test_a_route_tells_of_every_row_where_it_came_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ([route("a", "t", "")], "needs a schema-pattern and a target-schema"),
         ([route("a", "", "b", "t")], "a target-table and no table-pattern"),
@@ -276,8 +276,8 @@ def test_a_route_tells_of_every_row_where_it_came_from() -> None:
          "this upstream has no name"),
     ],
 )  # fmt: skip
-def test_a_route_that_cannot_be_is_refused(wrong: list[RouteRule], told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_route_that_cannot_be_is_refused(wrong: list[RouteRule], message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         Rules(FilterConfig(routes=tuple(wrong)))
 
 

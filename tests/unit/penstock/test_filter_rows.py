@@ -42,7 +42,7 @@ def test_what_cannot_be_understood_whole_is_refused_before_any_table_is_known(te
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("nothing = 1", "no column 'nothing'"),
         ("v = 1", "'v' is computed"),
@@ -56,9 +56,11 @@ def test_what_cannot_be_understood_whole_is_refused_before_any_table_is_known(te
         ("IF(id, 1, s) = 1", "several kinds"),
     ],
 )
-def test_what_does_not_fit_the_table_is_refused_when_it_is_compiled(text: str, told: str) -> None:
+def test_what_does_not_fit_the_table_is_refused_when_it_is_compiled(
+    text: str, message: str
+) -> None:
     check_expression(text)
-    with pytest.raises(NeedsOperator, match=told):
+    with pytest.raises(NeedsOperator, match=message):
         compile_expression(text, table())
 
 
@@ -103,7 +105,7 @@ def test_one_half_of_an_update_decides_alone_when_only_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ([ExpressionRule(schema="d", insert_value_expr="1")], "a schema and a table"),
         ([ExpressionRule(schema="d", table="t")], "is empty"),
@@ -111,6 +113,6 @@ def test_one_half_of_an_update_decides_alone_when_only_it_is_given() -> None:
         ([ExpressionRule(schema="d", table="t", insert_value_expr="oops(1)")], "OOPS"),
     ],
 )
-def test_a_row_filter_that_cannot_be_is_refused(rules: list[ExpressionRule], told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_row_filter_that_cannot_be_is_refused(rules: list[ExpressionRule], message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         Rules(FilterConfig(expressions=tuple(rules)))

@@ -14,7 +14,7 @@ def test_labels_go_through_settings_and_status_unchanged() -> None:
     assert parse_labels(text_of(labels).split(",")) == labels
 
 
-def test_no_labels_are_published_as_the_original_does() -> None:
+def test_no_labels_are_published_as_tidb_binlog_does() -> None:
     assert published({}) is None
     assert labels_in(None) == {}
 

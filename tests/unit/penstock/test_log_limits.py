@@ -48,7 +48,7 @@ def logged() -> Iterator[Logged]:
     root.setLevel(level)
 
 
-def test_a_storm_becomes_a_line_now_and_then_that_tells_how_many_were_left_out(
+def test_a_storm_becomes_a_line_now_and_then_that_says_how_many_were_left_out(
     logged: Logged,
 ) -> None:
     for second in range(30):
@@ -80,7 +80,7 @@ def test_debug_lines_and_the_end_of_the_process_are_never_left_out(logged: Logge
     assert len(logged.lines.texts) == 20
 
 
-def test_what_was_never_told_of_is_told_at_the_end(logged: Logged) -> None:
+def test_what_was_never_logged_is_logged_at_the_end(logged: Logged) -> None:
     for number in range(9):
         logged.log.warning("disk %d is slow, 100%% busy", number)
     for _ in range(2):

@@ -49,7 +49,7 @@ def test_no_text_breaks_a_line_or_is_lost_in_json(text: str) -> None:
     assert json.loads(line)["message"] == text
 
 
-def test_json_lines_tell_time_level_logger_and_what_was_given_besides() -> None:
+def test_json_lines_have_time_level_logger_and_what_was_given_besides() -> None:
     fields = json.loads(JsonLines().format(record("stopped: %s", "why", created=1.5, exit_code=2)))
     assert fields == {
         "time": "1970-01-01T00:00:01.000Z",

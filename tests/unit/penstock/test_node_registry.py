@@ -25,7 +25,7 @@ statuses = st.builds(
 )
 
 
-def test_the_json_has_the_eight_fields_of_the_original_in_its_order() -> None:
+def test_the_json_has_the_eight_fields_of_tidb_binlog_in_its_order() -> None:
     status = NodeStatus(
         node_id="db1:8250",
         host="10.0.0.1:8250",

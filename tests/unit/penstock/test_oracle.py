@@ -111,7 +111,7 @@ def test_the_wanted_limit_leaves_room_for_a_whole_window() -> None:
     assert ahead.wanted_limit_ms() == NOW_MS + 60_000 + WINDOW_MS
 
 
-def test_after_a_jump_back_time_goes_on_at_half_speed_until_the_clock_caught_up() -> None:
+def test_after_a_jump_back_time_continues_at_half_speed_until_the_clock_caught_up() -> None:
     clock = Clock()
     allocator = clock.allocator(0)
     before = physical_ms(take(allocator))
@@ -130,7 +130,7 @@ def test_after_a_jump_ahead_time_follows_the_clock() -> None:
     assert physical_ms(take(allocator)) == NOW_MS + 86_400_000
 
 
-def test_a_client_without_an_oracle_gives_up_after_its_timeout() -> None:
+def test_a_client_without_an_oracle_fails_after_its_timeout() -> None:
     client = OracleClient(f"127.0.0.1:{free_port()}", timeout_s=0.5)
     start_s = time.monotonic()
     with pytest.raises(Retryable, match="no timestamp"):

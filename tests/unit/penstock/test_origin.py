@@ -50,7 +50,7 @@ def test_a_large_binlog_with_an_origin_is_walked_and_not_copied() -> None:
 
 
 @given(ORIGIN)
-def test_before_the_rows_of_a_large_transaction_the_head_tells_the_origin(origin: Origin) -> None:
+def test_before_the_rows_of_a_large_transaction_the_head_names_the_origin(origin: Origin) -> None:
     prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=7, prewrite_key=b"key", origin=origin)
     head, rows = encode_binlog(prewrite), b"r" * 1000
     found = head_of(before_rows(head, len(rows)) + rows, len(before_rows(head, 1000)) + 1000)

@@ -53,7 +53,7 @@ def test_what_is_found_was_written_to_so_that_it_is_durable(open_database: OpenD
     assert not pump.in_transaction
 
 
-def test_a_fence_keeps_a_late_writer_out_for_ever(open_database: OpenDatabase) -> None:
+def test_a_fence_keeps_a_late_writer_out_indefinitely(open_database: OpenDatabase) -> None:
     writer, pump = open_database(), open_database()
     assert settle(pump, TABLE, KEY, START_TS, fence=True) == 0
     with pytest.raises(Fenced, match="took too long"):

@@ -19,7 +19,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"ssl_ca": "ca"}, "ssl-cert is ''.*with ssl-ca it must be set"),
         ({"ssl_ca": "ca", "ssl_cert": "c"}, "ssl-key is ''.*must be set"),
@@ -27,8 +27,8 @@ def authority(tmp_path: Path) -> Authority:
         ({"cert_allowed_cn": ("node",)}, "cert-allowed-cn is .*needs ssl-ca"),
     ],
 )
-def test_settings_that_only_look_safe_are_refused(settings: dict[str, str], told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_settings_that_only_look_safe_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         SecurityConfig(**settings)  # type: ignore[arg-type]
 
 
@@ -74,14 +74,14 @@ _FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "told"), _FAULTS)
+@pytest.mark.parametrize(("damage", "message"), _FAULTS)
 def test_files_that_cannot_be_used_are_named(
-    authority: Authority, damage: object, told: str
+    authority: Authority, damage: object, message: str
 ) -> None:
     pair = authority.issue("node")
     assert callable(damage)
     damage(pair)
-    with pytest.raises(NeedsOperator, match=told):
+    with pytest.raises(NeedsOperator, match=message):
         pair.tls.check()
 
 
@@ -90,9 +90,9 @@ def test_a_certificate_without_its_key_is_refused(authority: Authority) -> None:
         Tls(ca=authority.file, cert=authority.file)
 
 
-@pytest.mark.parametrize(("damage", "told"), _FAULTS)
-def test_what_breaks_later_is_told_once_and_the_old_certificate_serves_on(
-    authority: Authority, caplog: pytest.LogCaptureFixture, damage: object, told: str
+@pytest.mark.parametrize(("damage", "message"), _FAULTS)
+def test_what_breaks_later_is_reported_once_and_the_old_certificate_serves_on(
+    authority: Authority, caplog: pytest.LogCaptureFixture, damage: object, message: str
 ) -> None:
     pair = authority.issue("node")
     tls = pair.tls
@@ -131,9 +131,9 @@ def test_files_replaced_by_renaming_are_noticed(
 def test_a_key_is_in_no_text(authority: Authority) -> None:
     pair = authority.issue("node")
     tls = pair.tls
-    told = f"{tls!r} {tls._read()!r}"
-    assert str(pair.key) in told
-    assert "PRIVATE" not in told
+    shown = f"{tls!r} {tls._read()!r}"
+    assert str(pair.key) in shown
+    assert "PRIVATE" not in shown
 
 
 def test_an_etcd_and_a_pd_have_files_of_their_own_or_those_of_the_node(

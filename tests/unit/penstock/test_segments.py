@@ -82,7 +82,7 @@ def test_bytes_that_were_never_synced_may_be_lost_but_nothing_else() -> None:
         assert found[2:] == [b"c" * 700, b"d" * 1500, b"e" * 10][: len(found) - 2]
 
 
-def test_a_torn_end_is_cut_and_appending_goes_on_cleanly() -> None:
+def test_a_torn_end_is_cut_and_appending_continues_cleanly() -> None:
     files = MemoryFiles()
     segments = opened(files)
     stored(segments, b"kept")

@@ -52,7 +52,7 @@ def test_the_first_signal_asks_the_node_to_stop() -> None:
         (RuntimeError("a defect"), 1),
     ],
 )
-def test_the_exit_code_tells_who_must_act(error: Exception, code: int) -> None:
+def test_the_exit_code_says_who_must_act(error: Exception, code: int) -> None:
     async def alone(stop: asyncio.Event) -> None:
         raise error
 
@@ -83,9 +83,9 @@ def test_a_hangup_opens_the_log_again_and_does_not_end_the_node(tmp_path: Path) 
         await asyncio.to_thread(written, path, "SIGHUP")
 
     assert service.run(main, log_file=str(path)) == 0
-    told = path.read_text()
-    assert "SIGHUP: the log is open again" in told
-    assert "stopping" not in told
+    logged = path.read_text()
+    assert "SIGHUP: the log is open again" in logged
+    assert "stopping" not in logged
 
 
 def test_a_hangup_reads_certificates_again(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_folder_that_cannot_be_written_is_one_line_with_a_hint(
         await asyncio.to_thread(Path("/proc/nowhere").mkdir)
 
     assert service.run(main) == 2
-    told = capfd.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert "stopped: cannot use /proc/nowhere: No such file or directory (" in told[0]
+    printed = capfd.readouterr().err.splitlines()
+    assert len(printed) == 1
+    assert "stopped: cannot use /proc/nowhere: No such file or directory (" in printed[0]
 
 
 def test_a_package_that_is_missing_later_is_one_line_with_the_extra(
@@ -123,9 +123,9 @@ def test_a_package_that_is_missing_later_is_one_line_with_the_extra(
         raise ModuleNotFoundError("No module named 'pymysql'", name="pymysql")
 
     assert service.run(main, extra="drainer") == 2
-    told = capfd.readouterr().err
-    assert "the package pymysql is not installed (pip install 'penstock[drainer]')" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "the package pymysql is not installed (pip install 'penstock[drainer]')" in printed
+    assert "Traceback" not in printed
 
 
 def test_an_unknown_log_level_is_refused() -> None:

@@ -84,7 +84,7 @@ def test_an_unknown_flag_is_an_error_that_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("retries = 1.5\n", "not a whole number"),
         ("retries = true\n", "is not a int"),
@@ -94,8 +94,8 @@ def test_an_unknown_flag_is_an_error_that_names_the_nearest() -> None:
         ("addr = \n", "is not TOML"),
     ],
 )
-def test_a_value_of_the_wrong_kind_names_its_key(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_value_of_the_wrong_kind_names_its_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         load(written(tmp_path, text))
 
 
@@ -148,7 +148,7 @@ def test_tables_in_arrays_and_by_name_become_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('[[filter.rule]]\ntable-patern = "t"\n', r"rule\[1\]: unknown key 'table-patern' \(did"),
         ("[[filter.rule]]\nis-strict = 5\n", r"filter\.rule\[1\]: is-strict: 5 is neither"),
@@ -157,8 +157,8 @@ def test_tables_in_arrays_and_by_name_become_rules(tmp_path: Path) -> None:
         ("[filter.named.x]\nstrict = true\n", r"filter\.named\.x: unknown key 'strict'"),
     ],
 )
-def test_a_mistake_in_a_rule_names_rule_and_key(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(NeedsOperator, match=told):
+def test_a_mistake_in_a_rule_names_rule_and_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(NeedsOperator, match=message):
         ruled(tmp_path, text)
 
 

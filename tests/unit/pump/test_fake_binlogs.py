@@ -73,7 +73,7 @@ def counter(begin: int = 1000) -> Callable[[], int]:
     return itertools.count(begin).__next__
 
 
-def test_an_idle_pump_that_nobody_pulls_writes_rarely() -> None:
+def test_an_idle_pump_that_no_one_pulls_writes_rarely() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         await pass_time(0.3)
 

@@ -108,7 +108,7 @@ def test_what_is_purged_missing_unsorted_or_another_cluster_s_is_refused_with_it
     run(tmp_path, body)
 
 
-def test_a_fake_binlog_is_told_whole(tmp_path: Path) -> None:
+def test_a_fake_binlog_is_described_as_a_whole(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         await pump.write(prewrite(1))
         await pump.write(commit(1, 2))

@@ -197,7 +197,7 @@ def test_a_thread_keeps_the_order_too() -> None:
     assert [name for name, _ in disk.calls[:4]] == ["append", "index"] * 2
 
 
-def test_a_caller_that_goes_away_takes_nobody_with_it() -> None:
+def test_a_caller_that_goes_away_takes_no_one_with_it() -> None:
     async def body(writer: GroupCommit, disk: Disk) -> None:
         gone = asyncio.create_task(writer.write([record(1)]))
         await turn()

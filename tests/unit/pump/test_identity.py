@@ -38,7 +38,7 @@ def test_a_data_folder_of_another_cluster_is_refused_and_one_without_an_id_is_ad
     refuse_other_cluster(tmp_path, 7)
 
 
-def test_the_data_of_a_pump_of_the_original_is_left_alone(tmp_path: Path) -> None:
+def test_the_data_of_a_pump_of_tidb_binlog_is_left_alone(tmp_path: Path) -> None:
     refuse_original(tmp_path / "none")
     kept_node_id(tmp_path, "old:8250", "a:1")
     refuse_original(tmp_path)

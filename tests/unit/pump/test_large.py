@@ -299,7 +299,7 @@ def test_what_is_announced_must_fit_on_the_volume_beside_what_others_announced(
     run(tmp_path, body)
 
 
-def test_a_disk_that_fails_in_the_middle_is_told_and_the_next_try_works(tmp_path: Path) -> None:
+def test_a_disk_that_fails_in_the_middle_is_named_and_the_next_try_works(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         sent = messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER)
 

@@ -66,7 +66,7 @@ def test_the_bound_holds_after_a_restart_with_more_open_than_are_allowed(tmp_pat
     storage.close()
 
 
-def test_a_writer_is_told_to_go_elsewhere_and_an_operator_whom_to_blame(
+def test_a_writer_is_sent_elsewhere_and_an_operator_learns_whom_to_blame(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     counters = Counters()

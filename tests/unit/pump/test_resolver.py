@@ -162,7 +162,7 @@ def test_what_waits_is_listed_with_its_key_and_why() -> None:
     assert 0 <= time.time() - first.since_s < 60
 
 
-def test_a_failure_that_a_resolver_reports_is_told_as_one(
+def test_a_failure_that_a_resolver_reports_is_reported_as_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failed = Resolution(Outcome.UNKNOWN, why="TiKV is away", again_s=2, failure=True)
@@ -225,7 +225,7 @@ def test_a_resolver_that_breaks_its_promise_ends_the_task() -> None:
         asyncio.run(Resolving(waiting, waiting, Broken()).run())  # type: ignore[arg-type]
 
 
-def test_the_same_failure_of_many_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_failure_of_many_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     waiting = Waiting(*(prewrite(START_TS + i) for i in range(50)))
     ask(waiting, Oracle(*[Retryable("the database is away")] * 50))
     assert caplog.text.count("the database is away") == 1

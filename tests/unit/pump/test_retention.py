@@ -124,7 +124,7 @@ def retention(storage: Any, near: Neighbours, force_after_days: float = 0) -> Re
     return Retention(storage, parts, parts, gc_days=7, force_after_days=force_after_days)
 
 
-def test_a_purge_tells_what_it_took_and_what_holds_the_next_one(ten_days: Any) -> None:
+def test_a_purge_says_what_it_took_and_what_holds_the_next_one(ten_days: Any) -> None:
     near = Neighbours(drainer("d", 0))
     keeper = retention(ten_days, near)
     report = asyncio.run(keeper.purge())

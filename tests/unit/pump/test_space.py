@@ -40,7 +40,7 @@ def test_a_group_that_would_eat_into_the_reserve_is_refused_before_it_does() -> 
     assert sorted(reserve.refused([commit(2, 3), fake(9)])) == [0, 1]
 
 
-def test_the_log_tells_once_when_it_begins_and_once_when_it_ends(
+def test_the_log_says_once_when_it_begins_and_once_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

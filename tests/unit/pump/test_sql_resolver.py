@@ -117,7 +117,7 @@ def test_what_has_no_outbox_key_is_for_somebody_else(path: Path) -> None:
     assert otherwise.closed
 
 
-def test_several_databases_are_told_apart_by_the_name_in_the_key(
+def test_several_databases_are_distinguished_by_the_name_in_the_key(
     path: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "crm.db"
@@ -155,7 +155,7 @@ def test_a_database_without_the_table_decides_nothing(tmp_path: Path) -> None:
     assert "no such table" in str(found[0])
 
 
-def test_after_a_failure_nobody_knocks_for_a_moment() -> None:
+def test_after_a_failure_no_one_knocks_for_a_moment() -> None:
     knocks: list[int] = []
 
     def connect() -> Any:

@@ -280,7 +280,9 @@ def test_a_failed_sync_refuses_the_group_and_the_next_one_is_stored(
     assert commits(storage) == [(1, 5)]
 
 
-def test_a_full_disk_is_out_of_space_and_pulls_go_on(storage: Storage, files: MemoryFiles) -> None:
+def test_a_full_disk_is_out_of_space_and_pulls_continue(
+    storage: Storage, files: MemoryFiles
+) -> None:
     write(storage, prewrite(1), commit(1, 5), prewrite(6))
     files.fail_once("write", errno.ENOSPC)
     with pytest.raises(OutOfSpace):
@@ -366,7 +368,7 @@ def test_an_open_transaction_survives_any_number_of_restarts(tmp_path: Path) -> 
     storage.close()
 
 
-def test_progress_of_a_replay_is_told(tmp_path: Path) -> None:
+def test_progress_of_a_replay_is_reported(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = opened(tmp_path, files)
     for begin in range(10, 30_000, 1000):

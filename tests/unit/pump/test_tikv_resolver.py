@@ -208,7 +208,7 @@ def test_a_large_transaction_may_still_have_its_regions_split() -> None:
     assert world.ask(size_bytes=5 << 20) == ROLLED_BACK
 
 
-def test_an_absence_that_was_not_looked_at_for_long_counts_from_anew() -> None:
+def test_an_absence_that_was_not_looked_at_for_long_is_counted_again_from_zero() -> None:
     world = World(ABSENT)
     world.ask()
     world.now_s = 500.0

@@ -28,7 +28,7 @@ def test_nodes_are_shown_with_their_lag_in_seconds() -> None:
     assert "(1.0 s ago)" in line
 
 
-def test_a_node_that_says_online_and_is_silent_is_told_apart() -> None:
+def test_a_node_that_says_online_and_is_silent_is_set_apart() -> None:
     shown = table_of([status("pump-1", NodeState.ONLINE, NOW_S - 60, 0)], NOW_S)
     assert "online (silent)" in shown
     assert "never" in shown

@@ -122,7 +122,7 @@ def test_a_pump_that_is_not_there_stores_nothing(
     assert (failure.reason, failure.maybe_stored) == (Reason.BROKEN, False)
 
 
-def test_nothing_is_sent_to_a_stranger_on_the_pumps_address(
+def test_nothing_is_sent_to_another_node_on_the_pumps_address(
     make_pump: MakePump, make_writer: MakeWriter
 ) -> None:
     other = make_pump("pump-2")
@@ -183,7 +183,7 @@ def test_a_pump_without_batches_gets_one_call_per_binlog(
         ("disk on fire", Reason.ERROR),
     ],
 )
-def test_the_originals_errors_are_told_by_their_text(
+def test_the_errors_of_tidb_binlog_are_recognized_by_their_text(
     make_pump: MakePump, make_writer: MakeWriter, message: str, reason: Reason
 ) -> None:
     pump = make_pump(has_batches=False, verdict=lambda p: (0, message))
@@ -193,7 +193,7 @@ def test_the_originals_errors_are_told_by_their_text(
     assert message in failure.message
 
 
-def test_what_must_only_go_to_a_known_node_does_not_go_to_one_that_cannot_tell(
+def test_what_must_only_go_to_a_known_node_does_not_go_to_one_without_an_identity(
     make_pump: MakePump, make_writer: MakeWriter
 ) -> None:
     pump = make_pump(has_batches=False)
@@ -220,7 +220,7 @@ def test_closing_sends_what_is_queued_and_ends_all_threads(
     assert not left
 
 
-def test_closing_does_not_wait_for_ever_for_a_pump_that_hangs(
+def test_closing_does_not_wait_without_end_for_a_pump_that_hangs(
     make_pump: MakePump, make_writer: MakeWriter
 ) -> None:
     pump = make_pump()

@@ -180,7 +180,7 @@ def test_a_refused_prewrite_needs_somebody() -> None:
     world.writer.close()
 
 
-def test_a_hole_among_the_commits_is_told_and_not_tried_again() -> None:
+def test_a_hole_among_the_commits_is_reported_and_not_tried_again() -> None:
     def verdict(binlog: Any) -> Failure | None:
         bad = binlog.tp is BinlogType.COMMIT and binlog.start_ts == 2
         return ROLLED_BACK if bad else None

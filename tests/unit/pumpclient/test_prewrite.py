@@ -353,7 +353,7 @@ def test_a_large_prewrite_goes_to_one_pump_in_chunks(cluster_of: ClusterOf) -> N
     assert cluster.pumps.available
 
 
-def test_a_large_prewrite_that_a_pump_refuses_begins_anew_on_the_next(
+def test_a_large_prewrite_that_a_pump_refuses_begins_again_on_the_next(
     cluster_of: ClusterOf,
 ) -> None:
     cluster = cluster_of()

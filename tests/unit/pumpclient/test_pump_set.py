@@ -133,14 +133,14 @@ def test_labels_are_followed_when_a_pump_changes_them(make: Make) -> None:
     assert picked(pumps, 3) == {"a": 3}
 
 
-def test_labels_that_nobody_bears_are_named_with_those_that_there_are(make: Make) -> None:
+def test_labels_that_no_one_bears_are_named_with_those_that_there_are(make: Make) -> None:
     pumps = make(status("a", zone="b"), status("c"), labels=("zone=a",))
     text = str(pumps.missing())
     assert "no Pump bears the labels zone=a" in text
     assert "there are: a: zone=b; c: none" in text
 
 
-def test_labels_that_only_a_stopped_pump_bears_are_told_apart(make: Make) -> None:
+def test_labels_that_only_a_stopped_pump_bears_are_named_apart(make: Make) -> None:
     pumps = make(status("a", zone="a"), status("b"), labels=("zone=a",))
     pumps.follow([status("b")])
     assert "no Pump with the labels zone=a is online; registered are a (" in str(pumps.missing())

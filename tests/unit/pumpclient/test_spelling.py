@@ -44,13 +44,13 @@ CALLS = {
 
 
 @pytest.mark.parametrize("written", CALLS)
-def test_a_call_in_the_original_spelling_is_one_of_ours(written: str) -> None:
+def test_a_call_in_the_spelling_of_tidb_binlog_is_one_of_ours(written: str) -> None:
     call = in_our_words(written.split())
     assert call is not None
     assert (call.argv, call.notes) == (CALLS[written].split(), [])
 
 
-def test_the_table_has_every_command_and_every_flag_of_the_original() -> None:
+def test_the_table_has_every_command_and_every_flag_of_tidb_binlog() -> None:
     words = " ".join(CALLS).replace("=", " ").split()
     assert {word.lstrip("-") for word in words if word.startswith("-")} == FLAGS - {"help"}
     assert set(COMMANDS) <= set(words)

@@ -129,7 +129,7 @@ def test_a_write_that_was_not_sent_in_time_never_is(make_queue: MakeQueue) -> No
     assert queue.take(in_flight) == [next_one]
 
 
-def test_a_write_that_was_sent_may_be_stored_although_nobody_answered(
+def test_a_write_that_was_sent_may_be_stored_although_no_one_answered(
     make_queue: MakeQueue,
 ) -> None:
     queue = make_queue()

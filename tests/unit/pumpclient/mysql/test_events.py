@@ -196,11 +196,11 @@ def description(checksum: Checksum = Checksum.CRC32, **changed: object) -> Forma
 
 
 @pytest.mark.parametrize("checksum", Checksum)
-def test_a_format_description_tells_how_its_file_is_laid_out(checksum: Checksum) -> None:
-    told = description(checksum)
-    event = whole(EventType.FORMAT_DESCRIPTION, encode(told))
-    assert decode_event(event, Checksum.NONE) == told
-    assert told.flavor is Flavor.MYSQL
+def test_a_format_description_says_how_its_file_is_laid_out(checksum: Checksum) -> None:
+    expected = description(checksum)
+    event = whole(EventType.FORMAT_DESCRIPTION, encode(expected))
+    assert decode_event(event, Checksum.NONE) == expected
+    assert expected.flavor is Flavor.MYSQL
     assert description(server_version="10.11.6-MariaDB-log").flavor is Flavor.MARIADB
 
 

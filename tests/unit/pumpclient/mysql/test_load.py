@@ -202,7 +202,7 @@ def test_text_becomes_rows_of_an_insert_with_quotes_doubled_and_bytes_marked() -
     assert not sql_rows(table("id INT"), ("s", "t")).is_known_by_key
 
 
-def test_a_state_is_read_as_it_was_written_and_damage_is_told(tmp_path: Path) -> None:
+def test_a_state_is_read_as_it_was_written_and_damage_is_reported(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "new" / "load.json")
     assert file.read() is None
     state = LoadState(source="a", epoch=3).next_attempt(BinlogPlace("bin.000009", 4, "0-1-2"))

@@ -71,14 +71,14 @@ Opened = Callable[..., SinkSession]
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     def opened(server: Server, *, may_commit: bool = True, **options: Any) -> SinkSession:
         monkeypatch.setattr(ServerAddress, "connect", lambda self: server.connect(self))
-        told = SinkOptions(ServerAddress("host"), again_s=0, **options)
-        return SinkSession(told, [lock_name(1, "a", 0)], lambda: may_commit)
+        sink_options = SinkOptions(ServerAddress("host"), again_s=0, **options)
+        return SinkSession(sink_options, [lock_name(1, "a", 0)], lambda: may_commit)
 
     return opened
 
 
-def way(*, is_told: bool = True) -> SqlRows:
-    return SqlRows(READER, b"INSERT INTO t VALUES ", is_told)
+def way(*, is_known_by_key: bool = True) -> SqlRows:
+    return SqlRows(READER, b"INSERT INTO t VALUES ", is_known_by_key)
 
 
 def test_rows_in_doubt_are_sent_again_and_a_duplicate_key_says_that_they_are_there(
@@ -92,22 +92,22 @@ def test_rows_in_doubt_are_sent_again_and_a_duplicate_key_says_that_they_are_the
     assert server.connections == 4
 
 
-def test_a_deadlock_left_nothing_so_that_a_table_without_key_goes_on_too(opened: Opened) -> None:
+def test_a_deadlock_left_nothing_so_that_a_table_without_key_continues_too(opened: Opened) -> None:
     server = Server(DEADLOCK, None, DEADLOCK, DUPLICATE)
     session = opened(server)
-    session.insert(way(is_told=False), [b"(1)"])
+    session.insert(way(is_known_by_key=False), [b"(1)"])
     with pytest.raises(NeedsOperator, match="refuses rows"):
         session.insert(way(), [b"(1)"])
     assert server.connections == 1
 
 
-@pytest.mark.parametrize(("is_told", "is_shared"), [(False, False), (True, True)])
-def test_rows_in_doubt_are_not_sent_again_where_nothing_would_tell(
-    opened: Opened, is_told: bool, is_shared: bool
+@pytest.mark.parametrize(("is_known_by_key", "is_shared"), [(False, False), (True, True)])
+def test_rows_in_doubt_are_not_sent_again_where_nothing_would_show_them(
+    opened: Opened, is_known_by_key: bool, is_shared: bool
 ) -> None:
     server = Server(LOST)
     with pytest.raises(Retryable, match="Lost connection"):
-        opened(server, is_shared=is_shared).insert(way(is_told=is_told), [b"(1)"])
+        opened(server, is_shared=is_shared).insert(way(is_known_by_key=is_known_by_key), [b"(1)"])
     assert len(server.sent) == 1
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_sent_by_who_has_lost_the_source_nor_what_is_too_large(opened
     assert server.sent == []
 
 
-def test_who_waits_too_long_or_was_interrupted_gives_up(opened: Opened) -> None:
+def test_who_waits_too_long_or_was_interrupted_abandons_it(opened: Opened) -> None:
     session = opened(Server(LOST), retry_s=-1.0)
     with pytest.raises(Retryable):
         session.insert(way(), [b"(1)"])

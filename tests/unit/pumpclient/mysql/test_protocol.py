@@ -89,7 +89,7 @@ def test_what_came_before_an_error_or_the_end_is_delivered_first() -> None:
     assert reader.is_ended
 
 
-def test_semi_sync_asks_for_an_acknowledgement_and_numbers_packets_anew() -> None:
+def test_semi_sync_asks_for_an_acknowledgement_and_numbers_packets_again() -> None:
     reader = PacketReader(semi_sync=True)
     assert reader.feed(framed([b"\0\xef\0a"])) == [b"a"]
     assert not reader.ack_wanted
@@ -189,7 +189,7 @@ def test_a_mysql_is_set_up_under_both_names_of_its_variables() -> None:
     assert "mariadb" not in text
 
 
-def test_a_mariadb_is_told_what_this_replica_can_and_where_to_begin() -> None:
+def test_a_mariadb_gets_what_this_replica_can_and_where_to_begin() -> None:
     behind = MariadbGtidSet.parse("0-1-100,0-2-90,3-1-7")
     wanted = ReplicaSession(heartbeat_s=1, replica_uuid=uuid.UUID(UUID), start_after=behind)
     made = session_statements(Flavor.MARIADB, wanted)
@@ -250,7 +250,7 @@ def test_a_cut_connection_can_be_made_again() -> None:
             list(events)
 
 
-def test_a_number_that_was_drawn_is_drawn_again_and_one_that_was_given_is_told() -> None:
+def test_a_number_that_was_drawn_is_drawn_again_and_one_that_was_given_is_reported() -> None:
     message = "A slave with the same server_uuid/server_id as this slave has connected"
     with ScriptedMysql(lambda _: [error(1236, message)]) as server:
         with closing(BinlogStream(server.address, QUICK)) as stream:

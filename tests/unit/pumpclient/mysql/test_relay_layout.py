@@ -90,7 +90,7 @@ def test_a_relay_log_is_what_was_last_saved(tmp_path: Path) -> None:
     assert meta.file
 
 
-def test_another_server_begins_a_sub_directory_and_the_gtids_go_on(tmp_path: Path) -> None:
+def test_another_server_begins_a_sub_directory_and_the_gtids_continue(tmp_path: Path) -> None:
     folder = RelayFolder(tmp_path, Flavor.MARIADB)
     folder.add("0-1")
     folder.save(Meta("mysql-bin.000007", 1234, MariadbGtidSet.parse("0-1-9")))

@@ -64,7 +64,7 @@ class Log:
         with self.path.open("ab") as file:
             file.write(data)
 
-    def told(self) -> None:
+    def report_end(self) -> None:
         self.growth.report(self.end)
 
 
@@ -106,7 +106,7 @@ def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
     chance = random.Random(seed)
     growth = log.growth if seed % 2 else None
     log.file()
-    log.told()
+    log.report_end()
     reading = Reading(log, first(), growth)
     left = b""
     for _ in range(60):
@@ -125,16 +125,16 @@ def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
         else:
             reading.all()
         if chance.random() < 0.7:  # The writer reports a batch, which may go on in another file.
-            log.told()
+            log.report_end()
     log.raw(left)
-    log.told()
+    log.report_end()
     assert reading.all() == log.events
 
 
 def test_a_file_is_read_to_its_end_before_the_writer_has_reported_the_next_one(log: Log) -> None:
     log.file()
     log.add()
-    log.told()
+    log.report_end()
     reading = Reading(log, first(), log.growth)
     assert reading.all() == log.events
     log.add()

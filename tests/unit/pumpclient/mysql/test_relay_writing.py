@@ -181,7 +181,7 @@ def test_a_damaged_event_is_not_written(tmp_path: Path, script: BinlogScript, at
     assert (tmp_path / script.name).stat().st_size == whole
 
 
-def test_positions_go_on_behind_four_gibibytes(tmp_path: Path) -> None:
+def test_positions_continue_after_four_gibibytes(tmp_path: Path) -> None:
     script = BinlogScript()
     made = relayed(tmp_path, script.stream)
     made.writer.close()
@@ -264,7 +264,7 @@ def test_every_torn_tail_is_cut_to_the_last_complete_transaction(tmp_path: Path)
         path.unlink()
 
 
-def test_damage_behind_the_meta_is_cut_and_damage_before_it_is_told(
+def test_damage_behind_the_meta_is_cut_and_damage_before_it_is_reported(
     tmp_path: Path, script: BinlogScript
 ) -> None:
     path = tmp_path / script.name

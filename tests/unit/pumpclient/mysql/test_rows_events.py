@@ -26,7 +26,7 @@ from pumpclient.mysql.rows.rows_decoder import decoder_for
 from pumpclient.mysql.rows.rows_event_header import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.rows.values.json_binary import JsonChange, Operation
-from tests.kit.mysql.binlogs import BinlogFile, ends_as_told, first_timestamp
+from tests.kit.mysql.binlogs import BinlogFile, ends_as_stated, first_timestamp
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import (
     encode_map,
@@ -79,7 +79,7 @@ def rows_event(type_: EventType, rows: list[tuple[Any, ...]], **changed: Any) ->
 
 
 @pytest.mark.parametrize("id_size", [4, 6])
-def test_a_table_map_survives_its_bytes_with_all_that_it_tells(id_size: int) -> None:
+def test_a_table_map_survives_its_bytes_with_all_that_it_says(id_size: int) -> None:
     assert (
         TableMap.decode(encode_map(TABLE, id_size=id_size), Flavor.MARIADB, id_size=id_size)
         == TABLE
@@ -106,16 +106,16 @@ def test_a_map_that_a_mariadb_server_wrote_is_read() -> None:
         "0100"
     )
     table = TableMap.decode(raw, Flavor.MARIADB)
-    told = {column.name: column for column in table.columns}
-    assert list(told) == [
+    columns = {column.name: column for column in table.columns}
+    assert list(columns) == [
         *["id", "a", "b", "u", "i6", "i4", "g", "y", "e", "s", "bi", "bin", "f", "j"]
     ]
-    assert {name: told[name].collation for name in ("a", "b", "g", "bin", "j", "e")} == {
+    assert {name: columns[name].collation for name in ("a", "b", "g", "bin", "j", "e")} == {
         "a": 45, "b": 63, "g": 63, "bin": 63, "j": 46, "e": 45,
     }  # fmt: skip
-    assert (told["y"].is_unsigned, told["f"].is_unsigned) == (True, False)
-    assert (told["e"].labels, told["s"].labels) == (("a", "ß"), ("x", "y"))
-    assert (told["bin"].length, told["g"].geometry, table.primary_key) == (5, 1, ((0, 0),))
+    assert (columns["y"].is_unsigned, columns["f"].is_unsigned) == (True, False)
+    assert (columns["e"].labels, columns["s"].labels) == (("a", "ß"), ("x", "y"))
+    assert (columns["bin"].length, columns["g"].geometry, table.primary_key) == (5, 1, ((0, 0),))
 
 
 @pytest.mark.parametrize("type_", USUAL, ids=lambda t: t.name)
@@ -244,7 +244,7 @@ def binlog_file(count: int, checksum: Checksum = Checksum.CRC32) -> bytes:
 
 
 @pytest.mark.parametrize("checksum", Checksum)
-def test_a_file_is_read_event_by_event_and_a_torn_end_is_told(checksum: Checksum) -> None:
+def test_a_file_is_read_event_by_event_and_a_torn_end_is_reported(checksum: Checksum) -> None:
     data = binlog_file(5, checksum)
     whole = list(BinlogFile(BytesIO(data), verifies=True))
     assert b"".join(event for _, _, event in whole) == data[4:]
@@ -273,7 +273,7 @@ def test_a_changed_bit_breaks_a_checksum_and_a_short_size_is_malformed() -> None
 
 def test_positions_past_4_gib_are_compared_modulo_32_bits() -> None:
     header = read_header(make_event(3, b"", header=Header(0, 3, 1, 0, 100, 0)))
-    assert ends_as_told(header, (1 << 33) + 100)
-    assert not ends_as_told(header, (1 << 33) + 101)
-    assert ends_as_told(header._replace(end_position=0), 5)
+    assert ends_as_stated(header, (1 << 33) + 100)
+    assert not ends_as_stated(header, (1 << 33) + 101)
+    assert ends_as_stated(header._replace(end_position=0), 5)
     assert HEADER_SIZE == 19

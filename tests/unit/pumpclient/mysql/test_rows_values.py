@@ -223,7 +223,7 @@ def test_a_negative_time_borrows_its_fraction() -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float_is_told_by_the_fewest_digits_that_lead_back_to_it(value: float) -> None:
+def test_a_float_is_written_with_the_fewest_digits_that_lead_back_to_it(value: float) -> None:
     short = shortest_float(value)
     assert struct.unpack("<f", struct.pack("<f", short))[0] == value
     assert shortest_float(0.10000000149011612) == 0.1
@@ -339,7 +339,7 @@ def test_every_collation_s_charset_is_known_and_others_are_an_error() -> None:
         charset_named("klingon")
 
 
-def test_what_the_server_does_not_tell_is_an_error() -> None:
+def test_what_the_server_does_not_say_is_an_error() -> None:
     for column in (Column(WireType.LONG), Column(WireType.VARCHAR, 10), Column(WireType.DECIMAL)):
         with pytest.raises(NeedsOperator):
             reading_of(column)

@@ -29,7 +29,7 @@ from tests.kit.mysql.encoding import begin_mariadb, encode
 from tests.unit.penstock.ddl_session import DdlSession
 
 
-def test_a_journal_tells_the_next_life_what_is_open_and_how_far_it_got(tmp_path: Path) -> None:
+def test_a_journal_shows_the_next_run_what_is_open_and_how_far_it_got(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     first = Journal(path)
     for start in (10, 20, 30):
@@ -59,7 +59,7 @@ def test_half_a_line_was_never_acted_on_and_a_strange_one_is_damage(tmp_path: Pa
         Journal(path)
 
 
-def test_a_journal_does_not_grow_for_ever(tmp_path: Path) -> None:
+def test_a_journal_does_not_grow_without_end(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     journal = Journal(path)
     journal._size = 2 << 20
@@ -82,15 +82,15 @@ ROTATE = make_event(EventType.ROTATE, b"12345678name")
 def test_what_a_gtid_set_has_is_left_out_with_all_its_events() -> None:
     known = KnownTransactions(MariadbGtidSet.parse("0-1-5"), 0)
     events = [gtid(4), ROWS, gtid(5), ROTATE, ROWS, gtid(6), ROWS]
-    told = [known.is_left_out(event, Checksum.CRC32) for event in events]
-    assert told == [True, True, True, False, True, False, False]
+    left_out = [known.is_left_out(event, Checksum.CRC32) for event in events]
+    assert left_out == [True, True, True, False, True, False, False]
 
 
 def test_before_a_moment_all_is_left_out_and_nothing_behind_the_first_that_is_not() -> None:
     known = KnownTransactions(None, 1000)
     events = [gtid(1, 999), ROWS, gtid(2, 1000), ROWS, gtid(3, 998), ROWS]
-    told = [known.is_left_out(event, Checksum.CRC32) for event in events]
-    assert told == [True, True, False, False, False, False]
+    left_out = [known.is_left_out(event, Checksum.CRC32) for event in events]
+    assert left_out == [True, True, False, False, False, False]
     assert not known.is_needed
 
 

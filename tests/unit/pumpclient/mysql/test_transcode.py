@@ -164,7 +164,7 @@ def test_a_date_that_no_calendar_has_stays_what_the_server_holds(text: str, key:
     assert RowCodec(table).decode_insert(found[0]) == (1, text, "key")
 
 
-def test_columns_meet_by_name_when_the_server_tells_names() -> None:
+def test_columns_meet_by_name_when_the_server_sends_names() -> None:
     table = made(["a INT PRIMARY KEY", "b INT", "c VARCHAR(9)"])
     text = Column(WireType.VARCHAR, 36, name="C", collation=UTF8)
     columns = (text, Column(WireType.LONG, is_unsigned=False, name="b"),
@@ -175,7 +175,7 @@ def test_columns_meet_by_name_when_the_server_tells_names() -> None:
     assert RowCodec(table).decode_insert(found[0]) == (1, 2, "x")
 
 
-def test_what_a_server_does_not_tell_is_taken_from_the_table() -> None:
+def test_what_a_server_does_not_say_is_taken_from_the_table() -> None:
     table = made(["a BIGINT UNSIGNED PRIMARY KEY", "b VARCHAR(9) CHARACTER SET latin1"])
     columns = Column(WireType.LONGLONG), Column(WireType.VARCHAR, 9)
     transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
@@ -184,7 +184,7 @@ def test_what_a_server_does_not_tell_is_taken_from_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "message"),
     [
         ((INT,), "1 columns, the table has 2 .'a', 'b'."),
         ((INT, INT, INT), "3 columns, the table has 2"),
@@ -195,10 +195,10 @@ def test_what_a_server_does_not_tell_is_taken_from_the_table() -> None:
     ],
 )  # fmt: skip
 def test_a_table_that_is_another_stops_the_source_by_name(
-    columns: tuple[Column, ...], told: str
+    columns: tuple[Column, ...], message: str
 ) -> None:
     table = made(["a INT PRIMARY KEY", "b VARCHAR(9)"])
-    with pytest.raises(NeedsOperator, match=f"rows of db.t: .*{told}"):
+    with pytest.raises(NeedsOperator, match=f"rows of db.t: .*{message}"):
         Transcoder(TableMap(7, "db", "t", columns), table)
 
 

@@ -29,7 +29,7 @@ S = ("d", "s")
     st.integers(0, 500),
     st.lists(st.integers(1, 5000), max_size=60),
 )
-def test_the_downstream_never_goes_on_with_a_number_that_was_given_away(
+def test_the_downstream_never_continues_with_a_number_that_was_given_away(
     increment: int, cache: int, steps: list[int]
 ) -> None:
     sequences, number, reserved, made = Sequences(), 1, None, 0
@@ -53,9 +53,9 @@ def test_what_is_reserved_stays_within_the_sequence() -> None:
 def test_only_the_end_of_an_alter_in_two_phases_is_run() -> None:
     for flags, runs in ((ALTER_BEGINS, False), (ALTER_COMMITS, True), (ALTER_IS_UNDONE, False)):
         number = 0 if flags == ALTER_BEGINS else 7
-        told = StatusVariables(sql_mode=0, mariadb_gtid_flags3=(flags, number))
-        assert decode_status(encode_status(told)) == told
-        skipped = phase_to_skip(Query(b"d", b"", encode_status(told)).variables())
+        variables = StatusVariables(sql_mode=0, mariadb_gtid_flags3=(flags, number))
+        assert decode_status(encode_status(variables)) == variables
+        skipped = phase_to_skip(Query(b"d", b"", encode_status(variables)).variables())
         assert (skipped == "") is runs
     assert not phase_to_skip(StatusVariables())
 

@@ -30,7 +30,7 @@ ZEROS = "DEFAULT '0000-00-00 00:00:00'"
         ("8.4.0", StatusVariables(explicit_defaults_ts=1), False),
     ],
 )
-def test_a_session_is_known_by_what_its_server_tells(
+def test_a_session_is_known_by_what_its_server_says(
     version: str, variables: StatusVariables, implicit: bool
 ) -> None:
     assert is_implicit(variables, dialect_of(version)) is implicit

@@ -89,7 +89,7 @@ def fed(assembler: Assembler, *events: bytes, start: int = 1) -> list[Output]:
     return out
 
 
-def told(out: list[Output]) -> list[object]:
+def contents(out: list[Output]) -> list[object]:
     """Return the rows of each transaction, and the text of each statement."""
     found: list[object] = []
     gathered: list[object] = []
@@ -128,10 +128,10 @@ def told(out: list[Output]) -> list[object]:
 def test_transactions_end_where_their_server_says(
     events: list[bytes], expected: list[object]
 ) -> None:
-    assert told(fed(Assembler(choose), *events)) == expected
+    assert contents(fed(Assembler(choose), *events)) == expected
 
 
-def test_the_end_of_a_transaction_tells_its_places_and_its_gtid() -> None:
+def test_the_end_of_a_transaction_has_its_places_and_its_gtid() -> None:
     out = fed(Assembler(choose), begin(42), query("BEGIN"), table(), rows(1), XID)
     assert out[-1] == Finished(at(1), at(6), f"{UUID(int=7)}:42", 9)
 
@@ -140,7 +140,7 @@ def test_a_payload_is_one_transaction_with_one_place() -> None:
     inner = [query("BEGIN"), table(), rows(1), table(), rows(2), XID]
     payload = encode(payload_of(inner, Compression.ZSTD))
     out = fed(Assembler(choose), begin(), event(EventType.TRANSACTION_PAYLOAD, payload))
-    assert told(out) == [[1, 2]]
+    assert contents(out) == [[1, 2]]
     assert isinstance(out[-1], Finished)
     assert (out[-1].begin, out[-1].end) == (at(1), at(3))
 
@@ -158,28 +158,28 @@ def test_prepared_rows_wait_for_their_commit(
     prepared: list[bytes], verb: str, found: list[int]
 ) -> None:
     assembler = Assembler(choose)
-    assert told(fed(assembler, *prepared, *OTHER)) == [[], [5]]
+    assert contents(fed(assembler, *prepared, *OTHER)) == [[], [5]]
     assert assembler.restart == at(1)
     out = fed(
         assembler, maria(GtidFlag.COMPLETED_XA), query(f"XA {verb} X'747278',X'62',1"), start=50
     )
-    assert told(out) == [found]
+    assert contents(out) == [found]
     assert assembler.restart is None
 
 
 def test_after_a_restart_prepared_rows_are_there_and_nothing_else_is_done_again() -> None:
     first = Assembler(choose)
     events = [*XA_MYSQL, *OTHER, begin(), query("DROP TABLE x")]
-    assert told(fed(first, *events)) == [[], [5], "DROP TABLE x"]
+    assert contents(fed(first, *events)) == [[], [5], "DROP TABLE x"]
     again = Assembler(choose, done=at(len(events) + 1))
     assert fed(again, *events) == []
     out = fed(again, begin(), query("XA COMMIT X'747278',X'62',1"), *OTHER, start=len(events) + 1)
-    assert told(out) == [[1], [5]]
+    assert contents(out) == [[1], [5]]
 
 
 def test_an_xa_transaction_of_one_phase_is_whole_at_once() -> None:
     events = [begin(), query("XA START X'74',X'',1"), table(), rows(1), query("XA END X'74',X'',1")]
-    assert told(fed(Assembler(choose), *events, prepare(one_phase=True))) == [[1]]
+    assert contents(fed(Assembler(choose), *events, prepare(one_phase=True))) == [[1]]
 
 
 def test_what_cannot_be_followed_stops() -> None:
