@@ -356,7 +356,7 @@ def test_a_commit_without_an_answer_is_neither_repeated_nor_forgotten(
     assert ids(mariadb) == [1, 2]
 
 
-def test_a_batch_given_up_on_may_be_given_again(
+def test_an_abandoned_batch_may_be_given_again(
     mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(mariadb, "CREATE TABLE t (id INT)", "shop")

@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def test_every_record_is_told_with_its_place_and_nothing_is_written(
+def test_every_record_is_printed_with_its_place_and_nothing_is_written(
     folder: Path, dump: Dump
 ) -> None:
     before = contents(folder)
@@ -118,7 +118,9 @@ def test_a_summary_adds_up(folder: Path, dump: Dump) -> None:
     assert out.endswith("damaged places: 0\n")
 
 
-def test_damage_is_placed_and_what_lies_behind_it_is_still_told(folder: Path, dump: Dump) -> None:
+def test_damage_is_placed_and_what_lies_behind_it_is_still_printed(
+    folder: Path, dump: Dump
+) -> None:
     whole = dump(folder)[1].splitlines()
     place = int(whole[2].split()[0].split(":")[1])
     following = int(whole[3].split()[0].split(":")[1])
@@ -128,10 +130,10 @@ def test_damage_is_placed_and_what_lies_behind_it_is_still_told(folder: Path, du
     path.write_bytes(data)
     code, out, err = dump(folder)
     assert (code, err) == (1, "binlogctl: 1 damaged places\n")
-    told = out.splitlines()
+    lines = out.splitlines()
     damage = f"DAMAGE up to {following}: the payload does not match its checksum"
-    assert told[2] == f"{f'000000.seg:{place}':22}  {damage}"
-    assert told[:2] + told[3:] == whole[:2] + whole[3:]
+    assert lines[2] == f"{f'000000.seg:{place}':22}  {damage}"
+    assert lines[:2] + lines[3:] == whole[:2] + whole[3:]
     code, out, _ = dump(folder, "--summary")
     assert (code, damage in out) == (1, True)
 
@@ -232,7 +234,7 @@ def test_no_flipped_bit_of_a_sealed_segment_passes_in_silence(
 
 
 @pytest.mark.fault
-def test_a_file_cut_anywhere_is_told_and_never_a_defect(tmp_path: Path, dump: Dump) -> None:
+def test_a_file_cut_anywhere_is_reported_and_never_a_defect(tmp_path: Path, dump: Dump) -> None:
     storage = opened(tmp_path)
     write(storage, prewrite(1), commit(1, 5))
     storage.close()
@@ -253,11 +255,11 @@ def test_pieces_and_their_assembly_are_shown_with_the_size_of_the_whole(
     write(storage, commit(10, 20))
     storage.close()
     assert main(["dump", str(tmp_path / "pump")]) == 0
-    told = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     size = len(large_prewrite(10, b"rows" * 50))
-    assert [line.split()[1] for line in told] == [*["piece"] * 4, "prewrite", "commit", "stop"]
-    assert f"{size} bytes in 4 pieces from 000000.seg:32 on" in told[4]
+    assert [line.split()[1] for line in lines] == [*["piece"] * 4, "prewrite", "commit", "stop"]
+    assert f"{size} bytes in 4 pieces from 000000.seg:32 on" in lines[4]
     assert main(["dump", "--summary", str(tmp_path / "pump")]) == 0
-    told_all = capsys.readouterr().out
-    assert "4 pieces of large Prewrites" in told_all
-    assert "0 Prewrites without Commit or Rollback" in told_all
+    printed = capsys.readouterr().out
+    assert "4 pieces of large Prewrites" in printed
+    assert "0 Prewrites without Commit or Rollback" in printed

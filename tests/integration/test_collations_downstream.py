@@ -153,7 +153,7 @@ def test_what_stands_in_may_be_switched_off(mariadb: SqlServer, run: Run) -> Non
     assert "utf8mb4_uca1400_nopad_ai_ci" in refused.value.hint
 
 
-def test_tables_that_were_there_before_a_start_are_told_of_too(
+def test_tables_that_were_there_before_a_start_are_reported_too(
     mariadb: SqlServer, run: Run
 ) -> None:
     catalog = Catalog()

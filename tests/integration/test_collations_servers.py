@@ -119,12 +119,14 @@ SOME = (
 
 def texts(charset: str) -> list[str]:
     """Return short texts of letters that collations treat in every way, those of a charset."""
-    wild = random.Random(charset)
+    chance = random.Random(charset)
     made = {"", " ", "ss", "SS", "ae", "oe", "fi", "A\u030a"}
     made |= {letter for letters in ALPHABET for letter in letters}
     while len(made) < 420:
-        letters = wild.choice((ALPHABET[0], ALPHABET[0], "".join(ALPHABET)))
-        made.add("".join(wild.choices(letters, k=wild.randint(1, 3))) + wild.choice(("", "", " ")))
+        letters = chance.choice((ALPHABET[0], ALPHABET[0], "".join(ALPHABET)))
+        made.add(
+            "".join(chance.choices(letters, k=chance.randint(1, 3))) + chance.choice(("", "", " "))
+        )
     codec = {"latin1": "cp1252", "ascii": "ascii"}.get(charset, "utf-8")
     three = (text for text in made if charset != "utf8mb3" or max(text, default="a") <= "\uffff")
     return sorted(text for text in three if text.encode(codec, "ignore").decode(codec) == text)

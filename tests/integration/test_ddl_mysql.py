@@ -58,7 +58,9 @@ class SpelledSession(DdlSession):
                     assert error.args[0] == _NO_SUCH_KEY, spelled.sql  # noqa: PT017 - an answer.
                     self.catalog = known
                     return []
-            wrong = set(told(self.tables())) ^ set(server_says(self.connection, self.flavor))
+            wrong = set(catalog_says(self.tables())) ^ set(
+                server_says(self.connection, self.flavor)
+            )
             assert not wrong, (spelled.sql, sorted(wrong))
         return []
 
@@ -66,7 +68,7 @@ class SpelledSession(DdlSession):
         return [table for _, table in self.catalog.tables("d") if table.kind == "TABLE"]
 
 
-def told(tables: list[TableInfo]) -> Iterator[tuple[Any, ...]]:
+def catalog_says(tables: list[TableInfo]) -> Iterator[tuple[Any, ...]]:
     """Columns and indexes as the catalog has them; no index over an expression among them."""
     for table in tables:
         for column in table.columns:

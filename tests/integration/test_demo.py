@@ -22,35 +22,37 @@ pytestmark = [pytest.mark.etcd, pytest.mark.spark]
 
 
 def test_the_demo_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
-    told = demo(tmp_path, "--rows", "12000", "--transactions", "800")
-    assert_demo(told, tmp_path)
+    printed = demo(tmp_path, "--rows", "12000", "--transactions", "800")
+    assert_demo(printed, tmp_path)
 
 
 @pytest.mark.mariadb
 @pytest.mark.slow
 def test_a_host_that_resolves_no_name_not_even_its_own_runs_the_demo(tmp_path: Path) -> None:
-    told = demo(
+    printed = demo(
         tmp_path, "--sink", "mysql", "--rows", "12000", "--transactions", "800", host=nameless()
     )
-    assert_demo(told, tmp_path)
+    assert_demo(printed, tmp_path)
 
 
-def assert_demo(told: str, home: Path) -> None:
-    assert "killed pump-1 with -9" in told
-    assert "ALTER TABLE flights ADD COLUMN" in told
-    assert_memory(told, nodes=4)
+def assert_demo(printed: str, home: Path) -> None:
+    assert "killed pump-1 with -9" in printed
+    assert "ALTER TABLE flights ADD COLUMN" in printed
+    assert_memory(printed, nodes=4)
     assert_nothing_left(home)
 
 
 @pytest.mark.mariadb
 @pytest.mark.slow
 def test_the_demo_from_a_mariadb_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
-    told = demo(tmp_path, "--source", "mysql", "--rows", "1000", "--seconds", "10", "--rate", "50")
-    assert "killed mysql-source with -9" in told
-    assert "RENAME TABLE picked TO chosen" in told
-    assert len(re.findall(r"^(?:chosen|sbtest\d) .* equal$", told, re.MULTILINE)) == 5, told
-    assert re.search(r"^5 tables, .*: equal$", told, re.MULTILINE), told
-    assert_memory(told, nodes=4)
+    printed = demo(
+        tmp_path, "--source", "mysql", "--rows", "1000", "--seconds", "10", "--rate", "50"
+    )
+    assert "killed mysql-source with -9" in printed
+    assert "RENAME TABLE picked TO chosen" in printed
+    assert len(re.findall(r"^(?:chosen|sbtest\d) .* equal$", printed, re.MULTILINE)) == 5, printed
+    assert re.search(r"^5 tables, .*: equal$", printed, re.MULTILINE), printed
+    assert_memory(printed, nodes=4)
     assert_nothing_left(tmp_path)
 
 
@@ -58,11 +60,13 @@ def test_the_demo_from_a_mariadb_ends_identical_and_leaves_no_process(tmp_path: 
 @pytest.mark.tidb
 @pytest.mark.alone
 def test_the_demo_from_a_tidb_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
-    told = demo(tmp_path, "--source", "tidb", "--rows", "1000", "--seconds", "30", "--rate", "50")
-    assert "started the TiDB again" in told
-    assert "ALTER TABLE picked DROP COLUMN price" in told
-    assert len(re.findall(r"^(?:picked|sbtest\d) .* equal$", told, re.MULTILINE)) == 5, told
-    assert_memory(told, nodes=3)
+    printed = demo(
+        tmp_path, "--source", "tidb", "--rows", "1000", "--seconds", "30", "--rate", "50"
+    )
+    assert "started the TiDB again" in printed
+    assert "ALTER TABLE picked DROP COLUMN price" in printed
+    assert len(re.findall(r"^(?:picked|sbtest\d) .* equal$", printed, re.MULTILINE)) == 5, printed
+    assert_memory(printed, nodes=3)
     assert_nothing_left(tmp_path)
 
 
@@ -85,15 +89,15 @@ def demo(home: Path, *options: str, host: Sequence[str] = ()) -> str:
         timeout=RUN_S_MAX,
         check=False,
     )
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
     assert done.stdout.splitlines()[-1] == "identical"
-    return told
+    return printed
 
 
-def assert_memory(told: str, *, nodes: int) -> None:
-    memory = re.findall(r"(pump-\d|drainer-1|mysql-source) (\d+) MiB", told)
-    assert len(memory) == nodes, told
+def assert_memory(printed: str, *, nodes: int) -> None:
+    memory = re.findall(r"(pump-\d|drainer-1|mysql-source) (\d+) MiB", printed)
+    assert len(memory) == nodes, printed
     assert all(int(mib) < NODE_MIB_END for _, mib in memory), memory
 
 

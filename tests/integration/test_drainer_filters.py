@@ -170,9 +170,9 @@ def test_what_passes_arrives_under_its_name_and_the_checkpoint_passes_what_does_
             with pytest.raises(Exception, match=r"no such table|doesn't exist|Unknown database"):
                 rows(schema, table, "*")
 
-        told = drainer.status().details
+        details = drainer.status().details
         # Two items and a delete in the shop, one line of its journal, five rows in each schema.
-        assert (told["rows_left_out"], told["ddls_left_out"]) == ("14", "6")
+        assert (details["rows_left_out"], details["ddls_left_out"]) == ("14", "6")
 
         # The next life reads the same settings and stops where rows of others would go.
         assert drainer.stop() == 0

@@ -62,7 +62,7 @@ def test_a_downstream_that_cannot_be_is_refused_before_spark_starts(
     assert problem in _refusal(drainer)
 
 
-def test_what_the_original_left_half_applied_is_refused_before_spark_starts(
+def test_what_tidb_binlog_left_half_applied_is_refused_before_spark_starts(
     etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'down.db'}"

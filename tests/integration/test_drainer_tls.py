@@ -41,7 +41,7 @@ def refusal(addr: str, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.OK, ""
 
 
-def test_a_drainer_refuses_whoever_cannot_prove_itself(
+def test_a_drainer_refuses_a_caller_that_cannot_prove_itself(
     authority: Authority, tmp_path: Path
 ) -> None:
     pair = authority.issue("node")
@@ -54,13 +54,13 @@ def test_a_drainer_refuses_whoever_cannot_prove_itself(
     foreign = Authority(tmp_path, "other").issue("operator", file="foreign")
     with DrainerServer(Security(config)) as server:
         assert refusal(server.addr, authority.issue("operator").tls)[0] is grpc.StatusCode.OK
-        code, told = refusal(server.addr, authority.issue("stranger").tls)
-        assert (code, "'stranger'" in told) == (grpc.StatusCode.UNAUTHENTICATED, True)
+        code, why = refusal(server.addr, authority.issue("stranger").tls)
+        assert (code, "'stranger'" in why) == (grpc.StatusCode.UNAUTHENTICATED, True)
         for tls in (None, Tls(ca=authority.file, cert=foreign.cert, key=foreign.key)):
             assert refusal(server.addr, tls)[0] is grpc.StatusCode.UNAVAILABLE
 
 
-def is_told(merging: Merging, reason: str) -> bool:
+def is_shown(merging: Merging, reason: str) -> bool:
     return reason in merging.views()["pump-1"].why.lower()
 
 
@@ -87,7 +87,7 @@ def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
         folder.mkdir()
         with Merging(Registry(etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
             if reason:
-                eventually(partial(is_told, merging, reason), _LONG_S)
+                eventually(partial(is_shown, merging, reason), _LONG_S)
             else:
                 eventually(partial(is_pulled, merging), _LONG_S)
     oracle.close()
@@ -121,8 +121,8 @@ def test_a_drainer_works_with_an_etcd_that_wants_certificates(
             last_ts = writer.transact(20)
             eventually(lambda: drainer.status().max_commit_ts >= last_ts, _LONG_S)
             assert in_sqlite(path) == writer.expected()
-        stranger = drainer_factory(server.url, f"{sink}.2", started=False).spawn()
-        stranger.wait_for("stopped: etcd: the certificate of .* is not trusted")
-        assert stranger.wait() == 2
+        untrusting = drainer_factory(server.url, f"{sink}.2", started=False).spawn()
+        untrusting.wait_for("stopped: etcd: the certificate of .* is not trusted")
+        assert untrusting.wait() == 2
     finally:
         server.stop()

@@ -112,7 +112,7 @@ def test_a_ddl_without_writers_does_not_wait(etcd: Any) -> None:
     assert read(etcd, PENDING_KEY) is None
 
 
-def test_a_writer_that_does_not_come_to_rest_is_named_and_the_ddl_given_up(
+def test_a_writer_that_does_not_come_to_rest_is_named_and_the_ddl_abandoned(
     etcd: Any, opened: ExitStack
 ) -> None:
     fence = writer(etcd, opened, "slow")
@@ -227,7 +227,7 @@ def test_a_writer_may_start_before_etcd(fresh_etcd: EtcdServer) -> None:
         assert pin_version(fence) == 0
 
 
-def test_a_ddl_that_loses_its_lock_is_refused_and_writers_go_on(
+def test_a_ddl_that_loses_its_lock_is_refused_and_writers_continue(
     etcd: Any, opened: ExitStack
 ) -> None:
     fence = writer(etcd, opened)

@@ -214,7 +214,7 @@ def test_order_and_uniqueness_hold_for_all_threads_while_leaders_come_and_go(
     assert len(taken) == count > 1000
 
 
-def test_after_an_outage_of_etcd_the_oracle_goes_on_in_order(fresh_etcd: EtcdServer) -> None:
+def test_after_an_outage_of_etcd_the_oracle_continues_in_order(fresh_etcd: EtcdServer) -> None:
     etcd = connect(fresh_etcd.url, timeout_s=2)
     node = OracleNode(etcd)
     client, hasty = OracleClient(etcd), OracleClient(etcd, timeout_s=0.5)

@@ -90,16 +90,16 @@ def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, c
     until_done(lambda: registry.put(NodeKind.PUMP, status("b:1")))
 
 
-def test_a_watch_goes_on_after_every_restart(fresh_etcd: EtcdServer, client: Any) -> None:
+def test_a_watch_continues_after_every_restart(fresh_etcd: EtcdServer, client: Any) -> None:
     registry = Registry(client)
-    told: list[list[str]] = []
-    watch = registry.watch(NodeKind.PUMP, lambda all_: told.append([s.node_id for s in all_]))
+    seen: list[list[str]] = []
+    watch = registry.watch(NodeKind.PUMP, lambda all_: seen.append([s.node_id for s in all_]))
     expected: list[str] = []
     for turn in range(3):
         fresh_etcd.restart()
         expected.append(f"{turn}:1")
         until_done(lambda: registry.put(NodeKind.PUMP, status(expected[-1])))
-        eventually(lambda: told[-1] == expected)
+        eventually(lambda: seen[-1] == expected)
     watch.cancel()
 
 
@@ -107,8 +107,8 @@ def test_a_watch_learns_what_was_deleted_and_compacted_while_it_was_cut_off(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
     client.put("/w/gone", "1")
-    told: list[set[str]] = []
-    watch = Watch(client, "/w/", lambda items: told.append(set(items)))
+    seen: list[set[str]] = []
+    watch = Watch(client, "/w/", lambda items: seen.append(set(items)))
     fresh_etcd.restart()
     other = connect(fresh_etcd.url)
 
@@ -118,9 +118,9 @@ def test_a_watch_learns_what_was_deleted_and_compacted_while_it_was_cut_off(
         other.compact(other.get_response("/w/new").header.revision)
 
     change()
-    eventually(lambda: told[-1] == {"/w/new"})
+    eventually(lambda: seen[-1] == {"/w/new"})
     other.put("/w/newer", "1")
-    eventually(lambda: told[-1] == {"/w/new", "/w/newer"})
+    eventually(lambda: seen[-1] == {"/w/new", "/w/newer"})
     watch.cancel()
     other.close()
 
@@ -144,17 +144,17 @@ def test_a_watch_ends_when_its_client_is_closed(fresh_etcd: EtcdServer) -> None:
 def test_a_failing_listener_does_not_silence_later_changes(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
-    told: list[int] = []
+    seen: list[int] = []
 
     def listen(items: dict[str, bytes]) -> None:
-        told.append(len(items))
+        seen.append(len(items))
         if len(items) == 1:
             raise RuntimeError("a listener's bug")
 
     watch = Watch(client, "/w/", listen)
     client.put("/w/1", "")
     client.put("/w/2", "")
-    eventually(lambda: told[-1] == 2)
+    eventually(lambda: seen[-1] == 2)
     watch.cancel()
 
 
@@ -192,12 +192,12 @@ def test_a_revoked_lease_is_lost_for_good(fresh_etcd: EtcdServer, client: Any) -
     lease.close()
 
 
-def test_history_goes_on_after_a_restart_within_the_lock(
+def test_history_continues_after_a_restart_within_the_lock(
     fresh_etcd: EtcdServer, client: Any
 ) -> None:
     history = History(client)
-    told: list[int] = []
-    watch = history.watch(lambda j: told.append(j.schema_version))
+    seen: list[int] = []
+    watch = history.watch(lambda j: seen.append(j.schema_version))
     with history.lock("me"):
         history.append(job(1))
         fresh_etcd.kill()
@@ -206,7 +206,7 @@ def test_history_goes_on_after_a_restart_within_the_lock(
         fresh_etcd.start()
         until_done(lambda: history.append(job(2)))
         until_done(lambda: history.append(job(2)))
-    eventually(lambda: told == [1, 2])
+    eventually(lambda: seen == [1, 2])
     assert [j.schema_version for j in history.jobs()] == [1, 2]
     watch.cancel()
 

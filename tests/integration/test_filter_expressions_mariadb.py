@@ -91,11 +91,11 @@ def test_every_expression_is_true_for_the_same_rows_as_on_a_server(mariadb: Mari
                 cursor.execute(
                     f"SELECT id FROM f.t WHERE {text} ORDER BY id".replace("%", "%%"), []
                 )
-                told = [row[0] for row in cursor.fetchall()]
+                theirs = [row[0] for row in cursor.fetchall()]
                 test = compile_expression(text, table)
                 mine = [row[0] for row in decoded if test(row)]
-                if mine != told:
-                    wrong.append((text, mine, told))
+                if mine != theirs:
+                    wrong.append((text, mine, theirs))
     finally:
         connection.close()
     assert wrong == []

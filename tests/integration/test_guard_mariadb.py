@@ -61,10 +61,10 @@ STRANGE = {
 
 @pytest.mark.parametrize("mode", ["", "ANSI"], ids=["strict", "lenient"])
 @pytest.mark.parametrize("name", TABLES)
-def test_the_row_meant_is_written_and_a_stranger_that_holds_its_value_stops_it(
+def test_the_row_meant_is_written_and_a_conflicting_row_that_holds_its_value_stops_it(
     mariadb: MariadbServer, name: str, mode: str
 ) -> None:
-    columns, before, written, after, told = TABLES[name]
+    columns, before, written, after, message = TABLES[name]
     create(mariadb, f"CREATE TABLE t ({columns})", "guard")
     sql = table_sql(MYSQL, "guard", "t", table_of(f"CREATE TABLE t ({columns})"))
 
@@ -84,7 +84,7 @@ def test_the_row_meant_is_written_and_a_stranger_that_holds_its_value_stops_it(
         assert content(connection, "guard") == after
         with pytest.raises(Refused) as found:
             sink.apply(upserts([written[-1], STRANGE[name]]), Checkpoint(3, 1))
-        assert told in found.value.problem
+        assert message in found.value.problem
         assert content(connection, "guard") == after
 
 
@@ -127,7 +127,7 @@ def test_two_rows_that_only_the_downstream_takes_for_one_stop_it_and_none_is_los
     request: pytest.FixtureRequest, server: str, name: str
 ) -> None:
     """The table there was made by hand, or letters compare otherwise in another Unicode version."""
-    columns, before, written, told = MERGED[name]
+    columns, before, written, message = MERGED[name]
     running = request.getfixturevalue(server)
     create(running, f"CREATE TABLE t ({columns})", "guard")
     sql = table_sql(MYSQL, "guard", "t", table_of(f"CREATE TABLE t ({columns})"))
@@ -142,7 +142,7 @@ def test_two_rows_that_only_the_downstream_takes_for_one_stop_it_and_none_is_los
         texts = ",".join(map(sql.row_text, written))
         with pytest.raises(Refused) as found:
             sink.apply([sql._upsert_head + texts + sql._upsert_tail], Checkpoint(2, 1))
-        assert told in found.value.problem
+        assert message in found.value.problem
         assert "1690" not in found.value.problem
         assert "collation" in found.value.hint
         assert content(connection, "guard") == before

@@ -174,7 +174,7 @@ class SmallWriter(threading.Thread):
 
 
 @pytest.mark.parametrize("size_mib", [64, pytest.param(2048, marks=pytest.mark.slow)])
-def test_a_transaction_of_gigabytes_passes_in_bounded_memory_and_holds_up_nobody(
+def test_a_transaction_of_gigabytes_passes_in_bounded_memory_and_holds_up_no_one(
     etcd: Any, etcd_url: str, pump: PumpProcess, shop: PumpClient, size_mib: int
 ) -> None:
     cluster_id = Registry(etcd).cluster_id()
@@ -239,7 +239,7 @@ def read_that(monkeypatch: pytest.MonkeyPatch, at_bytes: int, act: Callable[[], 
     monkeypatch.setattr(SpoolFile, "read", acting)
 
 
-def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_anew(
+def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_again(
     etcd: Any, pump: PumpProcess, shop: PumpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     txn = fill(shop, 40)
@@ -260,7 +260,7 @@ def test_a_pump_killed_in_the_middle_has_nothing_of_it_and_the_client_begins_ane
     assert re.search(r"The Prewrite has \d+ bytes, in 41 chunks from segment 0, offset", page)
 
 
-def test_over_the_limit_the_writer_is_told_both_sizes_and_goes_on(
+def test_over_the_limit_the_writer_gets_both_sizes_and_continues(
     etcd_url: str, pump_factory: MakePump
 ) -> None:
     pump_factory(etcd_url, transaction_bytes_max=20 * MIB)
@@ -268,8 +268,8 @@ def test_over_the_limit_the_writer_is_told_both_sizes_and_goes_on(
         client.execute_ddl("CREATE DATABASE shop")
         client.execute_ddl(CREATE)
         txn = fill(client, 24)
-        told = rf"\d+ bytes.*{20 * MIB} \(raise transaction-bytes-max"
-        with pytest.raises(Malformed, match=told):
+        message = rf"\d+ bytes.*{20 * MIB} \(raise transaction-bytes-max"
+        with pytest.raises(Malformed, match=message):
             txn.commit()
         with client.begin("shop") as after:
             after.insert("big", {"id": 1, "data": b"small"})
@@ -285,7 +285,7 @@ def test_over_the_limit_the_writer_is_told_both_sizes_and_goes_on(
         assert after.commit_ts
 
 
-def test_a_disk_that_fills_up_in_the_middle_is_told_and_space_alone_helps(
+def test_a_disk_that_fills_up_in_the_middle_is_named_and_space_alone_helps(
     etcd_url: str, pump_factory: MakePump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_volume(tmp_path / "volume", 128 * MIB) as volume:

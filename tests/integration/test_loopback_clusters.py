@@ -90,7 +90,7 @@ def items(server: MariadbServer, schema: str) -> list[Row]:
     return server.query(f"SELECT id, v FROM {schema}.item ORDER BY id")
 
 
-def told(drainer: DrainerProcess, key: str) -> int:
+def counter(drainer: DrainerProcess, key: str) -> int:
     return int(drainer.status().details[key])
 
 
@@ -142,21 +142,21 @@ def test_what_a_drainer_brought_does_not_come_back_and_what_is_new_does(
         assert items(mariadb, "shop") == [(1, 1), (2, 2)]
         back.wait_until(to_two.replay())
         assert items(mariadb, "shop_1") == []
-        assert (told(back, "transactions_returned"), told(back, "rows")) == (1, 0)
+        assert (counter(back, "transactions_returned"), counter(back, "rows")) == (1, 0)
 
         # What cluster 2 writes by itself goes to cluster 1, once, and does not return.
         to_one.look()
         back.wait_until(insert(two, (10, 10)))
         assert items(mariadb, "shop_1") == [(10, 10)]
-        rows = told(there, "rows")
+        rows = counter(there, "rows")
         there.wait_until(to_one.replay())
-        assert (told(there, "transactions_returned"), told(there, "rows")) == (1, rows)
+        assert (counter(there, "transactions_returned"), counter(there, "rows")) == (1, rows)
         assert items(mariadb, "shop") == [(1, 1), (2, 2)]
 
         # A while later neither has anything to say that the other would have to hear.
-        steps = told(there, "rows") + told(back, "rows")
+        steps = counter(there, "rows") + counter(back, "rows")
         time.sleep(2)
-        assert told(there, "rows") + told(back, "rows") == steps
+        assert counter(there, "rows") + counter(back, "rows") == steps
         schemas = {name for (name,) in mariadb.query("SHOW DATABASES")}
         assert {"shop", "shop_1", "retl", "tidb_binlog"} <= schemas
         ((channels, total),) = mariadb.query(f"SELECT MAX(channel_id), SUM(val) FROM {MARKS}")

@@ -58,14 +58,14 @@ def test_check_and_start_find_them_with_the_least_privileges(
         return code, [line for line in capsys.readouterr().out.splitlines() if "foreign" in line]
 
     try:
-        code, told = check()
+        code, lines = check()
         assert code == 2
-        assert [line.split(" (let")[0] for line in told] == [
+        assert [line.split(" (let")[0] for line in lines] == [
             f"FAILED   foreign keys: {NAMED}",
             "FAILED   foreign keys: shop.inline: inline_ibfk_1 ON UPDATE CASCADE",
         ]
-        code, told = check("--cascades", "accept")
-        assert (code, [line.split()[0] for line in told]) == (0, ["warning"] * 2)
+        code, lines = check("--cascades", "accept")
+        assert (code, [line.split()[0] for line in lines]) == (0, ["warning"] * 2)
         assert check("--mode", "full") == (0, [])
         with pytest.raises(NeedsOperator, match="inline_ibfk_1") as stopped:
             SourceService(load(["--config", str(config)])).run()
@@ -76,8 +76,8 @@ def test_check_and_start_find_them_with_the_least_privileges(
         assert "inline_ibfk_1" in caplog.text
         with config.open("a") as file:
             file.write('[filter]\nignore-tables = [{ db-name = "shop", tbl-name = "~^(c|in)" }]\n')
-        code, told = check()
-        assert (code, told) == (0, ["ok       foreign keys: none changes rows by itself"])
+        code, lines = check()
+        assert (code, lines) == (0, ["ok       foreign keys: none changes rows by itself"])
     finally:
         server.run("DROP USER 'reader'@'%'")
 

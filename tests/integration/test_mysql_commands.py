@@ -37,8 +37,8 @@ def mysql_source(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*words: str) -> tuple[int, str]:
         capsys.readouterr()
         code = main(words)
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
 
     return run
 
@@ -64,35 +64,35 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
         secret = tmp_path / "secret"
         secret.write_text(server.password + "\n")
         config.write_text(f'[source]\nport = {port}\nuser = "{user}"\npassword-file = "{secret}"\n')
-        code, told = run("check", "--config", str(config))
-        return code, told.splitlines()
+        code, printed = run("check", "--config", str(config))
+        return code, printed.splitlines()
 
-    code, told = check(as_process, server.user)
-    assert (code, {line[:8].strip() for line in told}) == (0, {"ok"})
+    code, lines = check(as_process, server.user)
+    assert (code, {line[:8].strip() for line in lines}) == (0, {"ok"})
     code, out = mysql_source("check", "--config", str(config), "-o", "json")
     checks = json.loads(out)
     assert (code, {each["verdict"] for each in checks}) == (0, {"ok"})
-    assert [each["name"] for each in checks] == [line[8:].split(":")[0].strip() for line in told]
+    assert [each["name"] for each in checks] == [line[8:].split(":")[0].strip() for line in lines]
     who = f"'weak'@'%' IDENTIFIED BY '{server.password}'"
     server.run(f"CREATE OR REPLACE USER {who}", "GRANT SELECT ON *.* TO 'weak'@'%'")
     try:
         with settings(server, binlog_row_image="MINIMAL", binlog_format="MIXED"):
-            code, told = check(mysql_source, "weak")
+            code, lines = check(mysql_source, "weak")
     finally:
         server.run("DROP USER 'weak'@'%'")
-    failed = [line for line in told if line.startswith("FAILED")]
+    failed = [line for line in lines if line.startswith("FAILED")]
     assert code == 2
     assert [line.split()[1] for line in failed] == [
         "binlog_format:", "binlog_row_image:", "privileges:",
     ]  # fmt: skip
     assert "SET GLOBAL binlog_row_image = 'FULL'" in failed[1]
     assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.*" in failed[2]
-    code, told = check(mysql_source, "unheard")
+    code, lines = check(mysql_source, "unheard")
     assert code == 2
-    assert "unheard" in told[0]
-    code, told = check(mysql_source, server.user, free_port())
+    assert "unheard" in lines[0]
+    code, lines = check(mysql_source, server.user, free_port())
     assert code == 1
-    assert "refused" in told[0]
+    assert "refused" in lines[0]
 
 
 def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place(
@@ -107,8 +107,8 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
     pumps = [pump_factory(etcd_server.url)]
     source = SourceProcess(tmp_path / "source", etcd_server.url, server)
     here = "--status-addr", source.address
-    code, told = mysql_source("status", *here)
-    assert (code, "no source answers" in told) == (1, True)
+    code, printed = mysql_source("status", *here)
+    assert (code, "no source answers" in printed) == (1, True)
     try:
         source.start()
         server.run(
@@ -116,16 +116,16 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
             "INSERT INTO shop.t VALUES (1)",
         )  # fmt: skip
         source.catch_up(server)
-        code, told = mysql_source("inject", "TRUNCATE TABLE shop.t", *here)
-        assert (code, "no statement has failed" in told) == (2, True)
+        code, printed = mysql_source("inject", "TRUNCATE TABLE shop.t", *here)
+        assert (code, "no statement has failed" in printed) == (2, True)
         server.run(
             "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN a INT",
             "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t ADD COLUMN b INT AFTER a",
             "INSERT INTO shop.t VALUES (2, 20, 200)",
         )  # fmt: skip
         place = source.fails()["statement"]
-        code, told = as_process("inject", "ALTER TABLE shop.t ADD COLUMN a INT", *here)
-        assert (code, told) == (0, f"inject at {place}: noted\n")
+        code, printed = as_process("inject", "ALTER TABLE shop.t ADD COLUMN a INT", *here)
+        assert (code, printed) == (0, f"inject at {place}: noted\n")
         source.catch_up(server)
         source.kill()  # What was decided stands, and is not done twice.
         source.start()
@@ -134,8 +134,8 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
             "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t DROP COLUMN c",
         )  # fmt: skip
         place = source.fails()["statement"]
-        told = mysql_source("skip", *here, "-o", "json")[1]
-        assert json.loads(told) == {"messages": [f"skip at {place}: noted"]}
+        printed = mysql_source("skip", *here, "-o", "json")[1]
+        assert json.loads(printed) == {"messages": [f"skip at {place}: noted"]}
         source.catch_up(server)
         server.run("SET SESSION binlog_format = 'STATEMENT'", "DELETE FROM shop.t WHERE id = 1")
         source.fails()
@@ -143,8 +143,8 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
         server.run("UPDATE shop.t SET b = 201")
         source.catch_up(server)
         for more in ((), ("--output", "json")):
-            code, told = mysql_source("status", *here, *more)
-            assert (code, json.loads(told)["state"]) == (0, "syncing")
+            code, printed = mysql_source("status", *here, *more)
+            assert (code, json.loads(printed)["state"]) == (0, "syncing")
     finally:
         assert source.stop() == 0
     found = downstream(etcd, etcd_server.url, pumps).rows("shop.t")

@@ -45,7 +45,7 @@ def left_out(source: SourceProcess, table: str) -> tuple[int, int, int]:
 MINIMAL = "SET SESSION binlog_row_image = MINIMAL"
 
 
-def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_go_on(
+def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_continue(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)
@@ -180,7 +180,7 @@ def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_
 
 
 @pytest.mark.parametrize("server", with_vectors(), indirect=True)
-def test_a_table_with_a_vector_is_left_out_and_counted_while_others_go_on(
+def test_a_table_with_a_vector_is_left_out_and_counted_while_others_continue(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     source = rig.begin(fresh)

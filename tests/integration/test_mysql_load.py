@@ -63,7 +63,7 @@ def pair(
 
 
 @pytest.mark.parametrize("kind", on_servers(MYSQL))
-def test_a_killed_load_goes_on_and_ends_equal_with_every_type_and_kind_of_key(
+def test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key(
     pair: Pair, tmp_path: Path
 ) -> None:
     pair.source.run(*load_process.statements())

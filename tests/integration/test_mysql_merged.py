@@ -87,7 +87,7 @@ def shards(
         yield a, b
 
 
-def test_two_servers_tables_become_one_whoever_alters_first_and_a_conflict_stops(
+def test_two_servers_tables_become_one_in_any_order_of_alters_and_a_conflict_stops(
     replica: Replica, shards: tuple[Shard, Shard]
 ) -> None:
     a, b = shards
@@ -189,9 +189,9 @@ def test_a_table_that_several_sources_fill_is_whole_again_after_a_reload_and_a_r
     b.run("UPDATE T SET item = 41 WHERE id = 4")
     assert {(1, 10, "unseen"), (5, 50, "a")} <= set(brought(replica, shards))
     settings = b.source.command[b.source.command.index("--config") + 1]
-    told = ["verify", "--upstream", b.server.url, "--downstream", replica.server.url]
-    told += ["--tables", b.table, "--source", "db-1", "--source-config", settings]
-    assert verify.main([*told, "--wait-s", "5", "--repair", "--yes"]) == 0
+    arguments = ["verify", "--upstream", b.server.url, "--downstream", replica.server.url]
+    arguments += ["--tables", b.table, "--source", "db-1", "--source-config", settings]
+    assert verify.main([*arguments, "--wait-s", "5", "--repair", "--yes"]) == 0
     b.run("INSERT INTO T VALUES (6, 60, 'b')", "UPDATE T SET item = item + 1")
     assert brought(replica, shards) == [
         (1, 10, "unseen"), (2, 21, "b"), (4, 42, "b"), (5, 50, "a"), (6, 61, "b"),

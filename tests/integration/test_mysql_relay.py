@@ -146,7 +146,7 @@ def test_a_reset_server_begins_a_sub_directory(source: AnyBinlogServer, tmp_path
     assert str(folder.load(folder.current).gtids) == source.gtids
 
 
-def test_a_file_of_the_same_name_after_a_reset_is_told_from_ours(
+def test_a_file_of_the_same_name_after_a_reset_is_not_taken_for_ours(
     source: AnyBinlogServer, tmp_path: Path
 ) -> None:
     with relaying(tmp_path, source) as relay:
@@ -186,7 +186,9 @@ def test_purged_files_need_somebody(source: BinlogServer, tmp_path: Path) -> Non
 
 
 @only(MARIADB)
-def test_another_server_goes_on_behind_the_same_gtids(source: BinlogServer, tmp_path: Path) -> None:
+def test_another_server_continues_after_the_same_gtids(
+    source: BinlogServer, tmp_path: Path
+) -> None:
     source.insert(5)
     with relaying(tmp_path / "relay", source) as relay:
         relay.catch_up(source)
@@ -295,7 +297,7 @@ def test_a_server_says_who_it_is_and_whether_it_will_do(source: BinlogServer) ->
 
 
 @only(MARIADB)
-def test_a_wrong_password_and_a_missing_privilege_are_told(source: BinlogServer) -> None:
+def test_a_wrong_password_and_a_missing_privilege_are_reported(source: BinlogServer) -> None:
     with pytest.raises(NeedsOperator, match="password"):
         replace(source.address, password="no").connect()
     source.run("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'x'")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mariadb
 def test_a_relay_log_comes_over_tls_from_the_server_that_the_authority_knows(
     tmp_path: Path,
 ) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    authority, foreign = Authority(tmp_path), Authority(tmp_path, "stranger")
     pair = authority.issue("server")
     options = [f"--ssl-ca={pair.ca}", f"--ssl-cert={pair.cert}", f"--ssl-key={pair.key}"]
     with binlog_server(tmp_path / "source", 1, *options) as server:
@@ -29,7 +29,7 @@ def test_a_relay_log_comes_over_tls_from_the_server_that_the_authority_knows(
         files = SqlTls(ca=mine.ca, cert=mine.cert, key=mine.key)
         address = replace(server.address, user="safe", password="x", tls=files)
         with pytest.raises(NeedsOperator, match="TLS"):
-            replace(address, tls=SqlTls(ca=stranger.file)).connect()
+            replace(address, tls=SqlTls(ca=foreign.file)).connect()
         with pytest.raises(NeedsOperator, match="password"):
             replace(address, tls=SqlTls(ca=mine.ca)).connect()
         with pytest.raises(NeedsOperator, match="paths"):

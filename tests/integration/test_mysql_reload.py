@@ -144,8 +144,8 @@ def test_a_table_that_is_moved_or_emptied_while_it_is_loaded_is_loaded_as_it_is_
     ask(source, "reload", "shop.bad")
 
     def loads() -> bool:
-        told = source.status()["left_out"]["shop.bad"]["reload"]
-        return bool(told) and told["state"] == "loads"
+        reload = source.status()["left_out"]["shop.bad"]["reload"]
+        return bool(reload) and reload["state"] == "loads"
 
     eventually(loads, LONG_S)
     fresh.run(*statements)
@@ -193,7 +193,7 @@ def test_the_reload_of_a_table_that_the_server_lost_drops_it(
     assert ("shop", "bad") not in rig.check(fresh).tables
 
 
-def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_comes_meanwhile(
+def test_tables_that_are_merged_into_one_are_loaded_again_together_with_one_that_comes_meanwhile(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     names = [f"shop_1.orders_{number}" for number in (1, 2, 3)]
@@ -210,8 +210,8 @@ def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_
     source.catch_up(fresh)
     fresh.run(MINIMAL, f"UPDATE {names[0]} SET v = 'unseen' WHERE id % 3 = 0")
     source.fails()
-    told = ask(source, "reload", names[0])
-    assert told.startswith("shop_1.orders_1, shop_1.orders_2 loaded again, reload 1:")
+    answer = ask(source, "reload", names[0])
+    assert answer.startswith("shop_1.orders_1, shop_1.orders_2 loaded again, reload 1:")
     fresh.run(f"DELETE FROM {names[1]} WHERE id % 5 = 0", "INSERT INTO shop.t VALUES (2, 'too')")
 
     def loads() -> bool:
@@ -236,7 +236,7 @@ def test_tables_that_are_merged_into_one_are_loaded_anew_together_with_one_that_
 
 
 @pytest.mark.slow
-def test_merged_tables_that_differ_are_not_loaded_anew_and_nothing_is_dropped(
+def test_merged_tables_that_differ_are_not_loaded_again_and_nothing_is_dropped(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
     fresh.run(
@@ -250,8 +250,8 @@ def test_merged_tables_that_differ_are_not_loaded_anew_and_nothing_is_dropped(
     ask(source, "reload", "shop_1.orders_1")
 
     def failed() -> str:
-        told = source.status()["left_out"]["shop_1.orders_2"]["reload"] or {}
-        return str(told["problem"]) if told.get("state") == "failed" else ""
+        reload = source.status()["left_out"]["shop_1.orders_2"]["reload"] or {}
+        return str(reload["problem"]) if reload.get("state") == "failed" else ""
 
     eventually(lambda: bool(failed()), LONG_S)
     assert "go into one table, and their columns differ" in failed()

@@ -130,7 +130,7 @@ def _with_digits(whole: str, microseconds: int, type_: str) -> str:
     return f"{whole}.{microseconds:06d}"[: len(whole) + 1 + digits] if digits else whole
 
 
-def told(server: MariadbServer) -> bytes:
+def written(server: MariadbServer) -> bytes:
     """Return a file of inserts, updates and deletes of random rows."""
     server.drop_user_databases()
     server.query("CREATE DATABASE m2")
@@ -161,7 +161,7 @@ def told(server: MariadbServer) -> bytes:
 # Python 3.12 and later warn of what that library does.
 @pytest.mark.filterwarnings("ignore:datetime.datetime.utcfromtimestamp:DeprecationWarning")
 def test_values_are_those_that_mysql_replication_reads(mariadb_binlog: MariadbServer) -> None:
-    data = told(mariadb_binlog)
+    data = written(mariadb_binlog)
     types = ["INT", *COLUMNS]
     here = [change for _, _, changes in rows_of(data) for change in changes]
     there = list(read_there(data))

@@ -163,7 +163,7 @@ class Story:
         self.seen: list[dict[int, tuple[Any, ...]]] = []
         self.ids = 0
 
-    def tell(self, settings: list[str]) -> None:
+    def write(self, settings: list[str]) -> None:
         connection = self.server.connect()
         with connection.cursor() as cursor:
             for sql in ["SET time_zone = '+00:00', sql_mode = ''", "USE m2", *settings]:
@@ -215,12 +215,12 @@ class Story:
     def choose(self, table: TableMap, *, is_full: bool) -> Decoder | None:
         if table.table != self.name:
             return None
-        told: dict[int, dict[str, Any]] = {0: {} if is_full else SIGNED}
+        all_hints: dict[int, dict[str, Any]] = {0: {} if is_full else SIGNED}
         for n, kind in enumerate(self.kinds):
             hints = (
                 kind[3] if not is_full else {k: v for k, v in kind[3].items() if k == "declared"}
             )
-            told[n + 1] = hints
+            all_hints[n + 1] = hints
         if is_full:
             assert [c.name for c in table.columns] == [
                 "id",
@@ -234,7 +234,7 @@ class Story:
                         assert getattr(column, key) == value, kind
             again = TableMap.decode(encode_map(table), Flavor.MARIADB)
             assert again == table
-        return decoder_for(table.completed(told))
+        return decoder_for(table.completed(all_hints))
 
     def check(self, data: bytes, *, is_full: bool) -> None:
         state: dict[int, tuple[Any, ...]] = {}
@@ -270,7 +270,7 @@ VARIANTS = [
 ]
 
 
-def tell_and_check(server: MariadbServer, variant: tuple[str, str, str], seeds: range) -> None:
+def write_and_check(server: MariadbServer, variant: tuple[str, str, str], seeds: range) -> None:
     metadata, compress, checksum = variant
     server.query(
         f"SET GLOBAL binlog_row_metadata={metadata}, GLOBAL log_bin_compress={compress},"
@@ -280,7 +280,7 @@ def tell_and_check(server: MariadbServer, variant: tuple[str, str, str], seeds: 
     name = current_file(server)
     stories = [Story(server, seed) for seed in seeds]
     for story in stories:
-        story.tell([])
+        story.write([])
     server.query(
         "SET GLOBAL binlog_row_metadata=FULL, GLOBAL log_bin_compress=OFF,"
         " GLOBAL binlog_checksum=CRC32"
@@ -296,7 +296,7 @@ def test_decoded_rows_are_what_select_said(
     schema: MariadbServer, variant: tuple[str, str, str]
 ) -> None:
     first = 10 * VARIANTS.index(variant)
-    tell_and_check(schema, variant, range(first, first + 2))
+    write_and_check(schema, variant, range(first, first + 2))
 
 
 @pytest.mark.slow
@@ -304,7 +304,7 @@ def test_decoded_rows_are_what_select_said(
 def test_many_random_histories_are_what_select_said(
     schema: MariadbServer, variant: tuple[str, str, str]
 ) -> None:
-    tell_and_check(schema, variant, range(100, 160))
+    write_and_check(schema, variant, range(100, 160))
 
 
 def test_every_charset_of_single_bytes_reads_as_the_server_converts(
@@ -351,7 +351,7 @@ def test_mariadb_binlog_reads_what_is_encoded_again(schema: MariadbServer, tmp_p
     schema.query("FLUSH BINARY LOGS")
     name = current_file(schema)
     story = Story(schema, 7)
-    story.tell([])
+    story.write([])
     schema.query("FLUSH BINARY LOGS")
     data = read_file(schema, name)
     path = tmp_path / "again.000001"

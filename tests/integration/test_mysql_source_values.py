@@ -67,7 +67,7 @@ IMPLICIT = (
 )
 
 
-def told(table: TableInfo) -> list[tuple[Any, ...]]:
+def facts(table: TableInfo) -> list[tuple[Any, ...]]:
     return [(c.name, c.tp, c.decimal, c.is_not_null, c.default, int(c.flag)) for c in table.columns]
 
 
@@ -92,4 +92,4 @@ def test_timestamps_have_the_defaults_that_a_server_gives_them_unasked(
         here, wanted = catalog.table("shop", name), there.table("shop", name)
         assert here is not None
         assert wanted is not None
-        assert told(here) == told(wanted)
+        assert facts(here) == facts(wanted)

@@ -144,14 +144,14 @@ def write_history(cursor: Any, schema: str, seed: int) -> None:
             for each in range(3):
                 cursor.execute(f"ALTER TABLE t{each} ADD late VARCHAR(9) DEFAULT 'x'")
         if rng.random() < 0.5:
-            told = ", ".join(values)
+            listed = ", ".join(values)
             cursor.execute(
-                f"REPLACE INTO t{number} (id, {', '.join(names)}) VALUES ({key}, {told})"
+                f"REPLACE INTO t{number} (id, {', '.join(names)}) VALUES ({key}, {listed})"
             )
         elif rng.random() < 0.7:
-            told = ", ".join(f"{n} = {v}" for n, v in zip(names, values, strict=True))
+            listed = ", ".join(f"{n} = {v}" for n, v in zip(names, values, strict=True))
             cursor.execute(
-                f"UPDATE IGNORE t{number} SET {told}, id = id + 20 WHERE id % 5 = {key % 5}"
+                f"UPDATE IGNORE t{number} SET {listed}, id = id + 20 WHERE id % 5 = {key % 5}"
             )
         else:
             cursor.execute(f"DELETE FROM t{number} WHERE id % 4 = {key % 4}")

@@ -148,12 +148,12 @@ def as_sqlite(source: MariadbServer, path: Path, capsys: pytest.CaptureFixture[s
         database.execute("CREATE TABLE `shop.own` (a TEXT)")
     capsys.readouterr()
     assert command.main(["verify", *urls, "--tables", "shop.pair", "shop.o*"]) == 1
-    told = capsys.readouterr()
-    assert "shop.pair ('k4', 17): changed in v\n" in told.out
-    assert "note: shop.own: table only downstream\n" in told.err
+    printed = capsys.readouterr()
+    assert "shop.pair ('k4', 17): changed in v\n" in printed.out
+    assert "note: shop.own: table only downstream\n" in printed.err
 
 
-def test_routed_and_merged_tables_are_compared_under_their_names_and_what_is_more_is_told(
+def test_routed_and_merged_tables_are_compared_under_their_names_and_what_is_more_is_noted(
     source: MariadbServer,
     mariadb: MariadbServer,
     capsys: pytest.CaptureFixture[str],
@@ -178,20 +178,20 @@ def test_routed_and_merged_tables_are_compared_under_their_names_and_what_is_mor
     )  # fmt: skip
     config = tmp_path / "source.toml"
     config.write_text(ROUTED)
-    told = ["--source-config", str(config)]
-    assert verify(source, mariadb, *told) == 0
+    options = ["--source-config", str(config)]
+    assert verify(source, mariadb, *options) == 0
     out = capsys.readouterr()
     assert out.out.startswith("3 tables, ")
     assert "note: shop.late: table only downstream\n" in out.err
     assert "note: shop_0.orders_1 -> shop.orders: column gone only downstream\n" in out.err
     assert "3 tables, or tables' columns, only downstream" in out.out
-    assert verify(source, mariadb, *told, "--strict", "--tables", "shop*.[lp]*") == 1
+    assert verify(source, mariadb, *options, "--strict", "--tables", "shop*.[lp]*") == 1
     assert "shop.late: table only downstream\n" in capsys.readouterr().out
     mariadb.run(
         "UPDATE shop.orders SET v = 'flipped' WHERE id = 7",
         "DELETE FROM shop.orders WHERE id = 2003",
     )
-    repair = [*told, "--repair", "--yes"]
+    repair = [*options, "--repair", "--yes"]
     assert verify(source, mariadb, *repair) == 1
     out = capsys.readouterr()
     assert "shop_0.orders_1 -> shop.orders (7): changed in v\n" in out.out
@@ -204,7 +204,7 @@ def test_routed_and_merged_tables_are_compared_under_their_names_and_what_is_mor
     assert verify(source, mariadb, *routes, "--tables", "shop_?.[op]*") == 0
     capsys.readouterr()
     for wrong, why in (
-        ([*routes, *told], "given twice"),
+        ([*routes, *options], "given twice"),
         (["--route", "shop"], "no route"),
         (["--source-config", str(tmp_path / "none")], "no file"),
     ):

@@ -103,7 +103,7 @@ def test_pumps_of_both_kinds_are_listed_and_steered_alike(
     wait_for_state(other, NodeState.PAUSED)
 
 
-def test_what_a_node_of_the_original_refuses_is_passed_on(
+def test_what_a_node_of_tidb_binlog_refuses_is_passed_on(
     run: Run,
     etcd_server: EtcdServer,
     original: MakeOriginal,
@@ -120,7 +120,7 @@ def test_what_a_node_of_the_original_refuses_is_passed_on(
     assert old.state is NodeState.ONLINE
 
 
-def test_the_present_is_written_to_a_file_as_the_original_does(
+def test_the_present_is_written_to_a_file_as_tidb_binlog_does(
     run: Run,
     etcd_server: EtcdServer,
     pump_factory: Callable[..., PumpProcess],
@@ -131,10 +131,10 @@ def test_the_present_is_written_to_a_file_as_the_original_does(
     folder = tmp_path / "binlog_position"
     argv = ["generate_meta", "--data-dir", str(folder), "--etcd-urls", etcd_server.url]
     assert main([*argv, "--time-zone", "Asia/Shanghai"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     first, utc, there = (folder / "savepoint").read_text().splitlines()
     ts = int(first.removeprefix("commitTS = "))
-    assert f"commitTS: {ts}; a Drainer takes it as --initial-commit-ts {ts}" in told
+    assert f"commitTS: {ts}; a Drainer takes it as --initial-commit-ts {ts}" in printed
     assert (utc.endswith("+0000 UTC"), there.endswith("+0800 CST")) == (True, True)
     assert main([*argv, "--time-zone", "Nowhere/At-all"]) == 2
     assert main(argv) == 0

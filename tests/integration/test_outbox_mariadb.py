@@ -54,7 +54,7 @@ def database(mariadb: MariadbServer, connect: Any) -> Iterator[Database]:
     found.close()
 
 
-def test_the_primary_key_decides_whoever_is_first(connect: Any, database: Database) -> None:
+def test_the_primary_key_decides_which_of_two_is_first(connect: Any, database: Database) -> None:
     writer = connect()
     first, second = outbox.new_key("shop"), outbox.new_key("shop")
     assert database.settle(first, START_TS, fence=False) is None

@@ -75,12 +75,12 @@ def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_partitions_end_where_serial_apply_ends_whenever_a_life_ends(
+def test_partitions_end_where_serial_apply_ends_whenever_a_run_ends(
     mariadb: MariadbServer, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = case.table
     create(mariadb, case.sql, "parallel", "serial")
-    lives = [opened(mariadb)]
+    runs = [opened(mariadb)]
     clock = iter(range(1, 1 << 30))
     with closing(mariadb.connect()) as connection:
         plain(connection)
@@ -105,24 +105,24 @@ def test_partitions_end_where_serial_apply_ends_whenever_a_life_ends(
                 for death in deaths:
                     revive = dies(monkeypatch, death % (work.count + 1))
                     try:
-                        lives[-1].apply_partitions(work, point, START)
+                        runs[-1].apply_partitions(work, point, START)
                         revive()
                         break
                     except Died:
                         revive()
-                        lives[-1].close()
-                        lives.append(opened(mariadb))
-                        last = lives[-1]._ledger.last
+                        runs[-1].close()
+                        runs.append(opened(mariadb))
+                        last = runs[-1]._ledger.last
                         assert last is not None
                         assert last.applying_ts == point.commit_ts
                 else:
-                    lives[-1].apply_partitions(work, point, START)
+                    runs[-1].apply_partitions(work, point, START)
                 for statement in serial(table, changes):
                     connection.query(statement)
                 assert content(connection, "parallel") == content(connection, "serial")
 
         check()
-    lives[-1].close()
+    runs[-1].close()
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def ids(server: MariadbServer) -> list[int]:
     return [i for (i,) in server.query("SELECT id FROM parallel.t ORDER BY id")]
 
 
-def test_partitions_that_a_life_before_has_committed_are_not_run_again(
+def test_partitions_that_a_run_before_has_committed_are_not_run_again(
     sink: MysqlSink,
     mariadb: MariadbServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -251,7 +251,7 @@ def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
     assert ids(mariadb) == [3, 4]
 
 
-def test_a_drainer_that_is_killed_between_partitions_goes_on_there(
+def test_a_drainer_that_is_killed_between_partitions_continues_there(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,

@@ -82,7 +82,7 @@ def writes(etcd: Any, pump: PumpProcess) -> Any:
     writes.close()
 
 
-def test_a_scrape_tells_what_was_written_refused_left_open_and_pulled(
+def test_a_scrape_counts_what_was_written_refused_left_open_and_pulled(
     pump: PumpProcess, writes: Writes
 ) -> None:
     done, left_open = writes.prewrite(), writes.prewrite()
@@ -124,7 +124,7 @@ def test_a_scrape_tells_what_was_written_refused_left_open_and_pulled(
 
 
 # All that the original's Pump shows and that has a meaning here; pump/README.md says what has none.
-ORIGINAL = (
+TIDB_BINLOG_METRICS = (
     "rpc_duration_seconds_bucket{label=succ,le=+Inf,method=WriteBinlog}",
     "rpc_duration_seconds_bucket{label=fail,le=+Inf,method=WriteBinlog}",
     "loss_binlog_count",
@@ -148,12 +148,12 @@ ORIGINAL = (
 )
 
 
-def test_the_originals_metrics_have_their_names(pump: PumpProcess, writes: Writes) -> None:
+def test_the_metrics_of_tidb_binlog_have_their_names(pump: PumpProcess, writes: Writes) -> None:
     prewrite = writes.prewrite()
     writes.batch(prewrite)
     writes.batch(writes.commit(prewrite))
     found = metrics_of(pump)
-    missing = [name for name in ORIGINAL if f"binlog_pump_{name}" not in found]
+    missing = [name for name in TIDB_BINLOG_METRICS if f"binlog_pump_{name}" not in found]
     assert missing == []
     assert found["binlog_pump_storage_max_commit_ts"] < 1 << 45  # Milliseconds.
     assert found["binlog_pump_loss_binlog_count"] == 0
@@ -172,7 +172,7 @@ def is_there(place: str) -> bool:
     return asked(place)[0] == 200
 
 
-def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
+def test_the_pages_show_all_nodes_and_a_stored_binlog(
     etcd: Any, pump: PumpProcess, writes: Writes
 ) -> None:
     drainer = NodeStatus(
@@ -210,7 +210,7 @@ def test_the_pages_tell_of_all_nodes_and_of_a_stored_binlog(
     assert asked(url + "debug/binlog/twelve")[0] == 400
 
 
-def test_a_purge_and_a_pause_can_be_asked_for_as_with_the_original(pump: PumpProcess) -> None:
+def test_a_purge_and_a_pause_can_be_asked_for_as_with_tidb_binlog(pump: PumpProcess) -> None:
     url = pages_of(pump)
     code, text = asked(url + "debug/gc/trigger", "POST")
     assert (code, text.splitlines()[0]) == (200, "trigger gc success")
@@ -220,8 +220,8 @@ def test_a_purge_and_a_pause_can_be_asked_for_as_with_the_original(pump: PumpPro
         (f"state/{pump.node_id}/dance", 400, "invalid action dance"),
     ):
         code, text = asked(url + path, "PUT")
-        told = json.loads(text)
-        assert (code, told["code"], problem in told["message"]) == (status, 3, True)
+        answer = json.loads(text)
+        assert (code, answer["code"], problem in answer["message"]) == (status, 3, True)
     code, text = asked(f"{url}state/{pump.node_id}/pause", "PUT")
     assert json.loads(text) == {
         "message": "apply action pause success!",
@@ -287,7 +287,7 @@ def test_a_pump_that_is_not_online_yet_is_not_serving(
     assert metrics_of(pump)["penstock_pump_state{state=paused}"] == 1
 
 
-def test_a_hangup_lets_a_pump_go_on_with_a_new_log(
+def test_a_hangup_lets_a_pump_continue_with_a_new_log(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
 ) -> None:
     path = tmp_path / "pump-1.log"

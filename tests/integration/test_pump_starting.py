@@ -29,7 +29,7 @@ def health(channel: grpc.Channel) -> Any:
     return stub.Check(health_pb2.HealthCheckRequest(), timeout=30, wait_for_ready=True).status
 
 
-def test_a_pump_that_waits_for_etcd_tells_whoever_asks_and_goes_on(
+def test_a_pump_that_waits_for_etcd_says_so_when_asked_and_continues(
     fresh_etcd: EtcdServer, pump_factory: Factory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fresh_etcd.stop()
@@ -39,9 +39,9 @@ def test_a_pump_that_waits_for_etcd_tells_whoever_asks_and_goes_on(
     with pump.channel() as channel:
         assert health(channel) == _Health.NOT_SERVING
         code, text = asked(f"http://{pages}/status")
-        told = json.loads(text)["self"]
-        assert (code, told["state"]) == (200, "starting")
-        assert told["waits_for"] == f"etcd at {fresh_etcd.url} has not answered yet"
+        status = json.loads(text)["self"]
+        assert (code, status["state"]) == (200, "starting")
+        assert status["waits_for"] == f"etcd at {fresh_etcd.url} has not answered yet"
         assert asked(f"http://{pages}/metrics")[1] == 'penstock_pump_state{state="starting"} 1\n'
         stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
         refused = pytest.raises(grpc.RpcError, match="this Pump is starting: etcd at")

@@ -82,14 +82,14 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
         session.transaction(ROWS)
     late = listed(session, "late", first.commit_ts, age_s=60)
     time.sleep(0.3)
-    told = trigger_gc(session)
-    assert "purged (0, " in told
-    assert f"drainer late (online) still needs binlogs after {first.commit_ts}" in told
+    answer = trigger_gc(session)
+    assert "purged (0, " in answer
+    assert f"drainer late (online) still needs binlogs after {first.commit_ts}" in answer
     found = session.pump.wait_for(
         rf"ERROR.*drainer late at checkpoint {late.max_commit_ts} lost binlogs: those in"
         rf" \({late.max_commit_ts}, (\d+)\] were purged"
     )
-    assert session.pump.status().details["purge"] == told
+    assert session.pump.status().details["purge"] == answer
     range_text = rf"binlogs in \({first.commit_ts}, {found[1]}\] are purged"
     with pytest.raises(grpc.RpcError, match=range_text):
         pull_until(session.pump.addr, session.cluster_id, first.commit_ts, first.commit_ts)
@@ -106,7 +106,7 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
     assert "restore the downstream from a newer backup" in drainer_log
 
 
-def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
+def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
     etcd_server: EtcdServer,
     pump_factory: Factory,
     session_of: Callable[[PumpProcess], PumpSession],
@@ -127,16 +127,16 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_given_up(
     assert ctl(*offline)[0] == 0
     session.pump.wait_for("not offline yet: drainer dead .* behind, and not running")
     eventually(lambda: "0 of 2 Drainers have all up to" in ctl("status", "pump-1")[1])
-    told = ctl("status", "pump-1")[1]
-    assert "named with --skip-drainer, it never gets what it lacks" in told
-    assert "drainer slow (online) is" in told
+    printed = ctl("status", "pump-1")[1]
+    assert "named with --skip-drainer, it never gets what it lacks" in printed
+    assert "drainer slow (online) is" in printed
 
-    code, told = ctl(*offline, "--skip-drainer", "daed")
-    assert (code, "no one waits for a drainer 'daed'" in told) == (2, True)
-    assert "those waited for: dead, slow" in told
+    code, printed = ctl(*offline, "--skip-drainer", "daed")
+    assert (code, "no one waits for a drainer 'daed'" in printed) == (2, True)
+    assert "those waited for: dead, slow" in printed
     session.registry.put(NodeKind.DRAINER, replace(slow, update_ts=session.oracle.get_ts()))
-    code, told = ctl(*offline, "--skip-drainer", "slow")
-    assert (code, "drainer slow is online and runs" in told) == (2, True)
+    code, printed = ctl(*offline, "--skip-drainer", "slow")
+    assert (code, "drainer slow is online and runs" in printed) == (2, True)
 
     assert ctl(*offline, "--skip-drainer", "dead")[0] == 0
     eventually(lambda: "drainer dead" not in session.pump.status().details["closing"])
@@ -210,7 +210,7 @@ def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
     assert commit.commit_ts in [commit_ts for commit_ts, _ in found]
 
 
-def test_a_namesake_waits_for_one_that_may_live_and_ends_when_it_does(
+def test_a_duplicate_node_id_waits_for_one_that_may_be_alive_and_ends_when_it_is(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Factory,

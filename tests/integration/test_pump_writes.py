@@ -153,11 +153,11 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(
     session: PumpSession, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:
     first = session.pump
-    for settings, told in [
+    for settings, message in [
         ({"node_id": "twin", "data_dir": first.data_dir}, "lock|open"),
         ({"node_id": first.node_id, "data_dir": first.data_dir.with_name("other")}, "already has"),
     ]:
-        with pytest.raises(pytest.fail.Exception, match=told):
+        with pytest.raises(pytest.fail.Exception, match=message):
             pump_factory(etcd_server.url, **settings)
     session.transaction()
 

@@ -66,7 +66,7 @@ def test_a_state_is_written_for_a_drainer_that_is_dead_and_what_follows_is_said(
     assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
 
 
-def test_where_nobody_tells_the_time_a_heartbeat_is_watched(
+def test_where_no_one_has_the_time_a_heartbeat_is_watched(
     run: Run, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(states, "WATCHED_S", 3)
@@ -81,7 +81,7 @@ def test_where_nobody_tells_the_time_a_heartbeat_is_watched(
 
 
 @pytest.mark.parametrize("state", ["online", "pausing", "paused", "closing", "offline"])
-def test_the_state_of_a_living_pump_is_not_changed_by_anybody_else(
+def test_the_state_of_a_pump_that_is_alive_is_not_changed_by_anybody_else(
     run: Run,
     registry: Registry,
     etcd_server: EtcdServer,
@@ -200,15 +200,19 @@ def test_a_pump_stops_in_the_way_it_is_asked_to(
     assert f"is {state}" in err
 
 
-def test_a_pump_tells_of_itself_and_purges_on_request_with_and_without_etcd(
+def test_a_pump_describes_itself_and_purges_on_request_with_and_without_etcd(
     run: Run, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
 ) -> None:
     pump = pump_factory(etcd_server.url)
     code, out, err = run("status", pump.node_id)
     assert (code, err) == (0, "")
-    told = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) > 1)
-    assert (told["node_id"], told["state"], told["etcd"]) == (pump.node_id, "online", "reachable")
-    assert int(told["storage_segments"]) == 1
+    fields = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) > 1)
+    assert (fields["node_id"], fields["state"], fields["etcd"]) == (
+        pump.node_id,
+        "online",
+        "reachable",
+    )
+    assert int(fields["storage_segments"]) == 1
     code, out, _ = run("trigger-gc", "--addr", pump.addr)
     assert code == 0
     assert "0 segments went" in out
@@ -251,7 +255,7 @@ def test_every_command_about_nodes_speaks_json(
     assert (changed["before"], changed["state"]) == ("online", "paused")
 
 
-def test_lost_in_json_tells_what_is_given_up_before_and_after(
+def test_lost_in_json_says_what_is_declared_lost_before_and_after(
     run: Run, registry: Registry, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
 ) -> None:
     pump_factory(etcd_server.url)  # Who tells the time.
@@ -304,7 +308,7 @@ class Handing(penstock_pb2_grpc.DrainerServicer):
         return penstock_pb2.HandOverReply(standbys=["d-2"])
 
 
-def test_a_hand_over_is_named_waited_for_and_told_as_other_commands_are(
+def test_a_hand_over_is_named_waited_for_and_reported_as_other_commands_are(
     run: Run, etcd: Any, registry: Registry
 ) -> None:
     handing = Handing(etcd)

@@ -183,7 +183,7 @@ def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     assert b"ADD COLUMN price" in last.ddl_query
 
 
-def test_a_ddl_whose_client_died_before_it_was_recorded_holds_nobody_up_behind_the_next_one(
+def test_a_ddl_whose_client_died_before_it_was_recorded_holds_no_one_up_after_the_next_one(
     shop: PumpClient,
     pump: PumpProcess,
     stream_of: StreamOf,
@@ -321,7 +321,7 @@ def test_another_client_sees_a_ddl_at_once(shop: PumpClient, etcd_url: str) -> N
         assert len(other.table("shop.fresh").columns) == 2
 
 
-def test_wrong_names_are_told_with_the_nearest_right_one(shop: PumpClient) -> None:
+def test_wrong_names_are_reported_with_the_nearest_right_one(shop: PumpClient) -> None:
     with shop.begin("shop") as txn:
         with pytest.raises(NeedsOperator, match=r"did you mean shop\.goods"):
             txn.insert("gods", {"id": 1})
@@ -365,7 +365,7 @@ def test_binlogs_of_ones_own_go_to_the_pump_of_their_prewrite(
     assert {b.commit_ts: b.prewrite_value for b in found if not b.is_ddl} == expected
 
 
-def test_a_pump_that_speaks_only_the_originals_methods_is_served_too(
+def test_a_pump_that_speaks_only_the_methods_of_tidb_binlog_is_served_too(
     shop: PumpClient, pump: PumpProcess, etcd_url: str, stream_of: StreamOf
 ) -> None:
     with (

@@ -69,10 +69,12 @@ class Views:
             return f"`{self.pick(*ctes)}` {alias}", alias, self.pick("a", "b")
         schema, table = self.pick(*COLUMNS)
         column = self.pick(*COLUMNS[schema, table])
-        told = quoted(table) if schema == "d" and self.pick(True, False) else quoted(schema, table)
+        spelled = (
+            quoted(table) if schema == "d" and self.pick(True, False) else quoted(schema, table)
+        )
         if kind == "alias":
-            return f"{told} {self.pick('AS ', '')}{alias}", alias, column
-        return told, self.pick(told, quoted(table)), column
+            return f"{spelled} {self.pick('AS ', '')}{alias}", alias, column
+        return spelled, self.pick(spelled, quoted(table)), column
 
     def condition(self, depth: int, name: str) -> str:
         kind = self.pick("plain", "exists", "in")

@@ -120,7 +120,7 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
     [True, False],
     ids=["spread", "whole"],
 )
-def test_a_drainer_that_dies_between_a_batch_s_transactions_goes_on_in_safe_mode(
+def test_a_drainer_that_dies_between_a_batch_s_transactions_continues_in_safe_mode(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,

@@ -50,8 +50,8 @@ MERGED = [
 
 def wide(case: Case) -> str:
     """The table downstream: with the columns that tell the source, and keys that hold them."""
-    told = [f"c_{of} VARCHAR(20) COLLATE utf8mb4_bin NOT NULL" for of in ("table", "schema")]
-    columns = f"{case.columns}, {', '.join(told)}, c_source VARCHAR(20) NOT NULL"
+    added = [f"c_{of} VARCHAR(20) COLLATE utf8mb4_bin NOT NULL" for of in ("table", "schema")]
+    columns = f"{case.columns}, {', '.join(added)}, c_source VARCHAR(20) NOT NULL"
     keys = table_of(case.sql)
     changes = []
     for index in (*keys.indexes, *([keys.primary_key] if keys.pk_is_handle else [])):
@@ -69,7 +69,7 @@ def routed() -> Rules:
 
 
 @pytest.mark.parametrize("case", MERGED)
-def test_rows_that_tell_their_source_keep_apart_in_every_strategy(
+def test_rows_that_name_their_source_keep_apart_in_every_strategy(
     mariadb: MariadbServer, case: Case
 ) -> None:
     router = routed().router
@@ -95,11 +95,11 @@ def test_rows_that_tell_their_source_keep_apart_in_every_strategy(
                 reader.query(f"DELETE FROM {way}.t")
             upstreams = [Upstream(case.table) for _ in PLACES]
             for number in range(max(map(len, batches))):
-                told: list[RowChange] = []
+                changes: list[RowChange] = []
                 for table, upstream, steps in zip(tables, upstreams, batches, strict=True):
                     mine = play(case, upstream, steps[number]) if number < len(steps) else []
-                    told += [RowChange(table, i, *change) for i, change in enumerate(mine)]
-                ways.apply(sorted(told, key=lambda each: each.transaction), safe=safe)
+                    changes += [RowChange(table, i, *change) for i, change in enumerate(mine)]
+                ways.apply(sorted(changes, key=lambda each: each.transaction), safe=safe)
                 wanted = sorted(
                     (
                         _plain((*padded(case.table, row), *texts))
@@ -188,11 +188,11 @@ class Family:
 
 
 def _changes(codec: RowCodec, old: Kept, new: Kept) -> list[tuple[MutationType, bytes]]:
-    told = [(DELETE, codec.encode_delete(old[key])) for key in sorted(old.keys() - new.keys())]
+    changes = [(DELETE, codec.encode_delete(old[key])) for key in sorted(old.keys() - new.keys())]
     both = [key for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
-    told += [(UPDATE, codec.encode_update(old[key], new[key])) for key in both]
+    changes += [(UPDATE, codec.encode_update(old[key], new[key])) for key in both]
     added = sorted(new.keys() - old.keys())
-    return told + [(INSERT, codec.encode_insert(new[key])) for key in added]
+    return changes + [(INSERT, codec.encode_insert(new[key])) for key in added]
 
 
 _small = st.integers(0, 5)
@@ -224,10 +224,10 @@ def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
             connection.commit()
             family = Family(connection)
             for number, batch in enumerate([[_SEED], *batches]):
-                told = []
+                changes = []
                 for i, doings in enumerate(batch):
-                    told += family.transaction(i, doings)
-                ways.apply(told, safe=safe and number > 0)
+                    changes += family.transaction(i, doings)
+                ways.apply(changes, safe=safe and number > 0)
                 connection.commit()
                 for name in family.names:
                     wanted = _content(connection, f"upstream.{name}")
@@ -248,7 +248,7 @@ def test_long_searches_find_no_foreign_key_that_a_strategy_breaks(mariadb: Maria
     hold_foreign_keys(mariadb, examples=150)
 
 
-def test_a_parent_s_delete_takes_no_child_along_that_the_stream_does_not_tell_of(
+def test_a_parent_s_delete_takes_no_child_along_that_the_stream_does_not_name(
     mariadb: MariadbServer,
 ) -> None:
     """As from a server whose binlog leaves cascaded rows out: nothing is guessed."""

@@ -197,7 +197,7 @@ def test_no_node_without_pd_joins_a_cluster_whose_time_is_pd_s(
     assert int(capsys.readouterr().out) < cluster.next_ts()
 
 
-def test_a_pump_that_waits_for_pd_says_so_and_goes_on(
+def test_a_pump_that_waits_for_pd_says_so_and_continues(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
 ) -> None:
     cluster.pd_leader = None
@@ -265,7 +265,7 @@ def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_w
 
 
 @pytest.mark.alone
-def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lives_and_five_seconds(
+def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_seconds(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
 ) -> None:
     tidb = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url))

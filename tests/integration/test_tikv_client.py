@@ -88,7 +88,7 @@ def test_a_commit_is_found_at_the_key_of_a_row_and_of_a_ddl_job(
     assert asked.verify_is_primary
 
 
-def test_locks_rollbacks_and_absences_are_told_apart(cluster: TidbCluster) -> None:
+def test_locks_rollbacks_and_absences_are_distinguished(cluster: TidbCluster) -> None:
     assert status(cluster, begun(cluster, Fate(ttl_ms=60_000))) == TransactionStatus(
         State.LOCKED, ttl_ms=60_000
     )
@@ -251,7 +251,7 @@ def test_another_pd_leads_and_is_found_through_those_that_are_left() -> None:
         use(cluster, across_an_election)
 
 
-def test_timestamps_go_on_when_the_pd_that_leads_goes_away() -> None:
+def test_timestamps_continue_when_the_pd_that_leads_goes_away() -> None:
     with TidbCluster(pds=3) as cluster:
         oracle = OracleClient(f" {cluster.url} ")
         stamps = [oracle.get_ts()]

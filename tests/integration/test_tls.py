@@ -95,7 +95,7 @@ def mutual(
     return pump
 
 
-def test_whoever_is_refused_finds_the_reason_in_the_pumps_log(
+def test_a_caller_that_is_refused_finds_the_reason_in_the_pumps_log(
     mutual: PumpProcess, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "other")
@@ -123,19 +123,19 @@ def test_a_common_name_that_is_not_listed_is_refused_by_its_name(
     etcd_server: EtcdServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stranger = authority.issue("stranger")
-    code, why = refusal(mutual, stranger.tls)
+    unlisted = authority.issue("stranger")
+    code, why = refusal(mutual, unlisted.tls)
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert why == "the certificate's common name is 'stranger', which cert-allowed-cn does not list"
     mutual.wait_for(r"refused ipv4:\S+: .*'stranger'; allowed are: node, writer")
-    with open_channel(mutual.addr, stranger.tls, _LOCAL) as channel:
+    with open_channel(mutual.addr, unlisted.tls, _LOCAL) as channel:
         for method in ("/penstock.Pump/Write", "/pdpb.PD/Tso"):
             with pytest.raises(grpc.RpcError) as caught:
                 next(channel.stream_stream(method)(iter([b""])))
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
-    assert main(["status", "--addr", mutual.addr, *stranger.flags]) == 2
+    assert main(["status", "--addr", mutual.addr, *unlisted.flags]) == 2
     assert "'stranger'" in capsys.readouterr().err
-    oracle = OracleClient(etcd, timeout_s=1, tls=stranger.tls)
+    oracle = OracleClient(etcd, timeout_s=1, tls=unlisted.tls)
     with pytest.raises(Exception, match="common name is 'stranger'"):
         oracle.get_ts()
     oracle.close()

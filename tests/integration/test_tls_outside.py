@@ -91,11 +91,11 @@ def test_whose_certificate_etcd_refuses_hears_so_at_once(
     tls_etcd: EtcdServer, outside: Authority, tmp_path: Path, shown: str
 ) -> None:
     files: dict[str, Path | None] = {"cert": None, "key": None}
-    told = "asks for a certificate, and there is none to show"
+    message = "asks for a certificate, and there is none to show"
     if shown != "nothing":
         issuer = outside if shown == "an expired one" else Authority(tmp_path, "other")
         pair = issuer.issue("stranger", days=-1 if shown == "an expired one" else 30)
-        files, told = (
+        files, message = (
             {"cert": pair.cert, "key": pair.key},
             f"refuses the certificate in {pair.cert}",
         )
@@ -103,7 +103,7 @@ def test_whose_certificate_etcd_refuses_hears_so_at_once(
         began_s = time.monotonic()
         with pytest.raises(NeedsOperator) as caught:
             read(client, "/a")
-        assert told in caught.value.problem
+        assert message in caught.value.problem
         assert "etcd-ssl-cert" in str(caught.value.hint)
         with pytest.raises(NeedsOperator):
             Registry(client).list(NodeKind.PUMP)
@@ -119,25 +119,25 @@ def test_programs_that_do_not_trust_etcd_s_certificate_end_at_once_and_name_the_
 ) -> None:
     pair = outside.issue("penstock")
     foreign = Pair(Authority(tmp_path, "other").file, pair.cert, pair.key)
-    told = f"the CA in {foreign.ca} (etcd-ssl-ca, or ssl-ca where that is not set)"
+    message = f"the CA in {foreign.ca} (etcd-ssl-ca, or ssl-ca where that is not set)"
     pump = pump_factory(tls_etcd.url, waiting=False, **settings("etcd", foreign))
     assert pump.wait(60) == 2
-    assert told in pump.log_text()
+    assert message in pump.log_text()
     assert "trying again" not in pump.log_text()
     with pytest.raises(NeedsOperator) as caught:
         PumpClient.connect(tls_etcd.url, options=Options(etcd_tls=foreign.tls))
-    assert told in str(caught.value.hint)
+    assert message in str(caught.value.hint)
     pem = [f"--etcd-{flag[2:]}" if flag.startswith("--") else flag for flag in foreign.flags]
     etcd = ["--etcd-urls", tls_etcd.url]
     assert main(["pumps", *etcd, *pem]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     pem = [f"--security-{flag[2:]}" if flag.startswith("--") else flag for flag in pem]
     sink = ["--sink", f"sqlite:///{tmp_path / 'd.db'}", "--data-dir", str(tmp_path / "d")]
     assert drainer_main(["ddl", "list", *etcd, *sink, *pem]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_node_that_has_had_an_answer_goes_on_trying_and_says_what_is_wrong(
+def test_a_node_that_has_had_an_answer_continues_to_try_and_says_what_is_wrong(
     tls_etcd: EtcdServer, outside: Authority
 ) -> None:
     with closing(connect(tls_etcd.url, tls=outside.issue("penstock").tls)) as client:
@@ -215,7 +215,7 @@ def page(url: str, pair: Pair | None, ca: Path) -> tuple[int, str]:
             return refused.code, refused.read().decode()
 
 
-def test_pages_that_leave_the_machine_are_served_over_tls_with_certificates_read_anew(
+def test_pages_that_leave_the_machine_are_served_over_tls_with_certificates_read_again(
     etcd: Any, etcd_server: EtcdServer, tmp_path: Path, pump_factory: Factory
 ) -> None:
     authority = Authority(tmp_path)

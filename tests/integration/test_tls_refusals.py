@@ -61,7 +61,7 @@ def test_a_writer_whose_certificate_is_refused_hears_so_at_once(
     mutual: PumpProcess, authority: Authority, etcd: Any, tmp_path: Path
 ) -> None:
     foreign = Authority(tmp_path, "other").issue("writer", file="foreign")
-    for tls, told in (
+    for tls, message in (
         (Tls(ca=authority.file), "there is none to show"),
         (Tls(ca=authority.file, cert=foreign.cert, key=foreign.key), str(foreign.cert)),
         (Tls(ca=foreign.ca), str(foreign.ca)),
@@ -71,7 +71,7 @@ def test_a_writer_whose_certificate_is_refused_hears_so_at_once(
         began_s = time.monotonic()
         with pytest.raises(NeedsOperator) as caught:
             oracle.get_ts()
-        assert told in str(caught.value)
+        assert message in str(caught.value)
         assert time.monotonic() - began_s < 30, "it tried for as long as for a node that restarts"
         oracle.close()
 
@@ -117,7 +117,7 @@ def test_a_node_that_restarts_or_is_not_there_is_no_matter_of_certificates(
     oracle.close()
 
 
-def test_an_operator_is_told_which_certificate_is_refused(
+def test_an_operator_learns_which_certificate_is_refused(
     mutual: PumpProcess, authority: Authority, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--ssl-ca", str(authority.file)]
