@@ -36,7 +36,7 @@ PLAIN = "plain"
 LEDGER = {"seed": 8, "transactions": 60, "large_each": 20}
 
 
-class Life:
+class LocalDrainer:
     """A Drainer's life in a thread."""
 
     def __init__(self, bank: Bank, way: Way) -> None:
@@ -156,20 +156,20 @@ TROUBLES = {
         for name, (_, _, lasts_s) in TROUBLES.items()
     ],
 )
-def test_the_drainer_waits_says_for_what_and_goes_on_by_itself(
+def test_the_drainer_waits_says_for_what_and_continues_by_itself(
     sink_server: SqlServer, way: Way, name: str
 ) -> None:
     trouble, words, lasts_s = TROUBLES[name]
     bank = Bank(**LEDGER)
-    life = Life(bank, way)
-    eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
+    drainer = LocalDrainer(bank, way)
+    eventually(lambda: drainer.checkpoint_ts >= bank.first_ts, WITHIN_S)
     with trouble(sink_server):
-        eventually(lambda: words in life.waits_for(), WITHIN_S)
-        held_ts = life.checkpoint_ts
+        eventually(lambda: words in drainer.waits_for(), WITHIN_S)
+        held_ts = drainer.checkpoint_ts
         time.sleep(lasts_s)
-        assert life.checkpoint_ts == held_ts
-    life.ended()
-    assert life.waits_for() == "nothing"
+        assert drainer.checkpoint_ts == held_ts
+    drainer.ended()
+    assert drainer.waits_for() == "nothing"
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
@@ -178,8 +178,8 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
 ) -> None:
     bank = Bank(**LEDGER)
     with reading_all_the_time(bank, of_mariadb(sink_server)) as reader:
-        life = Life(bank, way)
-        eventually(lambda: life.checkpoint_ts >= bank.first_ts, WITHIN_S)
+        drainer = LocalDrainer(bank, way)
+        eventually(lambda: drainer.checkpoint_ts >= bank.first_ts, WITHIN_S)
         deadlocks = cut = 0
         with closing(sink_server.connect(autocommit=False)) as other:
             for number in range(40):
@@ -193,7 +193,7 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
                     deadlocks += 1
                 if number % 8 == 4:
                     cut += hang_up(sink_server)
-        life.ended()
+        drainer.ended()
     assert cut
     assert reader.reads
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
@@ -201,7 +201,7 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
 
 def run(bank: Bank, way: Way) -> None:
     """Let a Drainer live to the ledger's end."""
-    Life(bank, replace(way, pause_s=0.0)).ended()
+    LocalDrainer(bank, replace(way, pause_s=0.0)).ended()
 
 
 def large_ts(bank: Bank) -> list[int]:
@@ -210,7 +210,7 @@ def large_ts(bank: Bank) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["merge", "statements"])
-def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_go_on(
+def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_continue(
     sink_server: SqlServer, way: Way, strategy: str
 ) -> None:
     way = replace(way, strategy=strategy)
@@ -230,7 +230,7 @@ def test_a_row_that_does_not_fit_stops_the_drainer_and_a_repair_lets_it_go_on(
     assert check(bank, of_mariadb(sink_server)()) == bank.last_ts
 
 
-def test_transactions_that_do_not_fit_are_left_out_when_told(
+def test_transactions_that_do_not_fit_are_left_out_when_named(
     sink_server: SqlServer, way: Way
 ) -> None:
     ledger = LEDGER | {"seed": 2}  # Here no later one needs an owner that they let go.
@@ -258,17 +258,17 @@ def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
 
 
 @pytest.mark.parametrize("mode", ["snapshot", "parallel"])
-def test_a_stranger_that_holds_a_unique_value_stops_merge_which_names_both_rows(
+def test_a_conflicting_row_that_holds_a_unique_value_stops_merge_which_names_both_rows(
     sink_server: SqlServer, way: Way, mode: str
 ) -> None:
     way = replace(way, mode=mode)
     bank = Bank(**LEDGER)
     run(Bank(**LEDGER).end_before(bank.first_ts + 100), way)
     sink_server.query("UPDATE bank.account SET id = 77 WHERE id = 1")
-    told = (
+    message = (
         r"row `id` = 77 of `bank`\.`account` holds a value of the row `id` = \d+: owner is unique"
     )
-    with pytest.raises(Refused, match=told) as found:
+    with pytest.raises(Refused, match=message) as found:
         run(bank, way)
     assert f"after commit_ts {_checkpoint_ts(sink_server)} and up to" in str(found.value)
     sink_server.query("UPDATE bank.account SET id = 1 WHERE id = 77")

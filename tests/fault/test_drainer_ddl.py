@@ -28,12 +28,12 @@ def stopped(drainer: DrainerProcess, words: str) -> None:
     assert words in drainer.log_text()
 
 
-def told(drainer: DrainerProcess, etcd_url: str, sink: str, *words: str) -> int:
+def ddl_command(drainer: DrainerProcess, etcd_url: str, sink: str, *words: str) -> int:
     settings = ["--etcd-urls", etcd_url, "--data-dir", str(drainer.data_dir), "--sink", sink]
     return main(["ddl", *words, *settings])
 
 
-def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_stream_goes_on(
+def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_stream_continues(
     replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drainer, sink, url = replication.start(), replication.sink, replication.url
@@ -49,21 +49,21 @@ def test_a_ddl_that_the_downstream_cannot_run_is_skipped_or_replaced_and_the_str
     stopped(drainer, f"drainer ddl skip {skipped_ts}")
     assert drainer.checkpoint_ts() < skipped_ts
 
-    assert told(drainer, url, sink, "list") == 0
+    assert ddl_command(drainer, url, sink, "list") == 0
     assert f"{skipped_ts}  shop  {EMPTY_P0}".replace("shop.parts", "`parts`") in (
         capsys.readouterr().out
     )
-    assert told(drainer, url, sink, "skip", str(skipped_ts)) == 0
+    assert ddl_command(drainer, url, sink, "skip", str(skipped_ts)) == 0
     drainer.start()
     stopped(drainer, f"drainer ddl skip {replaced_ts}")
-    assert told(drainer, url, sink, "skip", str(before_ts)) == 2
+    assert ddl_command(drainer, url, sink, "skip", str(before_ts)) == 2
     assert "is before the checkpoint" in capsys.readouterr().err
     replacement = "ALTER TABLE shop.item ADD COLUMN instead INT"
-    assert told(drainer, url, sink, "replace", str(replaced_ts), replacement) == 0
+    assert ddl_command(drainer, url, sink, "replace", str(replaced_ts), replacement) == 0
     drainer.start()
     drainer.wait_until(last_ts)
     assert drainer.stop() == 0
-    assert told(drainer, url, sink, "list") == 0
+    assert ddl_command(drainer, url, sink, "list") == 0
     listed = capsys.readouterr().out
     assert "0 DDLs come after it" in listed
     assert f"replaced by: {replacement}" in listed
@@ -111,9 +111,9 @@ class Site:
             for sql in statements:
                 connection.execute(sql)
 
-    def told(self, *words: object) -> int:
+    def ddl_command(self, *words: object) -> int:
         """Run `drainer ddl` and return its exit code."""
-        return told(self.drainer, self._url, f"sqlite:///{self._path}", *map(str, words))
+        return ddl_command(self.drainer, self._url, f"sqlite:///{self._path}", *map(str, words))
 
 
 @pytest.fixture
@@ -133,11 +133,11 @@ def test_a_column_that_the_downstream_has_already_is_tracked_and_gets_its_values
     extra_ts = site.ddl("ALTER TABLE shop.item ADD COLUMN extra INT")
     last_ts = site.add("item", id=1, n=2, extra=3)
     stopped(site.drainer, f"Or override this DDL, and start it then. `drainer ddl track {extra_ts}")
-    assert site.told("skip", extra_ts) == 0
+    assert site.ddl_command("skip", extra_ts) == 0
     assert "the values of column extra of shop.item are left out" in capsys.readouterr().out
-    assert site.told("undo", extra_ts) == 0
-    assert site.told("undo", extra_ts) == 2
-    assert site.told("track", extra_ts) == 0
+    assert site.ddl_command("undo", extra_ts) == 0
+    assert site.ddl_command("undo", extra_ts) == 2
+    assert site.ddl_command("track", extra_ts) == 0
     site.drainer.start()
     site.drainer.wait_until(last_ts)
     assert site.rows("item") == [(1, 2, 3)]
@@ -154,10 +154,10 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
     site.add("late", id=1, v=1)
     last_ts = site.add("late", id=2, v=2)
     stopped(site.drainer, f"`drainer ddl skip {late_ts}`: the rows of shop.late are left out")
-    assert site.told("skip", late_ts) == 0
+    assert site.ddl_command("skip", late_ts) == 0
     site.drainer.start()
     site.drainer.wait_until(last_ts)
-    assert site.told("track", late_ts) == 2
+    assert site.ddl_command("track", late_ts) == 2
     assert "stop it and its standbys first" in capsys.readouterr().err
     details = site.drainer.status().details
     assert (details["rows_left_out"], details["ddls_left_out"]) == ("2", "1")
@@ -172,10 +172,10 @@ def test_the_rows_of_a_skipped_table_are_counted_through_a_crash_and_it_can_be_t
         'DROP TABLE "shop.late"', 'CREATE TABLE "shop.late" (id INTEGER PRIMARY KEY, v INTEGER)'
     )
     capsys.readouterr()
-    assert site.told("list") == 0
+    assert site.ddl_command("list") == 0
     way_out = f"shop.late: its rows are left out; `drainer ddl track {late_ts}` ends that"
     assert way_out in capsys.readouterr().out
-    assert site.told("track", late_ts) == 0
+    assert site.ddl_command("track", late_ts) == 0
     assert "not made up for: override: 2 rows of shop.late" in capsys.readouterr().out
     site.drainer.start()
     site.drainer.wait_until(site.add("late", id=3, v=3))

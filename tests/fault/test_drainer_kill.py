@@ -139,8 +139,8 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     with writing_meanwhile(writer):
         drainer.freeze()
         time.sleep(11)
-        newcomer = replication.add_pump()
-        assert "drainer drainer-1 is not running" in newcomer.log_text()
+        joined = replication.add_pump()
+        assert "drainer drainer-1 is not running" in joined.log_text()
         time.sleep(1)
         drainer.thaw()
         time.sleep(1)
@@ -148,7 +148,7 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     replication.check()
 
 
-def test_a_ddl_that_nobody_knows_stops_the_drainer_before_it_with_a_hint(
+def test_a_ddl_that_no_one_knows_stops_the_drainer_before_it_with_a_hint(
     replication: Replication,
 ) -> None:
     drainer = replication.start()

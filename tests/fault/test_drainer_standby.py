@@ -39,7 +39,7 @@ def _is_standby(etcd: Any, node_id: str) -> bool:
     return node_id in {each.node_id for each in standbys(etcd)}
 
 
-def _goes_on(etcd: Any, drainer: DrainerProcess, commit_ts: int) -> float:
+def _continues(etcd: Any, drainer: DrainerProcess, commit_ts: int) -> float:
     """Return the seconds until a Drainer has published a checkpoint from there on."""
     began_s = time.monotonic()
     eventually(lambda: drainer.checkpoint_ts() >= commit_ts, _BUSY_S)
@@ -73,7 +73,7 @@ def test_a_standby_takes_over_from_a_killed_drainer_which_then_stands_by_itself(
     assert "stands by" not in one.log_text(), "the healthy one was disturbed"
 
     one.kill()
-    took_s = _goes_on(replication.etcd, two, writer.transact(5))
+    took_s = _continues(replication.etcd, two, writer.transact(5))
     assert took_s < _BUSY_S
     eventually(lambda: one.state() == "offline", 60)  # No Pump keeps anything for it.
 
@@ -99,7 +99,7 @@ def test_a_hand_over_changes_who_writes_and_back_again(
     for active, idle in ((one, two), (two, one)):
         assert binlogctl([*hand_over, active.node_id]) == 0
         assert idle.node_id in capsys.readouterr().out
-        _goes_on(replication.etcd, idle, writer.transact(10))
+        _continues(replication.etcd, idle, writer.transact(10))
         eventually(partial(_is_standby, replication.etcd, active.node_id), _BUSY_S)
         assert active.is_running
     replication.check()
@@ -116,7 +116,7 @@ def test_a_frozen_drainer_is_replaced_and_stands_by_when_it_wakes(replication: R
     two.spawn()
     _stands_by(two)
     one.freeze()
-    _goes_on(replication.etcd, two, writer.transact(10))
+    _continues(replication.etcd, two, writer.transact(10))
     one.thaw()
     one.wait_for("this Drainer writes no more(.|\n)*this Drainer stands by", 60)
     two.wait_until(writer.transact(10))
@@ -146,7 +146,7 @@ class Overriding:
         assert txn.commit_ts is not None
         return txn.commit_ts
 
-    def told(self, drainer: DrainerProcess, *words: object) -> Any:
+    def ddl_command(self, drainer: DrainerProcess, *words: object) -> Any:
         """Run `drainer ddl` and return what it says."""
         settings = ["--etcd-urls", self._url, "--sink", f"sqlite:///{self._path}"]
         settings += ["--data-dir", str(drainer.data_dir), "-o", "json"]
@@ -180,7 +180,7 @@ def test_an_override_counts_at_once_for_a_drainer_that_runs(
         drainer.wait_until(site.created_ts)
         drainer.freeze()  # So that the DDL is still to come when the operator decides.
         added_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
-        site.told(drainer, "skip", added_ts)
+        site.ddl_command(drainer, "skip", added_ts)
         drainer.thaw()
         drainer.wait_until(site.insert(id=1, extra=1))
         assert "an operator changed the overrides of DDL" in drainer.log_text()
@@ -189,7 +189,7 @@ def test_an_override_counts_at_once_for_a_drainer_that_runs(
 
 
 @pytest.mark.slow
-def test_whoever_takes_over_goes_on_with_the_overrides_of_the_one_before(
+def test_the_one_that_takes_over_continues_with_the_overrides_of_the_one_before(
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
@@ -210,25 +210,25 @@ def test_whoever_takes_over_goes_on_with_the_overrides_of_the_one_before(
         site.by_hand('ALTER TABLE "shop.parts" ADD COLUMN extra INTEGER')
         stopped_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
         assert one.wait(_BUSY_S) == two.wait(_BUSY_S) == 2
-        site.told(one, "skip", stopped_ts)
+        site.ddl_command(one, "skip", stopped_ts)
         two.start()
         two.wait_until(site.insert(id=1, extra=1))
         later_ts = stopped_ts + (1 << 40)
-        site.told(one, "skip", later_ts)  # Of a DDL that is to come some day.
+        site.ddl_command(one, "skip", later_ts)  # Of a DDL that is to come some day.
         two.wait_until(site.insert(id=2, extra=2))
         assert two.status().details["values_left_out"] == "2"
-        found = site.told(one, "list")
+        found = site.ddl_command(one, "list")
         assert [(o["commit_ts"], o["is_passed"]) for o in found["overrides"]] == [
             (stopped_ts, True), (later_ts, False),
         ]  # fmt: skip
-        assert site.told(two, "list")["overrides"] == found["overrides"]
+        assert site.ddl_command(two, "list")["overrides"] == found["overrides"]
         # Nothing is said any more by one that is killed: its standby has read what holds.
         one.spawn()
         _stands_by(one)
         two.kill()
-        _goes_on(etcd, one, site.insert(id=3, extra=3))
+        _continues(etcd, one, site.insert(id=3, extra=3))
         assert one.status().details["values_left_out"] == "3"
-        assert site.told(one, "list")["overrides"] == found["overrides"]
+        assert site.ddl_command(one, "list")["overrides"] == found["overrides"]
     assert site.rows() == [(1, None), (2, None), (3, None)]
 
 

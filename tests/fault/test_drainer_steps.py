@@ -77,7 +77,7 @@ class Downstream:
         way = WAYS[name]
         self.way = way(url=url, folder=folder, relay=True, bytes_max=20_000)
 
-    def life(self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0) -> int:
+    def run(self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0) -> int:
         """Let a Drainer live; return its exit code."""
         code, _ = self._drainers.run(
             self.way, bank=LEDGER, kill_at=kill_at, kill_after_s=kill_after_s
@@ -87,10 +87,10 @@ class Downstream:
 
     def killed_at(self, name: str, step: str, passing: int) -> None:
         """Have a life killed there; on an empty downstream if it does not come by any more."""
-        if self.life(kill_at={step: passing}) == SETTLED:
+        if self.run(kill_at={step: passing}) == SETTLED:
             self.settled()
             self.begin(name)
-            assert self.life(kill_at={step: passing}) == KILLED, f"{step} was not passed"
+            assert self.run(kill_at={step: passing}) == KILLED, f"{step} was not passed"
         if name == "snapshot":
             check(self.bank, self.read())
 
@@ -122,7 +122,7 @@ def test_killed_at_every_step_of_a_batch_the_downstream_equals_the_ledger(
     downstream.begin("snapshot")
     for step in steps:
         downstream.killed_at("snapshot", step, 1)
-    assert downstream.life() == SETTLED
+    assert downstream.run() == SETTLED
     downstream.settled()
 
 
@@ -136,7 +136,7 @@ def test_killed_between_parts_of_a_batch_the_end_is_right_all_the_same(
     downstream.begin(name)
     for each in (step, "drainer.checkpoint_stored", step, "drainer.transaction_committed", step):
         downstream.killed_at(name, each, 5)
-    assert downstream.life() == SETTLED
+    assert downstream.run() == SETTLED
     downstream.settled()
 
 
@@ -149,13 +149,13 @@ def test_money_is_constant_at_every_read_while_drainers_die_and_the_downstream_r
     downstream.way = replace(downstream.way, pause_s=0.05, rows_max=10)
     chance = random.Random(2)
     with reading_all_the_time(downstream.bank, downstream.read) as reader:
-        lives = 0
-        while downstream.life(kill_after_s=chance.uniform(0.1, 0.8)) == KILLED and lives < 8:
-            lives += 1
-            if lives == 3:
+        runs = 0
+        while downstream.run(kill_after_s=chance.uniform(0.1, 0.8)) == KILLED and runs < 8:
+            runs += 1
+            if runs == 3:
                 sink_server.kill()
                 sink_server.start()
-        downstream.life()
+        downstream.run()
     downstream.settled()
     assert reader.reads > 3
     assert len(reader.stamps) > 2
@@ -182,11 +182,11 @@ def test_a_hundred_deaths_at_any_passing_of_any_step_or_moment(
         code = KILLED
         while code == KILLED and deaths < 100:
             if chance.random() < 0.5:
-                code = downstream.life(kill_at={chance.choice(steps): chance.randint(1, 12)})
+                code = downstream.run(kill_at={chance.choice(steps): chance.randint(1, 12)})
             else:
-                code = downstream.life(kill_after_s=chance.uniform(0.02, 0.6))
+                code = downstream.run(kill_after_s=chance.uniform(0.02, 0.6))
             deaths += code == KILLED
             if name == "snapshot":
                 check(downstream.bank, downstream.read())
-        downstream.life()
+        downstream.run()
         downstream.settled()

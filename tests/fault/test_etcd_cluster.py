@@ -126,8 +126,8 @@ def test_a_lost_leader_of_three_etcds_costs_neither_writes_nor_places(
     assert {state for states in seen for state in states} == {NodeState.ONLINE}
     # The oracle kept its lease, or was elected again; it did not go to and fro.
     assert len([who for who, _ in itertools.groupby(oracles)]) <= 2
-    told = [pump.log_text().count("is online at") for pump in pumps]
-    assert told == [1, 1]
+    counts = [pump.log_text().count("is online at") for pump in pumps]
+    assert counts == [1, 1]
     found = pull_until(pumps[1].addr, load.cluster_id, load.committed[-1])
     assert [ts for ts, p in found if not decode_binlog(p).is_fake] == load.committed
 
@@ -178,7 +178,7 @@ def test_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_pump_frozen_until_it_is_taken_for_dead_goes_on_where_it_stood(
+def test_a_pump_frozen_until_it_is_taken_for_dead_continues_where_it_stood(
     fresh_etcd: EtcdServer, pump_factory: Factory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frozen = pump_factory(fresh_etcd.url)

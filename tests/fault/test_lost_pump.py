@@ -51,7 +51,7 @@ def downstream(path: Path) -> set[int]:
         connection.close()
 
 
-def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: PLR0915  # One story.
+def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_declared_lost(  # noqa: PLR0915  # One story.
     etcd: Any,
     etcd_server: EtcdServer,
     pump_factory: Any,
@@ -66,14 +66,14 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: 
 
     def lost_pump(*more: str) -> tuple[int, str]:
         code = main(["lost-pump", "pump-2", "--etcd-urls", etcd_server.url, *more])
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
 
     with PumpClient.connect(etcd_server.url) as client:
         writer = Writer(client)
         drainer.wait_until(writer.write(20))
-        code, told = lost_pump("--accept-loss-after", "0", "--confirm", "pump-2")
-        assert (code, "pump-2 is alive" in told) == (2, True), told
+        code, text = lost_pump("--accept-loss-after", "0", "--confirm", "pump-2")
+        assert (code, "pump-2 is alive" in text) == (2, True), text
         drainer.stop()
         before_ts = drainer.checkpoint_ts()
         writer.write(40)  # Some of them are on the second Pump only.
@@ -95,17 +95,17 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_given_up(  # noqa: 
 
         # Its heartbeat is still fresh for a while; then the ranges are told.
         eventually(lambda: "is alive" not in lost_pump("--accept-loss-after", "0")[1], 60)
-        code, told = lost_pump("--accept-loss-after", str(received_ts))
-        assert (code, f"drainer drainer-1 has received it up to there: {received_ts}" in told) == (
+        code, text = lost_pump("--accept-loss-after", str(received_ts))
+        assert (code, f"drainer drainer-1 has received it up to there: {received_ts}" in text) == (
             2,
             True,
-        ), told
-        assert "--confirm pump-2" in told
-        code, told = lost_pump("--accept-loss-after", str(received_ts + 1), "--confirm", "pump-2")
-        assert (code, f"accept more: --accept-loss-after {received_ts}" in told) == (2, True), told
+        ), text
+        assert "--confirm pump-2" in text
+        code, text = lost_pump("--accept-loss-after", str(received_ts + 1), "--confirm", "pump-2")
+        assert (code, f"accept more: --accept-loss-after {received_ts}" in text) == (2, True), text
         assert Registry(etcd).lost() == {}
-        code, told = lost_pump("--accept-loss-after", str(received_ts), "--confirm", "pump-2")
-        assert code == 0, told
+        code, text = lost_pump("--accept-loss-after", str(received_ts), "--confirm", "pump-2")
+        assert code == 0, text
 
         drainer.wait_for(r"Pump pump-2 was declared lost at .* the merge continues without it")
         drainer.wait_until(after_death_ts)

@@ -68,7 +68,7 @@ CASES = [(gap, has) for gap in GAPS for has in (True, False)] + [((0,), True), (
 
 
 @pytest.mark.parametrize(("gap", "has_index"), CASES)
-def test_a_gap_is_named_and_given_up_only_by_its_name(
+def test_a_gap_is_named_and_abandoned_only_by_its_name(
     tmp_path: Path, gap: tuple[int, ...], has_index: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     by_segment = filled(tmp_path)
@@ -119,7 +119,7 @@ def test_a_second_gap_needs_a_word_of_its_own(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_a_crash_while_giving_up_is_gone_on_with(
+def test_abandoning_continues_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(tmp_path)
@@ -140,7 +140,7 @@ def test_a_crash_while_giving_up_is_gone_on_with(
     storage.close()
 
 
-def test_a_commit_of_a_transaction_that_was_given_up_is_refused(tmp_path: Path) -> None:
+def test_a_commit_of_a_transaction_that_was_abandoned_is_refused(tmp_path: Path) -> None:
     storage = opened(tmp_path)
     write(storage, prewrite(5))
     for ts in range(10, 200, 2):
@@ -156,14 +156,14 @@ def test_a_commit_of_a_transaction_that_was_given_up_is_refused(tmp_path: Path) 
     storage.close()
 
 
-def test_a_missing_end_of_the_log_cannot_be_given_up(tmp_path: Path) -> None:
+def test_a_missing_end_of_the_log_cannot_be_abandoned(tmp_path: Path) -> None:
     filled(tmp_path)
     last = max((tmp_path / "log").iterdir())
     last.unlink()
     assert last.name in str(refusal(tmp_path, 1 << 60))
 
 
-def test_a_pump_names_the_range_refuses_late_pulls_and_goes_on_with_others(
+def test_a_pump_names_the_range_refuses_late_pulls_and_continues_with_others(
     fresh_etcd: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
 ) -> None:
     data = tmp_path / "pump-1"
@@ -171,9 +171,9 @@ def test_a_pump_names_the_range_refuses_late_pulls_and_goes_on_with_others(
     (data / "log" / segment_name(2)).unlink()
     small = {"storage_segment_bytes_max": 2000, "storage_stop_write_at_available_bytes": 0}
     pump = pump_factory(fresh_etcd.url, waiting=False, data_dir=data, **small)
-    told = pump.wait_for(r"accept-loss-up-to-ts = (\d+) in .storage.")
+    found = pump.wait_for(r"accept-loss-up-to-ts = (\d+) in .storage.")
     assert pump.wait() != 0
-    up_to_ts = int(told[1])
+    up_to_ts = int(found[1])
     pump = pump_factory(
         fresh_etcd.url, data_dir=data, storage_accept_loss_up_to_ts=up_to_ts, **small
     )

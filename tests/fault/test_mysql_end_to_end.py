@@ -98,17 +98,17 @@ def verified_while_behind(
     server.run("INSERT INTO shop.sale (id) VALUES (-1)", "INSERT INTO shop.visit (who) VALUES (-1)")
     command = [sys.executable, "-m", verify.__name__, "verify", "--wait-s", str(LONG_S)]
     command += ["--upstream", server.url, "--downstream", down.url, "--tables", "shop.*"]
-    told = folder / "verify"
-    with told.open("w") as out:
+    printed = folder / "verify"
+    with printed.open("w") as out:
         verifying = subprocess.Popen(command, stdout=out, stderr=out)
     try:
-        eventually(lambda: "waiting until the downstream is at" in told.read_text(), LONG_S)
+        eventually(lambda: "waiting until the downstream is at" in printed.read_text(), LONG_S)
         source.start()
         code = verifying.wait(2 * LONG_S)
     finally:
         verifying.kill()
         verifying.wait()
-    assert (code, told.read_text().endswith(": equal\n")) == (0, True), told.read_text()
+    assert (code, printed.read_text().endswith(": equal\n")) == (0, True), printed.read_text()
 
 
 def repaired(server: SqlServer, down: SqlServer) -> None:
@@ -119,10 +119,18 @@ def repaired(server: SqlServer, down: SqlServer) -> None:
         f"DELETE FROM shop.sale WHERE id = {keys[1]}",
         "INSERT INTO shop.sale (id, code) VALUES (-7, 'no one sold this')",
     )
-    told = ["verify", "--upstream", server.url, "--downstream", down.url, "--tables", "shop.sale"]
-    told += ["--wait-s", "0"]
-    assert verify.main(told) == 1
-    assert verify.main([*told, "--repair", "--yes"]) == 0
+    arguments = [
+        "verify",
+        "--upstream",
+        server.url,
+        "--downstream",
+        down.url,
+        "--tables",
+        "shop.sale",
+    ]
+    arguments += ["--wait-s", "0"]
+    assert verify.main(arguments) == 1
+    assert verify.main([*arguments, "--repair", "--yes"]) == 0
     assert rows_of(down, "shop.sale") == rows_of(server, "shop.sale")
 
 

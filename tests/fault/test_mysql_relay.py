@@ -60,7 +60,9 @@ def test_a_connection_cut_within_a_transaction(source: BinlogServer, tmp_path: P
     assert_same(source, sub_dir(tmp_path))
 
 
-def test_a_relay_that_is_killed_at_any_moment_goes_on(source: BinlogServer, tmp_path: Path) -> None:
+def test_a_relay_that_is_killed_at_any_moment_continues(
+    source: BinlogServer, tmp_path: Path
+) -> None:
     rng = random.Random(9)
     root = tmp_path / "relay"
     arguments = [str(root), str(source.port), source.user, source.password, FIRST]
@@ -110,7 +112,7 @@ def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(
     assert_same(source, folder, [second])
 
 
-def test_files_go_on_behind_999999(source: BinlogServer, tmp_path: Path) -> None:
+def test_files_continue_after_999999(source: BinlogServer, tmp_path: Path) -> None:
     last = "mysql-bin.999999"
     source.stop()
     source.file(FIRST).rename(source.file(last))
@@ -132,7 +134,7 @@ def test_files_go_on_behind_999999(source: BinlogServer, tmp_path: Path) -> None
         source.run("RESET MASTER")
 
 
-def test_a_damaged_event_is_told_with_file_and_position(
+def test_a_damaged_event_is_named_with_file_and_position(
     source: BinlogServer, tmp_path: Path
 ) -> None:
     source.insert(20)

@@ -146,7 +146,7 @@ def begin_many(journal: Journal) -> None:
         journal.begin("pump-1", range(first, first + 2))
 
 
-def test_a_journal_on_a_full_disk_keeps_what_it_said_and_goes_on_when_there_is_room(
+def test_a_journal_on_a_full_disk_keeps_what_it_said_and_continues_when_there_is_room(
     tmp_path: Path,
 ) -> None:
     with small_volume(tmp_path / "small", 64 << 10) as volume:

@@ -163,7 +163,7 @@ def replica(tmp_path: Path, server: AnyBinlogServer) -> Iterator[AnyBinlogServer
 
 
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_promoted_replica_goes_on_where_its_master_was_and_a_reset_begins_anew(
+def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_begins_again(
     dies: bool, server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig
 ) -> None:
     with SlowProxy(f"127.0.0.1:{server.port}") as proxy:
@@ -255,7 +255,7 @@ def test_files_that_were_purged_leave_a_source_that_says_so_and_can_be_asked(
     assert source.stop() == 0
 
 
-def test_rows_that_lack_columns_stop_a_source_whoever_made_them(
+def test_rows_that_lack_columns_stop_a_source_whichever_session_made_them(
     server: AnyBinlogServer, rig: SourceRig, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.insert(3)

@@ -81,7 +81,7 @@ def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Fie
 @pytest.mark.parametrize(
     "silence_s", [8.0, pytest.param(SILENCE_S_MAX, marks=pytest.mark.slow, id="as it is")]
 )
-def test_a_stream_that_is_cut_without_a_word_is_noticed_and_goes_on_where_it_was(
+def test_a_stream_that_is_cut_without_a_word_is_noticed_and_continues_where_it_was(
     field: Field, tmp_path: Path, silence_s: float
 ) -> None:
     with field.merging(tmp_path, silence_s_max=silence_s) as merging, field.writing(0, 1):

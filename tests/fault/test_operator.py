@@ -178,7 +178,7 @@ EDITS: dict[str, Callable[[AimAtTwins], Coroutine[Any, Any, None]]] = {
 }
 """What is done past every command."""
 
-GIVES_UP = {
+ABANDONS = {
     "lost-pump", "offline-pump --skip-drainer", "offline-drainer", "update-drainer", *EDITS
 }  # fmt: skip
 """After these somebody may rightly stop, or lack what was named. After no other may anybody."""
@@ -198,8 +198,8 @@ def steps(*names: str) -> st.SearchStrategy[Step]:
 
 LOAD = ("write", "write", "write", "write, one stays open", "end what is open", "time passes")
 ANYTHING = st.lists(steps(*LOAD, *COMMANDS, *ACTS, *EDITS), min_size=5, max_size=40)
-NOTHING_GIVEN_UP = st.lists(
-    steps(*LOAD, *(name for name in (*COMMANDS, *ACTS) if name not in GIVES_UP)),
+NOTHING_ABANDONED = st.lists(
+    steps(*LOAD, *(name for name in (*COMMANDS, *ACTS) if name not in ABANDONS)),
     min_size=5,
     max_size=40,
 )
@@ -231,7 +231,7 @@ async def live(sequence: list[Step], folder: Path) -> None:
                 await {**ACTS, **EDITS}[name](aim)
             await cluster.turn()
         await cluster.finish()
-        cluster.judge(may_lose=any(step[0] in GIVES_UP for step in sequence))
+        cluster.judge(may_lose=any(step[0] in ABANDONS for step in sequence))
     finally:
         await cluster.close()
 
@@ -248,8 +248,8 @@ def sequences(count: int) -> settings:
 
 
 @sequences(10)
-@given(NOTHING_GIVEN_UP)
-def test_commands_that_give_nothing_up_lose_nothing_and_stop_nobody(sequence: list[Step]) -> None:
+@given(NOTHING_ABANDONED)
+def test_commands_that_abandon_nothing_lose_nothing_and_stop_no_one(sequence: list[Step]) -> None:
     run(sequence)
 
 
@@ -261,8 +261,8 @@ def test_whatever_is_typed_or_edited_nothing_is_lost_without_a_word(sequence: li
 
 @pytest.mark.slow
 @sequences(150)
-@given(NOTHING_GIVEN_UP)
-def test_many_commands_that_give_nothing_up_lose_nothing(sequence: list[Step]) -> None:
+@given(NOTHING_ABANDONED)
+def test_many_commands_that_abandon_nothing_lose_nothing(sequence: list[Step]) -> None:
     run(sequence)
 
 
@@ -321,7 +321,7 @@ class RealNodes:
         pump, drainer = chance.choice(self._pumps), chance.choice(self._drainers)
         node: PumpProcess | DrainerProcess = drainer if act.endswith(" a Drainer") else pump
         if act == "command":
-            name = chance.choice([name for name in COMMANDS if name not in GIVES_UP])
+            name = chance.choice([name for name in COMMANDS if name not in ABANDONS])
             state = chance.choice(STATES)
             number = chance.randrange(8)
             aim = Aim(pump.node_id, drainer.node_id, state, number, [0])

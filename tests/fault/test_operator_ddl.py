@@ -116,7 +116,7 @@ class Overriding:
 
     # --- what an operator does about it --------------------------------------------------------
 
-    def go_on(self) -> None:
+    def proceed(self) -> None:
         """Let the Drainer get to the end of what was committed, deciding wherever it stops."""
         drainer, until_ts = self._site.drainer, self._last_ts
         if not drainer.is_running:
@@ -140,8 +140,8 @@ class Overriding:
             drainer.spawn()
             deadline_s = time.monotonic() + _END_S
 
-    def _told(self, *words: object, codes: tuple[int, ...] = (0,)) -> None:
-        code = self._site.told(*words)
+    def _ddl_command(self, *words: object, codes: tuple[int, ...] = (0,)) -> None:
+        code = self._site.ddl_command(*words)
         self.typed.append(f"{' '.join(map(str, words))} -> {code}")
         assert code in codes, self.typed
 
@@ -150,19 +150,19 @@ class Overriding:
         other = "ALTER TABLE shop.t COMMENT 'another'"
         for verb in self._random.choices(("list", "undo", "passed", "track", "skip"), k=2):
             words = {"list": ("list",), "passed": ("skip", self._site.drainer.checkpoint_ts())}
-            self._told(*words.get(verb, (verb, trouble.ts)), codes=(0, 2))
+            self._ddl_command(*words.get(verb, (verb, trouble.ts)), codes=(0, 2))
         verbs = ["track", "skip", "skip", "other"] + ["itself"] * bool(trouble.in_the_way)
         verb = self._random.choice(verbs)
         if verb == "track":
             self._site.by_hand(*trouble.instead)
-            self._told("track", trouble.ts)
+            self._ddl_command("track", trouble.ts)
         elif verb == "itself":
             self._site.by_hand(*trouble.in_the_way)
-            self._told("replace", trouble.ts, trouble.sql)
+            self._ddl_command("replace", trouble.ts, trouble.sql)
         elif verb == "other":
-            self._told("replace", trouble.ts, other)
+            self._ddl_command("replace", trouble.ts, other)
         else:
-            self._told("skip", trouble.ts)
+            self._ddl_command("skip", trouble.ts)
         trouble.is_left_out = verb in ("skip", "other")
 
     def take_back(self) -> None:
@@ -172,7 +172,7 @@ class Overriding:
             return
         self._site.drainer.stop()
         trouble = self._random.choice(found)
-        self._told("track", trouble.ts)
+        self._ddl_command("track", trouble.ts)
         if trouble.sql != EMPTY_P0:  # Its rows stay gone upstream, and there downstream.
             self._site.by_hand(*trouble.instead)
         trouble.is_left_out = False
@@ -183,10 +183,10 @@ class Overriding:
         """Hold what is missing downstream against what the Drainer says is left out."""
         self._stopping.set()
         self._writer.join()
-        self.go_on()
+        self.proceed()
         self._site.drainer.stop()
         capsys.readouterr()
-        assert self._site.told("list", "-o", "json") == 0
+        assert self._site.ddl_command("list", "-o", "json") == 0
         counted, ddls = Counter[tuple[str, str]](), Counter[str]()
         for each in json.loads(capsys.readouterr().out)["left_out"]:
             assert each["cause"] == OVERRIDE, (each, self.typed)
@@ -229,7 +229,7 @@ def test_what_an_operators_overrides_leave_out_is_exactly_what_is_counted(
         for _ in range(rounds):
             for _ in range(chance.randint(1, 2)):
                 operator.make_trouble()
-            operator.go_on()
+            operator.proceed()
             if chance.random() < 0.5:
                 operator.take_back()
         operator.finish(capsys)

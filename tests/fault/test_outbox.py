@@ -113,10 +113,10 @@ def test_the_example_runs_and_every_order_is_streamed(
     )
     arguments = ["--database", str(database), "--etcd-urls", etcd_server.url, "--orders", "3"]
     for last in (0, 3):
-        told = StringIO()
-        with redirect_stdout(told):
+        printed = StringIO()
+        with redirect_stdout(printed):
             example.main(arguments)
-        assert told.getvalue() == f"3 orders after number {last}\n"
+        assert printed.getvalue() == f"3 orders after number {last}\n"
     assert pump.status().details["transactions_resolved"] == "0"
 
 
@@ -156,7 +156,7 @@ def test_a_writer_that_dies_between_the_prewrite_and_its_local_commit_has_not(
     assert (int(match[1]), 0) in shop.rows()
 
 
-def test_a_writer_that_was_only_slow_is_told_that_nothing_happened(
+def test_a_writer_that_was_only_slow_learns_that_nothing_happened(
     make_shop: MakeShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = make_shop(resolver_fence_after_s=0.5)

@@ -74,7 +74,7 @@ def test_a_pump_that_waits_for_etcd_can_be_stopped(
     assert pump.stop(timeout_s=10) == 0
 
 
-def test_writes_and_pulls_go_on_while_etcd_is_away(
+def test_writes_and_pulls_continue_while_etcd_is_away(
     fresh_etcd: EtcdServer, pump_factory: Factory
 ) -> None:
     pump = pump_factory(fresh_etcd.url)

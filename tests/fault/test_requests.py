@@ -100,14 +100,14 @@ def fuzz(addr: str, methods: dict[str, type[Message]], rounds: int, seed: int) -
         for number in range(rounds):
             method, message = rng.choice(list(methods.items()))
             data = noise(rng, message, samples)
-            code, told = ask(channel, method, data)
-            assert code in _ANSWERS, (number, method, data, code, told)
+            code, error = ask(channel, method, data)
+            assert code in _ANSWERS, (number, method, data, code, error)
             if not is_decodable(message, data):
                 undecodable += 1
                 # A large write is answered with a refusal, as one that is too large.
-                is_refused = method.endswith("/WriteLarge") and "INVALID" in told
+                is_refused = method.endswith("/WriteLarge") and "INVALID" in error
                 is_refused = is_refused or code is grpc.StatusCode.INVALID_ARGUMENT
-                assert is_refused, (method, data, code, told)
+                assert is_refused, (method, data, code, error)
     return undecodable
 
 
@@ -119,7 +119,7 @@ def is_decodable(message: type[Message], data: bytes) -> bool:
     return True
 
 
-class _Nobody:
+class _NoPumps:
     """A Drainer that finds no Pumps and refuses all verbs."""
 
     def status(self) -> penstock_pb2.StatusReply:
@@ -169,7 +169,7 @@ class DrainerServer:
         server = build_server(self._security)
         self.addr = f"127.0.0.1:{listen(server, '127.0.0.1:0', self._security)}"
         services = Services()
-        services.role = _Nobody()
+        services.role = _NoPumps()
         services.add_to(server)
         await server.start()
         self._ready.set()
@@ -195,7 +195,9 @@ def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
     return made
 
 
-def test_noise_is_an_invalid_argument_to_a_pump_which_goes_on(pump: PumpProcess, etcd: Any) -> None:
+def test_noise_is_an_invalid_argument_to_a_pump_which_continues(
+    pump: PumpProcess, etcd: Any
+) -> None:
     assert fuzz(pump.addr, _PUMP_METHODS, 1500, seed=1) > 150
     session = PumpSession(etcd, pump)
     try:
@@ -205,7 +207,7 @@ def test_noise_is_an_invalid_argument_to_a_pump_which_goes_on(pump: PumpProcess,
     assert "Traceback" not in pump.log_text()
 
 
-def test_noise_is_an_invalid_argument_to_a_drainer_which_goes_on(
+def test_noise_is_an_invalid_argument_to_a_drainer_which_continues(
     drainer_server: DrainerServer,
 ) -> None:
     assert fuzz(drainer_server.addr, _DRAINER_METHODS, 700, seed=2) > 70
@@ -222,21 +224,21 @@ def test_a_hundred_thousand_pieces_of_noise(
     assert pump.status().state == "online"
 
 
-def test_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
+def test_a_caller_of_another_cluster_gets_nothing_and_leaves_nothing(
     pump: PumpProcess, etcd: Any
 ) -> None:
     session = PumpSession(etcd, pump)
     other = session.cluster_id ^ 1
     try:
         prewrite = session.prewrite()
-        code, told = session.refusal(prewrite, clusterID=other)
-        assert (code, "cluster" in told) == (grpc.StatusCode.PERMISSION_DENIED, True), told
+        code, error = session.refusal(prewrite, clusterID=other)
+        assert (code, "cluster" in error) == (grpc.StatusCode.PERMISSION_DENIED, True), error
         for method, request in (
             ("/penstock.Pump/Pull", penstock_pb2.PullRequest(cluster_id=other)),
             ("/binlog.Pump/PullBinlogs", pump_pb2.PullBinlogReq(clusterID=other)),
         ):
-            code, told = ask(session.channel, method, request.SerializeToString())
-            assert (code, "cluster" in told) == (grpc.StatusCode.PERMISSION_DENIED, True), method
+            code, error = ask(session.channel, method, request.SerializeToString())
+            assert (code, "cluster" in error) == (grpc.StatusCode.PERMISSION_DENIED, True), method
         piece = penstock_pb2.WritePiece(cluster_id=other, start_ts=1, bytes=9, data=b"x")
         ack = session.batches.WriteLarge(iter([piece]), timeout=20)
         assert ack.refusals[0].code == penstock_pb2.Refusal.CLUSTER_MISMATCH
@@ -251,7 +253,7 @@ def test_whoever_is_of_another_cluster_gets_nothing_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("who", ["Pump", pytest.param("Drainer", marks=pytest.mark.slow)])
-def test_a_flood_of_connections_and_some_that_never_talk_hold_up_nobody(
+def test_a_flood_of_connections_and_some_that_never_talk_hold_up_no_one(
     who: str, request: pytest.FixtureRequest
 ) -> None:
     fixture: Callable[[str], Any] = request.getfixturevalue

@@ -255,21 +255,21 @@ def test_every_history_is_pulled_once_and_in_order(
     live(tmp_path_factory.mktemp("world"), steps, seed)
 
 
-def _random_life(folder: Path, seed: int) -> int:
+def _random_run(folder: Path, seed: int) -> int:
     chance = random.Random(seed)
     steps = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=chance.randrange(20, 150))
     return live(folder, steps, seed).deaths
 
 
-def test_long_lives_with_many_deaths_lose_nothing(tmp_path: Path) -> None:
-    deaths = sum(_random_life(tmp_path / str(seed), seed) for seed in range(12))
+def test_long_runs_with_many_deaths_lose_nothing(tmp_path: Path) -> None:
+    deaths = sum(_random_run(tmp_path / str(seed), seed) for seed in range(12))
     assert deaths > 50
 
 
 @pytest.mark.slow
-def test_a_thousand_lives_lose_nothing(tmp_path: Path) -> None:
+def test_a_thousand_runs_lose_nothing(tmp_path: Path) -> None:
     for seed in range(1000, 2000):
-        _random_life(tmp_path / str(seed), seed)
+        _random_run(tmp_path / str(seed), seed)
 
 
 def _filled(path: Path, files: MemoryFiles | None = None) -> Storage:
@@ -338,7 +338,7 @@ def test_a_checkpoint_has_room_for_so_many_open_transactions_and_begins_at_the_n
     assert checkpoint_of(sorter, head, 0) == Checkpoint(Place(0, 100), 10)
 
 
-def test_a_long_replay_tells_its_progress_every_two_seconds(
+def test_a_long_replay_reports_its_progress_every_two_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import Retryable
 from pump.store.storage import NotStored, OutOfSpace, Storage
-from tests.fault.test_storage_failpoints import lived, survives
+from tests.fault.test_storage_failpoints import ran, survives
 from tests.kit.crash.disks import faulty_disk, small_disk
 from tests.kit.fakes.storage import SMALL, commit, commits, die, opened, prewrite, write
 
@@ -124,7 +124,7 @@ def test_a_process_whose_every_write_is_short_loses_nothing(
     monkeypatch.setenv("LD_PRELOAD", str(faulty_disk(tmp_path)))
     monkeypatch.setenv("FAULTY_MATCH", "/log/")
     monkeypatch.setenv("FAULTY_SHORT", "100")
-    code, said = lived(tmp_path / "pump", "")
+    code, said = ran(tmp_path / "pump", "")
     assert code == 0
     survives(tmp_path / "pump", said)
 
@@ -137,7 +137,7 @@ def test_a_process_whose_sync_fails_acknowledges_nothing_more_on_that_file(
     monkeypatch.setenv("FAULTY_MATCH", "/log/")
     for n in [number] if isinstance(number, int) else number:
         monkeypatch.setenv("FAULTY_SYNC", str(n))
-        code, said = lived(tmp_path / str(n), "")
+        code, said = ran(tmp_path / str(n), "")
         if code == 0:  # It failed where no one waits for it: in the mark of a clean stop.
             assert n > 3
         monkeypatch.delenv("FAULTY_SYNC")

@@ -20,7 +20,7 @@ STEPS = sorted(name for name in failpoints.known if name.startswith(("log.", "pu
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def lived(folder: Path, faults: str) -> tuple[int, list[list[str]]]:
+def ran(folder: Path, faults: str) -> tuple[int, list[list[str]]]:
     """Run the doomed process with `faults`; return its exit code and what it said."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.kit.crash.storage_process", str(folder), "1"],
@@ -35,17 +35,19 @@ def lived(folder: Path, faults: str) -> tuple[int, list[list[str]]]:
 
 def survives(folder: Path, said: list[list[str]]) -> None:
     """Start on what is left: all that was acknowledged, nothing that was never issued."""
-    told: dict[str, list[tuple[int, int]]] = {"issued": [], "acked": []}
+    reported: dict[str, list[tuple[int, int]]] = {"issued": [], "acked": []}
     purging_ts = 0
     for word, *numbers in said:
         if word == "purging":
             purging_ts = int(numbers[0])
         else:
-            told[word].append((int(numbers[0]), int(numbers[1])))
+            reported[word].append((int(numbers[0]), int(numbers[1])))
     storage = opened(folder, config=CONFIG)
     assert storage.purged_ts < max(1, purging_ts)
     found = commits(storage, storage.purged_ts)
-    left = {name: [p for p in pairs if p[1] > storage.purged_ts] for name, pairs in told.items()}
+    left = {
+        name: [p for p in pairs if p[1] > storage.purged_ts] for name, pairs in reported.items()
+    }
     waits_ts = min((u.start_ts for u in storage.unmatched()), default=1 << 62)
     assert found == [pair for pair in left["issued"] if pair in found], "order, or invented"
     missing = [pair for pair in left["acked"] if pair not in found and pair[1] < waits_ts]
@@ -62,15 +64,15 @@ def survives(folder: Path, said: list[list[str]]) -> None:
     storage.close()
 
 
-def test_without_a_fault_it_lives_to_the_end(tmp_path: Path) -> None:
-    code, said = lived(tmp_path / "pump", "")
+def test_without_a_fault_it_runs_to_the_end(tmp_path: Path) -> None:
+    code, said = ran(tmp_path / "pump", "")
     assert code == 0
     survives(tmp_path / "pump", said)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_a_step_it_loses_nothing(tmp_path: Path, step: str) -> None:
-    code, said = lived(tmp_path / "pump", f"{step}=kill")
+    code, said = ran(tmp_path / "pump", f"{step}=kill")
     assert code == -signal.SIGKILL, "it never came by"
     survives(tmp_path / "pump", said)
 
@@ -80,7 +82,7 @@ def test_killed_at_a_step_it_loses_nothing(tmp_path: Path, step: str) -> None:
 def test_killed_at_every_passing_of_a_step_it_loses_nothing(tmp_path: Path, step: str) -> None:
     for time in range(1, 200):
         folder = tmp_path / str(time)
-        code, said = lived(folder, f"{step}=kill@{time}")
+        code, said = ran(folder, f"{step}=kill@{time}")
         survives(folder, said)
         if code == 0:
             assert time > 1
@@ -95,7 +97,7 @@ def test_killed_at_every_passing_of_a_step_it_loses_nothing(tmp_path: Path, step
 def test_killed_within_a_write_it_loses_nothing(tmp_path: Path, torn: int | range) -> None:
     for cut in [torn] if isinstance(torn, int) else torn:
         folder = tmp_path / str(cut)
-        code, said = lived(folder, f"disk.write=torn({cut})@9")
+        code, said = ran(folder, f"disk.write=torn({cut})@9")
         assert code == -signal.SIGKILL
         survives(folder, said)
 

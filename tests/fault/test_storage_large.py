@@ -12,7 +12,7 @@ from penstock.errors import Corrupt
 from penstock.log.chunks import decode_chunk_list
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage, StorageConfig
-from tests.fault.test_storage_recorded import Life, all_kept, cases
+from tests.fault.test_storage_recorded import RecordedRun, all_kept, cases
 from tests.kit.crash.recorder import Moment, disk_of
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import (
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.fault
 ROWS = bytes(range(256)) * 2
 
 
-class LargeLife(Life):
+class LargeRun(RecordedRun):
     """Writes transactions in chunks, others between them, and some that never end."""
 
     def commit_large(self, start_ts: int, commit_ts: int) -> None:
@@ -81,10 +81,10 @@ class LargeLife(Life):
 def test_every_legal_state_after_a_crash_has_large_binlogs_whole_or_not_at_all(
     tmp_path: Path, every: int, cases_min: int
 ) -> None:
-    life = LargeLife(tmp_path, (ROWS * 2)[:700])
-    moments = life.live()
+    run = LargeRun(tmp_path, (ROWS * 2)[:700])
+    moments = run.live()
     some = itertools.islice(cases(moments), 0, None, every)
-    count = all_kept(tmp_path / "pump", some, life.issued)
+    count = all_kept(tmp_path / "pump", some, run.issued)
     assert count > cases_min, count
 
 

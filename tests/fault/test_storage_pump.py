@@ -139,7 +139,7 @@ def test_a_pump_killed_while_it_stops_or_starts_loses_nothing(
     load.end(pump)
 
 
-def test_a_pump_whose_sync_fails_once_goes_on_in_a_new_segment(
+def test_a_pump_whose_sync_fails_once_continues_in_a_new_segment(
     load: Load, etcd_server: EtcdServer, pump_factory: PumpFactory, tmp_path: Path
 ) -> None:
     faults = {

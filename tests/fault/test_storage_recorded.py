@@ -45,7 +45,7 @@ Case = tuple[str, Promised, Disk, Path | None]
 """What it is called, what was promised, and what is on the disk: log and index."""
 
 
-class Life:
+class RecordedRun:
     """A storage that does everything once, while its disk is recorded."""
 
     def __init__(self, folder: Path, rows: bytes) -> None:
@@ -170,7 +170,7 @@ def all_kept(path: Path, found: Iterable[Case], issued: list[Pair]) -> int:
 def test_every_legal_state_after_a_crash_opens_with_all_that_was_acknowledged(
     tmp_path: Path, rows_bytes: int, cases_min: int
 ) -> None:
-    life = Life(tmp_path, b"r" * rows_bytes)
-    moments = life.live()
-    count = all_kept(tmp_path / "pump", cases(moments), life.issued)
+    run = RecordedRun(tmp_path, b"r" * rows_bytes)
+    moments = run.live()
+    count = all_kept(tmp_path / "pump", cases(moments), run.issued)
     assert count > cases_min, count

@@ -103,7 +103,7 @@ def starts(binlogs: list[Binlog]) -> list[int]:
     return [binlog.start_ts for binlog in binlogs]
 
 
-def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_goes_on(
+def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_continues(
     both: list[PumpSession], etcd_server: EtcdServer
 ) -> None:
     begin_ts = both[0].oracle.get_ts()
@@ -286,7 +286,7 @@ def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
     assert session.pump.status().state == "online"
 
 
-def test_a_pump_without_traffic_holds_up_nobody(both: list[PumpSession]) -> None:
+def test_a_pump_without_traffic_holds_up_no_one(both: list[PumpSession]) -> None:
     busy, idle = both
     for _ in range(5):
         commit = busy.transaction()
@@ -296,7 +296,7 @@ def test_a_pump_without_traffic_holds_up_nobody(both: list[PumpSession]) -> None
         assert time.monotonic() - begin_s < 1.5
 
 
-def test_without_the_oracle_the_stream_waits_and_then_goes_on_in_order(
+def test_without_the_oracle_the_stream_waits_and_then_continues_in_order(
     both: list[PumpSession],
 ) -> None:
     leader = next(s.pump for s in both if s.pump.status().details["leads_oracle"] == "True")
