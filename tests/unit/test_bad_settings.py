@@ -91,7 +91,7 @@ CASES = [
 
 
 def refused(node: str, path: Path) -> str:
-    """Return what is told about a file of settings."""
+    """Return what is reported about a file of settings."""
     try:
         config: Any = read_settings(
             NODES[node], ["--config", str(path)], prog=node, env_prefix="X", env={}

@@ -1,4 +1,4 @@
-"""Every command explains itself, tells its version, and refuses a typo with a hint."""
+"""Every command explains itself, prints its version, and refuses a typo with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's verdict can fail: a missing, a changed and a surplus row are each told."""
+"""The demo's verdict can fail: a missing, a changed and a surplus row are each reported."""
 
 from __future__ import annotations
 

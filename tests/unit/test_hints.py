@@ -1,4 +1,4 @@
-"""What a message tells an operator to do at night loses nothing, or says first what it loses."""
+"""What a message asks an operator to do at night loses nothing, or says first what it loses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOSSY = re.compile(
     r"update-pump|update-drainer|lost-pump|skip-drainer|accept-loss|update its state"
     r"|mark it offline|give (it|them|this one) up"
 )
-"""Commands and settings after which somebody may go on without what a node holds."""
+"""Commands and settings after which somebody may continue without what a node holds."""
 SAFE_FIRST = re.compile(
     r"\b(start|starts|restore|wait|put the files back|nothing was changed|let it hand over)\b"
 )
@@ -26,7 +26,7 @@ def messages() -> Iterator[tuple[str, str]]:
         for path in sorted((ROOT / package).rglob("*.py")):
             text = path.read_text()
             if not LOSSY.search(re.sub(r'"\s*f?"', "", text)):
-                continue  # Also not where a text goes on in the next line.
+                continue  # Also not where a text continues in the next line.
             tree = ast.parse(text)
             silent = {id(node) for node in _silent(tree)}
             for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Spark runs on the first Java that is new enough; without one a human is told what to do."""
+"""Spark runs on the first Java that is new enough; without one a human learns what to do."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def net_changes(upstream: Upstream, before: list[Any], rng: random.Random) -> Ch
 def test_unique_values_that_move_between_rows_in_any_order_end_where_they_belong(
     case: Case, data: st.DataObject, seed: int
 ) -> None:
-    """A writer that notes key by key may tell of a value's new owner before its old one."""
+    """A writer that notes key by key may name a value's new owner before its old one."""
     table = case.table
     upstream, rng = Upstream(table), random.Random(seed)
     keys = [part.offset for part in (apply_key(table) or pytest.fail("no key")).columns]

@@ -1,4 +1,4 @@
-"""Partitions that commit by themselves end where serial apply ends, wherever a life ends."""
+"""Partitions that commit by themselves end where serial apply ends, wherever a run ends."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SEEDS = st.integers(0, 99)
 @SOME
 @given(data=st.data())
 def test_partitions_in_any_order_end_where_upstream_is(case: Case, data: st.DataObject) -> None:
-    """A life that ends between them leaves the others to the next one."""
+    """A run that ends between them leaves the others to the next one."""
     upstream = Upstream(case.table)
     connections = data.draw(st.sampled_from([1, 2, 5]))
     with closing(database(case.table)) as connection:

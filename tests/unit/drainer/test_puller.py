@@ -159,7 +159,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 30))
 
 
-@pytest.mark.parametrize("batched", [True, False], ids=["penstock", "original"])
+@pytest.mark.parametrize("batched", [True, False], ids=["penstock", "tidb-binlog"])
 def test_streams_that_break_all_the_time_lose_and_repeat_nothing(batched: bool) -> None:
     async def test() -> None:
         pump = FakePump(*range(1, 60), batched=batched)
@@ -424,7 +424,7 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
             cluster.entered = {}
         async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
             cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
-            await pumps.refresh()  # Gone before this version, or the original's.
+            await pumps.refresh()  # Gone before this version, or of TiDB-Binlog.
             assert merger.sources == ["a"]
 
     run(test)

@@ -1,4 +1,4 @@
-"""A refused statement of many rows is told by its table and row."""
+"""A refused statement of many rows is named by its table and row."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_statements_merged_and_serial_apply_end_alike(
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_crash_anywhere_is_healed_by_the_safe_form(case: Case, data: st.DataObject) -> None:
-    """The batches of the second life are cut elsewhere, and reach beyond the crash."""
+    """The batches of the second run are cut elsewhere, and reach beyond the crash."""
     table = case.table
     upstream = Upstream(table)
     way = data.draw(WAYS)
@@ -226,7 +226,7 @@ def crash(
 ) -> None:
     """Apply some of the transactions, but never the last, which has the checkpoint."""
     if changes:
-        # Only the first life may be in the usual form; a second one is safe.
+        # Only the first run may be in the usual form; a second one is safe.
         made = split(table, changes, **way)
         way["safe"] = True
         transactions = list(interleaved(made, seed))[:-1]

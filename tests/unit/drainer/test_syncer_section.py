@@ -1,4 +1,4 @@
-"""The original's filter keys mean here what they meant there."""
+"""TiDB-Binlog's filter keys mean here what they meant there."""
 
 from __future__ import annotations
 

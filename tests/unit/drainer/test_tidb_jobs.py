@@ -212,7 +212,7 @@ def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any
     port = ports(jobs)
     said: list[str] = []
 
-    def tell(what: str) -> None:
+    def report(what: str) -> None:
         """Let all servers go away once it waits, and come back with the job after that."""
         said.append(what)
         if len(said) == 2:
@@ -222,7 +222,7 @@ def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any
             jobs.append(of(7))
 
     source, step = TidbJobs(StatusPorts(etcd, None)), DdlStep(99, 7, "CREATE TABLE t (a INT)")
-    job = asyncio.run(fetch_job(source, step, absent_s_max=0.0, tell=tell))
+    job = asyncio.run(fetch_job(source, step, absent_s_max=0.0, tell=report))
     assert job.id == 7
     assert "job 7, which is not in the DDL history of the TiDB yet" in said[0]
     assert "no TiDB server's status port answers" in said[2]

@@ -1,4 +1,4 @@
-"""Every key and flag of the original Drainer is understood, or answered with what replaces it."""
+"""Every key and flag of TiDB-Binlog's Drainer is understood, or answered with what replaces it."""
 
 from __future__ import annotations
 

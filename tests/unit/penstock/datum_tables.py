@@ -31,7 +31,7 @@ _Drawn = TypeVar("_Drawn")
 
 
 def column(tp: MysqlType, **options: object) -> ColumnInfo:
-    """Return a column of that type, the first of its table unless told otherwise."""
+    """Return a column of that type, the first of its table unless asked otherwise."""
     settings: dict[str, object] = {"id": 1, "name": "c", "offset": 0, "charset": "utf8mb4"}
     return ColumnInfo(tp=tp, **{**settings, **options})  # type: ignore[arg-type]
 

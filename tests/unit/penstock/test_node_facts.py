@@ -27,7 +27,7 @@ def test_details_become_numbers_truths_and_a_list_of_nodes() -> None:
             "pump 10.0.0.1:8250 received_ts": "463000000000000000",
             "pump pump-2": "paused",
             "transaction 463000000000000002 key": "123456",
-            "transaction 463000000000000002 waits": "its lock lives",
+            "transaction 463000000000000002 waits": "its lock holds",
         },
     )
     assert json.loads(json.dumps(facts_of(reply))) == {
@@ -48,7 +48,7 @@ def test_details_become_numbers_truths_and_a_list_of_nodes() -> None:
             {"node_id": "pump-2", "summary": "paused"},
         ],
         "transactions": [
-            {"start_ts": 463_000_000_000_000_002, "key": "123456", "waits": "its lock lives"}
+            {"start_ts": 463_000_000_000_000_002, "key": "123456", "waits": "its lock holds"}
         ],
     }
 

@@ -1,4 +1,4 @@
-"""A node ends with a code that tells who must act."""
+"""A node ends with a code that says who must act."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_the_pauses_grow() -> None:
 
 
 def test_a_resolver_that_knows_when_it_will_know_more_is_asked_then() -> None:
-    soon = Resolution(Outcome.UNKNOWN, why="its lock lives", again_s=0.7)
+    soon = Resolution(Outcome.UNKNOWN, why="its lock holds", again_s=0.7)
     waiting = Waiting(prewrite())
     resolving = Resolving(waiting, waiting, Oracle(soon))  # type: ignore[arg-type]
 
@@ -149,14 +149,14 @@ def test_a_resolver_that_knows_when_it_will_know_more_is_asked_then() -> None:
 
 
 def test_what_waits_is_listed_with_its_key_and_why() -> None:
-    soon = Resolution(Outcome.UNKNOWN, why="its lock lives", again_s=9)
+    soon = Resolution(Outcome.UNKNOWN, why="its lock holds", again_s=9)
     waiting = Waiting(prewrite(), prewrite(START_TS + 1))
     resolving = ask(waiting, Oracle(soon, Retryable("PD is away")))
     first, second = resolving.waiting()
     assert (first.start_ts, first.prewrite_key, first.why) == (
         START_TS,
         b"the key",
-        "its lock lives",
+        "its lock holds",
     )
     assert (second.start_ts, second.why) == (START_TS + 1, "PD is away")
     assert 0 <= time.time() - first.since_s < 60

@@ -168,7 +168,7 @@ def test_a_prewrite_that_fails_undoes_its_group_and_all_behind_it() -> None:
     assert (world.done, world.journal.decided) == ([], [])
     assert set(world.rolled_back) >= {1, 2, 3}
     assert world.pins == 0
-    assert world.journal.open  # Until the next life has rolled them back for sure.
+    assert world.journal.open  # Until the next run has rolled them back for sure.
 
 
 def test_a_refused_prewrite_needs_somebody() -> None:

@@ -124,7 +124,7 @@ def test_text_becomes_the_bytes_that_the_codec_makes(key: str) -> None:
         b"k" if is_text else b"7", *[None] * 9, b"0"
     )
     out: list[bytes] = []
-    for end in range(len(data)):  # Cut anywhere, it goes on where the last whole row ended.
+    for end in range(len(data)):  # Cut anywhere, it continues where the last whole row ended.
         out = []
         at, is_ended = reader.read(data[:end], 0, out)
         assert not is_ended

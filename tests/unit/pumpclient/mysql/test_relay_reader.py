@@ -124,7 +124,7 @@ def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
             log.file()
         else:
             reading.all()
-        if chance.random() < 0.7:  # The writer reports a batch, which may go on in another file.
+        if chance.random() < 0.7:  # The writer reports a batch, which may continue in another file.
             log.report_end()
     log.raw(left)
     log.report_end()
