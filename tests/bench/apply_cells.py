@@ -1,4 +1,4 @@
-"""Histories applied by the Drainer's default way and by the original's, table count by table count.
+"""Histories applied by the Drainer's default way and by TiDB-Binlog's, table count by table count.
 
 The three ways have copies of the same tables. The classic one gets the beginning of the history,
 as much as it can do in some seconds, and is then brought to its end by `snapshot`, so that all

@@ -1,11 +1,11 @@
-"""Merged batches against the original's way, into one MariaDB, in one run.
+"""Merged batches against TiDB-Binlog's way, into one MariaDB, in one run.
 
-    merge     compaction, column-wise SQL, one connection, one transaction per batch
-    original  16 connections, one statement per row, 20 rows per transaction
+    merge        compaction, column-wise SQL, one connection, one transaction per batch
+    TiDB-Binlog  16 connections, one statement per row, 20 rows per transaction
 
 Both start from the same row bytes and update every row of a filled table. Beside the wall clock,
 which a busy machine distorts (sixteen threads get more of it than one), the CPU time per row of
-client and database is told.
+client and database is measured.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def merge(server: MariadbServer, schema: str, batches: list[Any], table: Any) ->
     return spent
 
 
-def one_by_one(server: MariadbServer, schema: str, changes: Any, table: Any) -> float:
-    """Apply the changes the original's way; return seconds, from the same row bytes to commits."""
+def row_by_row(server: MariadbServer, schema: str, changes: Any, table: Any) -> float:
+    """Apply the changes as TiDB-Binlog does; return seconds, from the same row bytes to commits."""
     sql = table_sql(MYSQL, schema, "t", table)
     connections = [server.connect() for _ in range(CONNECTIONS)]
 
@@ -147,7 +147,7 @@ def per_row(start: tuple[float, float], end: tuple[float, float], rows: int) -> 
 
 
 def measure(home: Path) -> Iterator[Figure]:
-    """Yield rows/s over existing rows; the baseline updates the same rows the original's way."""
+    """Yield rows/s over existing rows; the baseline updates the same rows as TiDB-Binlog does."""
     table = table_of(SQL)
     codec = RowCodec(table)
     server = MariadbServer(home / "mariadb")
@@ -158,11 +158,11 @@ def measure(home: Path) -> Iterator[Figure]:
         fill(server, "theirs", codec, ROWS)
         batches = [batch(codec, ROWS, version) for version in range(BATCHES)]
         start = cpu_s(server)
-        theirs_s = one_by_one(server, "theirs", batches[0], table)
+        theirs_s = row_by_row(server, "theirs", batches[0], table)
         middle = cpu_s(server)
         ours_s = merge(server, "ours", batches, table)
         end = cpu_s(server)
-        one_by_one(server, "theirs", [c for each in batches[1:] for c in each], table)
+        row_by_row(server, "theirs", [c for each in batches[1:] for c in each], table)
         same = [server.query(f"CHECKSUM TABLE {name}.t")[0][1] for name in ("ours", "theirs")]
         assert same[0] == same[1], "the two ways ended with different rows"
     finally:

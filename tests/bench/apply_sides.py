@@ -2,7 +2,7 @@
 
     snapshot   the Drainer's default: compaction, column-wise SQL, a transaction per batch
     parallel   the same in partitions, on connections of their own
-    classic    the original's: 16 connections, one statement per row, 20 rows per transaction
+    classic    TiDB-Binlog's: 16 connections, one statement per row, 20 rows per transaction
 
 All begin with row bytes and end with the last commit, in this process. As in a Drainer, the next
 batch becomes SQL while the one before is being committed. The classic way spreads rows by their
@@ -90,7 +90,7 @@ def rows_in(made: Sequence[Batch]) -> int:
 
 
 def warm_up(made: Batch) -> None:
-    """Let what is kept for each table be there, for both ways: it is made once in a life."""
+    """Let what is kept for each table be there, for both ways: it is made once in a run."""
     few = [replace(each, kinds=each.kind_array()[:1], rows=each.rows[:1]) for each in made.tables]
     for batch in (made, replace(made, tables=few)):
         _generated(batch)
@@ -133,7 +133,7 @@ def parallel(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -
 def classic(
     server: MariadbServer, tables: Tables, schema: str, history: Sequence[Transaction]
 ) -> Spent:
-    """Apply the history the original's way."""
+    """Apply the history as TiDB-Binlog does."""
     queues: list[list[Change]] = [[] for _ in range(CONNECTIONS)]
     for transaction in history:
         for change in transaction:
@@ -179,7 +179,7 @@ class RowWriter:
         self._codec = RowCodec(table)
 
     def statement(self, change: Change) -> bytes:
-        """Return what the original runs for a change."""
+        """Return what TiDB-Binlog runs for a change."""
         if change.kind is MutationType.INSERT:
             return self._sql.replace_one(self._codec.decode_insert(change.data))
         if change.kind is MutationType.DELETE:

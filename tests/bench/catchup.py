@@ -96,7 +96,7 @@ class Backlog:
     """What the writers have committed: by commit_ts, how many bytes of rows were in it."""
 
     def __init__(self, client: PumpClient, size_bytes: int) -> None:
-        """Write until there are so many bytes; tell on stderr how far that is."""
+        """Write until there are so many bytes; say on stderr how far that is."""
         self.commits: list[tuple[int, int]] = []
         self.changes = 0
         self._written = 0
@@ -214,7 +214,7 @@ def follow(cluster: Cluster, backlog: Backlog) -> list[Tenth]:
 
 
 def _next(cluster: Cluster, saved: Callable[[], int], commit_ts: int) -> int:
-    """Return the checkpoint once it is at `commit_ts`; raise when nothing goes on."""
+    """Return the checkpoint once it is at `commit_ts`; raise when nothing moves."""
     last, last_s = 0, time.monotonic()
     while (reached := saved()) < commit_ts:
         if reached != last:

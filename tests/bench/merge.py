@@ -41,7 +41,7 @@ def streams(pumps: int) -> list[Stream]:
         stamps, payloads = found[rng.randrange(pumps)]
         stamps.append(ts)
         payloads.append(number.to_bytes(8, "big") * (BINLOG_BYTES // 8))
-    # Every Pump goes on to the end, as fake binlogs make an idle one do.
+    # Every Pump continues to the end, as fake binlogs make an idle one do.
     for stamps, payloads in found:
         stamps.append(ts + 1)
         payloads.append(b"the last one, on each of them")

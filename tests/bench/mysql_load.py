@@ -4,7 +4,7 @@
 `mysql.load.pumps` when all are durable on the Pump; `mysql.load.sink` writes them straight there,
 into tables that the Drainer creates. The baseline ends when the pipe does, in the
 same second server. All of it shares one machine; servers sync as they do by default. `detail` has
-the CPU microseconds per row of each process: of a machine that others use, they tell more.
+the CPU microseconds per row of each process: of a machine that others use, they say more.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Sides:
     def _define(self) -> None:
         """Create the tables in the cluster, and through the Drainer: Spark takes a while to start.
 
-        A row that goes behind them tells when the downstream has them.
+        A row that goes behind them shows when the downstream has them.
         """
         server = self.upstream
         address = ServerAddress(server.host, server.port, server.user, server.password)
@@ -202,7 +202,7 @@ class Cpu:
     """The CPU seconds of processes and their children, from now on."""
 
     def __init__(self, pids: dict[str, int], others: Callable[[], dict[str, float]] = dict) -> None:
-        """Count processes by their ids, and whatever `others` tells."""
+        """Count processes by their ids, and whatever `others` names."""
         self._pids, self._others = pids, others
         self._before = self._now()
 

@@ -145,7 +145,7 @@ def with_outstanding(writer: PumpWriter, load: Load, until_s: float) -> array[fl
 
 
 def run(load: Load) -> dict[str, float]:
-    """Write for as long as asked for, and tell how it went."""
+    """Write for as long as asked for, and report how it went."""
     target = Target(node_id=load.node_id, address=load.address, cluster_id=load.cluster_id)
     writer = PumpWriter(target, Options())
     try:

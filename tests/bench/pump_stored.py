@@ -110,7 +110,7 @@ def measure_rebuild(home: Path) -> Iterator[Figure]:
 
 
 def fill(rig: Rig, log_bytes: int) -> None:
-    """Write until the log holds that much, and tell on stderr how far that is."""
+    """Write until the log holds that much, and say on stderr how far that is."""
     while (stored := int(rig.details()["storage_log_bytes"])) < log_bytes:
         print(
             f"  {stored / 1e9:.1f} of {log_bytes / 1e9:.1f} GB stored", file=sys.stderr, flush=True

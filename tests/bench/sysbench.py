@@ -1,5 +1,5 @@
-"""Tables as sysbench makes them, and valid histories of changes to them, each going on where the
-one before it ended.
+"""Tables as sysbench makes them, and valid histories of changes to them, each continuing where
+the one before it ended.
 
     insert   new rows behind the old ones
     update   rows drawn evenly; one half of the updates changes the indexed `k`, the other `c`

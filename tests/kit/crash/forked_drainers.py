@@ -144,7 +144,7 @@ def _serve() -> None:
 
 
 def _run_drainer(bank: Bank, asked: dict[str, Any]) -> int:
-    """Live in this process; return the exit code to end with."""
+    """Run a Drainer in this process; return the exit code to end with."""
     from tests.kit.fakes.local_drainer import Way, run_drainer
 
     way = {**asked, "folder": Path(asked["folder"]), "ignored": tuple(asked["ignored"])}

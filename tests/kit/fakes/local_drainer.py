@@ -127,7 +127,7 @@ async def _runs_of(bank: Bank, after_ts: int, way: Way, spool: Spool) -> list[Me
 async def run_drainer(
     bank: Bank, way: Way, seen: Callable[[Pipeline, Sink], None] | None = None
 ) -> Checkpoint:
-    """Live to the ledger's end and a clean stop; raise what would stop the Drainer."""
+    """Run to the ledger's end and a clean stop; raise what would stop the Drainer."""
     way.folder.mkdir(parents=True, exist_ok=True)
     thread = SinkThread()
     sink = open_sink(way.url, cluster_id=CLUSTER, retry_s_max=way.retry_s_max)

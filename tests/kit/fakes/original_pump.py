@@ -1,6 +1,6 @@
-"""A Pump of TiDB-Binlog, as far as its neighbours can tell: no method of ours, no word of ours.
+"""A Pump of TiDB-Binlog, as far as its neighbours can see: no method of ours, no word of ours.
 
-It serves gRPC (`binlog.Pump`) and HTTP (`PUT /state/…`) at one port, told apart by their first
+It serves gRPC (`binlog.Pump`) and HTTP (`PUT /state/…`) at one port, distinguished by their first
 bytes; keeps its entry in etcd as it does, without a lease and with `isAlive` false; sends a fake
 binlog when nothing was written for a while; and goes offline once every Drainer that is not offline
 has all that it holds.
@@ -60,7 +60,7 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
         self._front = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._front.getsockname()[1]}"
 
-    # --- its life --------------------------------------------------------------------------
+    # --- its run ---------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._server.start()

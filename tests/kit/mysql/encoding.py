@@ -178,7 +178,7 @@ def encode_tagged(event: Gtid) -> bytes:
     """Return the body; the event must have a GTID and its commit's data."""
     gtid, commit = event.gtid, event.commit
     assert gtid is not None, "only a GTID can have a tag"
-    assert commit is not None, "servers that know tags tell about the commit"
+    assert commit is not None, "servers that know tags describe the commit"
     tag = gtid.tag.encode("ascii")
     fields = [
         (0, _pack(event.flags)),

@@ -69,7 +69,7 @@ def string_metadata(real_type: WireType, length: int) -> int:
 
 
 def _optional(columns: list[Column], key: PrimaryKey | None, flavor: Flavor) -> bytes:
-    """Return the fields that say what `columns` hold; a field with a column untold is left out."""
+    """Return the fields that say what `columns` hold; a field that lacks a column is left out."""
     every = list(range(len(columns)))
     numeric = [n for n in every if columns[n].is_numeric]
     textual = [n for n in every if columns[n].is_textual(flavor)]

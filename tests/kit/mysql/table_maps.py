@@ -54,7 +54,7 @@ class TableMaps:
         except KeyError:
             number = int.from_bytes(body[: self._id_size], "little")
             raise Malformed(
-                f"rows of table id {number}, which no TABLE_MAP told",
+                f"rows of table id {number}, which no TABLE_MAP gave",
                 hint="begin at the start of a transaction",
             ) from None
 

@@ -2,7 +2,7 @@
 
 Every table has `id INT PRIMARY KEY` and columns of INT or BIGINT. What is refused by a source can
 be made on demand: rows of a session with MINIMAL images, DDL that was not logged, changes that were
-logged as statements. What was logged is kept as `log`, for whoever judges.
+logged as statements. What was logged is kept as `log`, for the one that judges.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class MemoryServer:
             self._logged(Logged(self.end, sql=sql, renames=renames, lost=lost))
 
     def rotate(self) -> None:
-        """Go on in another file."""
+        """Continue in another file."""
         with self.lock:
             self._script.rotate(f"mysql-bin.{self._number + 1:06d}")
             self._write()

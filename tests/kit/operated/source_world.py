@@ -377,7 +377,7 @@ def _served(world: Outside) -> Any:
 
 def _journal_of(world: Outside) -> type[Journal]:
     class LivingJournal(Journal):
-        """A journal that only a living process writes."""
+        """A journal that only a process that is alive writes."""
 
         def __init__(self, path: Path) -> None:
             self._incarnation = world.incarnation

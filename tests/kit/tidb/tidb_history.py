@@ -107,7 +107,7 @@ class TidbHistory:
         return done
 
     def later(self, steps: int = 1) -> int:
-        """Let versions go by that no binlog tells of, and return the last."""
+        """Let versions go by that no binlog names, and return the last."""
         self._version += steps
         return self._version
 

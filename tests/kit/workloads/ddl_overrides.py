@@ -3,7 +3,7 @@
 `History` makes up DDL and rows as an upstream commits them. `Model` says, by rules of its own, what
 an operator's overrides leave out of that: which row changes and which values, by the names that
 they have when they are committed. `Operator` lets a Drainer's pipeline run to the end, overriding
-what it stops at, and the DDL that it was told to override, and does by hand what `track` promises,
+what it stops at, and the DDL that it is to override, and does by hand what `track` promises,
 in the `OperatedDownstream` where the Drainer writes.
 """
 

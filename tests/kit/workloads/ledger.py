@@ -93,7 +93,7 @@ class LedgerWriter(threading.Thread):
     """A writer that commits transactions one after the other to one Pump until it is to stop.
 
     A failed Prewrite ends its transaction; a Commit or Rollback that fails is sent again until it
-    succeeds, as a client must, or until the writer is told to stop.
+    succeeds, as a client must, or until the writer is to stop.
     """
 
     def __init__(

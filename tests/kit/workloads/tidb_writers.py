@@ -117,7 +117,7 @@ class TidbWriters:
             connection.close()
 
     def _after(self, met: pymysql.MySQLError, connection: Any) -> Any:
-        """Return the connection to go on with, or None for a new one; note what is not expected."""
+        """Return the connection to continue with, None for a new one; note what is not expected."""
         number = met.args[0] if met.args else 0
         if number not in TRIED_AGAIN and number not in WHILE_A_DDL_RUNS and number != 0:
             self._failures.append(met)
