@@ -37,7 +37,7 @@ LEDGER = {"seed": 8, "transactions": 60, "large_each": 20}
 
 
 class LocalDrainer:
-    """A Drainer's life in a thread."""
+    """A Drainer's run in a thread."""
 
     def __init__(self, bank: Bank, way: Way) -> None:
         self.failure: BaseException | None = None
@@ -200,7 +200,7 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
 
 
 def run(bank: Bank, way: Way) -> None:
-    """Let a Drainer live to the ledger's end."""
+    """Let a Drainer run to the ledger's end."""
     LocalDrainer(bank, replace(way, pause_s=0.0)).ended()
 
 

@@ -1,5 +1,5 @@
 """Two Drainers on one downstream: one writes, the other stands by; whichever way the first ends,
-the second goes on within seconds, and they never stop each other."""
+the second continues within seconds, and they never stop each other."""
 
 from __future__ import annotations
 

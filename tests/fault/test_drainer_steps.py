@@ -1,6 +1,6 @@
 """A Drainer that dies at a named step, or at any moment; the bank's money.
 
-Each life is a process of its own that ends by SIGKILL. In `merge`/`snapshot` a reader compares
+Each run is a process of its own that ends by SIGKILL. In `merge`/`snapshot` a reader compares
 the downstream with the ledger all the while.
 """
 
@@ -53,7 +53,7 @@ def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainer
 
 
 class Downstream:
-    """Where the lives write to, one ledger after the other."""
+    """Where the runs write to, one ledger after the other."""
 
     def __init__(self, drainers: ForkedDrainers, folder: Path, server: SqlServer | None) -> None:
         self._drainers = drainers
@@ -78,7 +78,7 @@ class Downstream:
         self.way = way(url=url, folder=folder, relay=True, bytes_max=20_000)
 
     def run(self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0) -> int:
-        """Let a Drainer live; return its exit code."""
+        """Let a Drainer run; return its exit code."""
         code, _ = self._drainers.run(
             self.way, bank=LEDGER, kill_at=kill_at, kill_after_s=kill_after_s
         )
@@ -86,7 +86,7 @@ class Downstream:
         return code
 
     def killed_at(self, name: str, step: str, passing: int) -> None:
-        """Have a life killed there; on an empty downstream if it does not come by any more."""
+        """Have a run killed there; on an empty downstream if it does not come by any more."""
         if self.run(kill_at={step: passing}) == SETTLED:
             self.settled()
             self.begin(name)

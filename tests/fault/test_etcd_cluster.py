@@ -1,4 +1,4 @@
-"""etcd loses its leader, or answers late: Pumps stay online, writes go on, nothing flaps."""
+"""etcd loses its leader, or answers late: Pumps stay online, writes continue, nothing flaps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Factory = Callable[..., PumpProcess]
 
 
 class Load:
-    """Transactions one after the other, each with timestamps of the oracle, until told to stop."""
+    """Transactions one after the other, each with timestamps of the oracle, until it is to stop."""
 
     def __init__(self, pump: PumpProcess, etcd: Any) -> None:
         self._oracle = OracleClient(etcd, timeout_s=150)

@@ -1,4 +1,4 @@
-"""A Pump's disk is gone. No one goes on in silence; what is lost has a name.
+"""A Pump's disk is gone. No one continues in silence; what is lost has a name.
 
 Real Pumps and a real Drainer; each row is a transaction, so what is missing downstream is known by
 its commit_ts.
@@ -93,7 +93,7 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_declared_lost(  # n
         assert metrics["binlog_drainer_event{type=Insert}"] == 0
         assert max(writer.commit_ts[row] for row in downstream(path)) <= received_ts
 
-        # Its heartbeat is still fresh for a while; then the ranges are told.
+        # Its heartbeat is still fresh for a while; then the ranges are named.
         eventually(lambda: "is alive" not in lost_pump("--accept-loss-after", "0")[1], 60)
         code, text = lost_pump("--accept-loss-after", str(received_ts))
         assert (code, f"drainer drainer-1 has received it up to there: {received_ts}" in text) == (

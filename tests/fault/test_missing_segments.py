@@ -1,4 +1,4 @@
-"""A segment of the log is gone: who is told what, and the way on that an operator can choose."""
+"""A segment of the log is gone: who learns what, and the way on that an operator can choose."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def accepting(path: Path, ts: int) -> Storage:
 
 
 GAPS: list[tuple[int, ...]] = [(1,), (2,), (3,), (1, 2), (2, 3, 4)]
-# Without an index no one can tell a missing beginning from a purge.
+# Without an index a missing beginning cannot be distinguished from a purge.
 CASES = [(gap, has) for gap in GAPS for has in (True, False)] + [((0,), True), ((0, 1, 2), True)]
 
 
@@ -98,7 +98,7 @@ def test_a_gap_is_named_and_abandoned_only_by_its_name(
         with pytest.raises(PurgedRange, match=rf"\({ts}, {purged_ts}\]"):
             commits(storage, ts)
     assert commits(storage, purged_ts) == [txn for txn in every if txn[1] > purged_ts]
-    # Whatever is not given up is all there: nothing is missing in silence.
+    # Whatever is not abandoned is all there: nothing is missing in silence.
     write(storage, prewrite(1000), commit(1000, 1001))
     storage.close()
     again = opened(tmp_path)

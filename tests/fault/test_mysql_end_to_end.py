@@ -44,7 +44,7 @@ LONG = (
 
 
 def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
-    """Let the source live up to each of the points."""
+    """Let the source run up to each of the points."""
     for point in points:
         source.start(failpoints=point)
         eventually(lambda: not source.is_running, LONG_S)
@@ -52,7 +52,7 @@ def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
 
 
 def brings(source: SourceProcess) -> bool:
-    """Return whether its present life has brought anything; fail where it waits for somebody."""
+    """Return whether its present run has brought anything; fail where it waits for somebody."""
     status = source.status()
     assert source.is_running, source.log_tail()
     assert status.get("state") != "failed", status
@@ -73,7 +73,7 @@ def killed_at_random(source: SourceProcess, drainer: DrainerProcess, chance: ran
 
 
 def repeated(drainer: DrainerProcess) -> int:
-    """Return how many transactions its present life has left out as known by their origins."""
+    """Return how many transactions its present run has left out as known by their origins."""
     return int(drainer.status().details["repeated_transactions"])
 
 

@@ -35,7 +35,7 @@ _LONG_S = 150
 
 
 class Field:
-    """Two Pumps, a proxy before each, and what the writers were told."""
+    """Two Pumps, a proxy before each, and the answers that the writers got."""
 
     def __init__(self, etcd: Any, pumps: list[PumpProcess], stack: ExitStack) -> None:
         self.pumps = pumps
@@ -176,7 +176,7 @@ def test_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
 
 
 def _is_healthy_again(committed: dict[int, int]) -> bool:
-    """Return whether commits go on at a pace, by way of the other Pump."""
+    """Return whether commits continue at a pace, by way of the other Pump."""
     before = len(committed)
     time.sleep(0.5)
     return len(committed) > before + 5

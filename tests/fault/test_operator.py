@@ -2,7 +2,7 @@
 
 Random sequences of commands, of states written past them, of kills and restarts, while writers
 write. In the end all that was committed is downstream; or a node has stopped with a reason that
-names the range; or what is missing was given up by name, and is exactly that.
+names the range; or what is missing was declared lost by name, and is exactly that.
 
 A command is added by one line in `COMMANDS`.
 """

@@ -66,7 +66,7 @@ class Aim:
         return found[0] if found else None
 
     def instead(self, logged: Logged | None, *, inject: bool) -> str:
-        """Return what makes of a table what a statement does; harmless where no one can tell."""
+        """Return what makes of a table what a statement does; harmless where no one can know."""
         words = [] if logged is None else logged.sql.split()
         if words[3:5] != ["MODIFY", "COLUMN"] or logged is None:
             is_alter = words[:2] == ["ALTER", "TABLE"] and logged is not None and not inject

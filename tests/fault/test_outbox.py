@@ -1,4 +1,4 @@
-"""A shop with an outbox and real Pumps: an order is in both or in neither, whoever dies when."""
+"""A shop with an outbox and real Pumps: an order is in both or in neither, whatever dies when."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_writer_that_was_only_slow_learns_that_nothing_happened(
     put = outbox.put
 
     def sleep_before(connection: Any, *row: Any) -> None:
-        connection.rollback()  # SQLite's one lock would hold up the resolver: here it may go on.
+        connection.rollback()  # SQLite's one lock would hold up the resolver: here it may continue.
         shop.pump.wait_for("is rolled back, says the resolver")
         outbox.begin(connection)
         put(connection, *row)

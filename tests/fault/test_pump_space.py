@@ -1,4 +1,4 @@
-"""A real Pump on a small volume that fills up: what is refused, what goes on, how it recovers."""
+"""A real Pump on a small volume that fills up: what is refused, what continues, how it recovers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _fill_up_and_recover(session: PumpSession, volume: Volume, etcd_url: str) ->
     taken.append(last.commit_ts)
     assert pulled(session, taken[-1]) == taken
 
-    # Not one byte left: pulls go on, the Pump lives, and says why it takes nothing.
+    # Not one byte left: pulls continue, the Pump is alive, and says why it takes nothing.
     volume.fill()
     refused = refusals(session, session.prewrite())
     assert refused[0][0] == penstock_pb2.Refusal.RESOURCE_EXHAUSTED
@@ -102,7 +102,7 @@ def _fill_up_and_recover(session: PumpSession, volume: Volume, etcd_url: str) ->
     assert pump.status().details["score"] == "0"
     pump.wait_for("no new transactions until there are more than")
 
-    # Space again: no one has to tell the Pump.
+    # Space again: no one has to notify the Pump.
     volume.resize(2 * VOLUME_BYTES)
     again = session.prewrite(ROWS)
     eventually(lambda: not refusals(session, again), 15)

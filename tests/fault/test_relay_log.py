@@ -160,7 +160,7 @@ def test_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
     assert now["commitTS"] > then["commitTS"]
     assert downstream.state() == diary.at(now["commitTS"])
 
-    # With a consistent downstream it waits for the upstream, as ever; and goes on with it.
+    # With a consistent downstream it waits for the upstream, as ever; and continues with it.
     drainer.spawn().wait_for("the downstream is consistent, so wait for it", 120)
     fresh_etcd.start()
     pump.start()

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def ran(folder: Path, faults: str) -> tuple[int, list[list[str]]]:
-    """Run the doomed process with `faults`; return its exit code and what it said."""
+    """Run the process that dies with `faults`; return its exit code and what it said."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.kit.crash.storage_process", str(folder), "1"],
         cwd=ROOT,

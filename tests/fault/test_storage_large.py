@@ -52,8 +52,8 @@ class LargeRun(RecordedRun):
         self.storage.index(appended)
         self.copy()
 
-    def live(self) -> list[Moment]:
-        """Live on, from the first group to a clean stop and a second start."""
+    def record(self) -> list[Moment]:
+        """Run, from the first group to a clean stop and a second start."""
         self.commit([(10, 14)])
         self.commit_large(20, 25)
         write_large(self.storage, 30, self.rows, end=False)
@@ -82,7 +82,7 @@ def test_every_legal_state_after_a_crash_has_large_binlogs_whole_or_not_at_all(
     tmp_path: Path, every: int, cases_min: int
 ) -> None:
     run = LargeRun(tmp_path, (ROWS * 2)[:700])
-    moments = run.live()
+    moments = run.record()
     some = itertools.islice(cases(moments), 0, None, every)
     count = all_kept(tmp_path / "pump", some, run.issued)
     assert count > cases_min, count

@@ -70,7 +70,7 @@ class Load:
         assert self.ledger.acknowledged >= count
 
     def end(self, pump: PumpProcess) -> None:
-        """Stop the writers, pull everything and hold it against what they were told."""
+        """Stop the writers, pull everything and hold it against the answers that they got."""
         for writer in self.writers:
             writer.stop()
         found = pull_until(pump.addr, self.cluster_id, self.oracle.get_ts())

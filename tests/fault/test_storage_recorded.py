@@ -97,8 +97,8 @@ class RecordedRun:
         self.copy()
         self.flushed_index = self.index
 
-    def live(self) -> list[Moment]:
-        """Live on, from the first group to a clean stop and a second start."""
+    def record(self) -> list[Moment]:
+        """Run, from the first group to a clean stop and a second start."""
         for ts in range(10, 60, 10):
             self.commit([(ts, ts + 4), (ts + 1, ts + 5)])
         write(self.storage, fake(70), prewrite(71), rollback(71), prewrite(72))
@@ -171,6 +171,6 @@ def test_every_legal_state_after_a_crash_opens_with_all_that_was_acknowledged(
     tmp_path: Path, rows_bytes: int, cases_min: int
 ) -> None:
     run = RecordedRun(tmp_path, b"r" * rows_bytes)
-    moments = run.live()
+    moments = run.record()
     count = all_kept(tmp_path / "pump", cases(moments), run.issued)
     assert count > cases_min, count

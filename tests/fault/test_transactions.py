@@ -220,7 +220,7 @@ def test_a_copy_that_arrived_after_the_commit_ts_is_left_to_the_other_pump(
         row = (prewrite.prewrite_key, commit.start_ts, commit.commit_ts)
         outbox.put(connection, outbox.TABLE, *row)
     connection.close()
-    # The writer is dead now. A copy was stuck on its way to the first Pump, which went on.
+    # The writer is dead now. A copy was stuck on its way to the first Pump, which continued.
     later = first.transaction()
     first.write(prewrite)
     assert starts(emitted(both, prewrite.start_ts)) == [commit.start_ts, later.start_ts]
@@ -327,7 +327,7 @@ def test_without_the_oracle_the_stream_waits_and_then_continues_in_order(
     thawed_s = time.monotonic()
     deadline_s = thawed_s + 15
     while arrivals[-1][0] < thawed_s:
-        assert time.monotonic() < deadline_s, "time does not go on"
+        assert time.monotonic() < deadline_s, "time does not pass"
         time.sleep(0.02)
     stop.set()
     thread.join(15)

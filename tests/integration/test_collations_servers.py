@@ -89,7 +89,7 @@ def test_whether_a_collation_pads_is_known_from_its_name(server: SqlServer) -> N
 def test_whatever_one_server_has_the_other_has_too_or_something_near(
     request: pytest.FixtureRequest, here: str, there: str
 ) -> None:
-    """A substitute never pads where the original does not and still counts as fine."""
+    """A substitute never pads where what it replaces does not and still counts as fine."""
     ours, theirs = (
         {name for name, _, _ in collations(request.getfixturevalue(each))} for each in (here, there)
     )

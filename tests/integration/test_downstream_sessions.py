@@ -72,7 +72,7 @@ def test_every_transaction_of_every_strategy_leaves_one_mark(mariadb: MariadbSer
         phases = [[[insert()], [insert()]], [[insert()]]]
         sink.apply_partitions(Partitions(phases, [insert()]), Checkpoint(14, 1), START)
         assert marks(mariadb) == 18
-    # The next life goes on with the rows that are there.
+    # The next run continues with the rows that are there.
     with closing(open_sink(f"{mariadb.url}?loopback-channel=7", cluster_id=1)) as sink:
         assert sink.load_checkpoint() == Checkpoint(14, 1)
         sink.apply([insert()], Checkpoint(15, 1))

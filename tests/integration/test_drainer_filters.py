@@ -117,7 +117,7 @@ def trade(client: PumpClient) -> None:
 def downstream(request: Any, tmp_path: Path) -> tuple[str, Query]:
     """Return the URL of a downstream, and how to ask it for the rows of a table.
 
-    One table is there already: the one that tells where its rows came from.
+    One table is there already: the one that names where its rows came from.
     """
     columns = "(id INT, n INT, shop VARCHAR(9), region VARCHAR(9), PRIMARY KEY (id, shop))"
     if request.param == "sqlite":
@@ -174,7 +174,7 @@ def test_what_passes_arrives_under_its_name_and_the_checkpoint_passes_what_does_
         # Two items and a delete in the shop, one line of its journal, five rows in each schema.
         assert (details["rows_left_out"], details["ddls_left_out"]) == ("14", "6")
 
-        # The next life reads the same settings and stops where rows of others would go.
+        # The next run reads the same settings and stops where rows of others would go.
         assert drainer.stop() == 0
         client.execute_ddl("TRUNCATE TABLE s_1.orders_1")
         drainer.spawn()

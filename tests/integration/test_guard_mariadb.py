@@ -20,7 +20,7 @@ START = Checkpoint(0, 0)
 _CI = "VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
 
 TABLES: dict[str, tuple[str, list[Any], list[Any], list[Any], str]] = {
-    # Columns; rows that are there; what upstream writes; what is there then; a stranger's value.
+    # Columns; rows that are there; what upstream writes; what is there then; a conflicting value.
     "a number": (
         "id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(9)",
         [(1, 10, "old"), (2, None, "old")],

@@ -25,7 +25,7 @@ NAMED = "shop.c: fk ON DELETE CASCADE ON UPDATE SET NULL"
 
 @pytest.fixture
 def server(mariadb_binlog: MariadbServer) -> Iterator[MariadbServer]:
-    """The shared server with one table; whoever has it next finds no such keys."""
+    """The shared server with one table; the test that has it next finds no such keys."""
     server = mariadb_binlog
     server.drop_user_databases()
     server.run("RESET MASTER", "CREATE DATABASE shop", "CREATE TABLE shop.p (id INT PRIMARY KEY)")
@@ -142,4 +142,4 @@ def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
     found = downstream(etcd, etcd_server.url, pumps)
     assert found.rows("shop.p") == rows_of(server, "shop.p") == [(2,)]
     assert rows_of(server, "shop.c") == [(20, 2)]
-    assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog tells of row 10"
+    assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog has row 10"

@@ -38,7 +38,7 @@ def prepare(server: AnyBinlogServer) -> None:
 
 
 class Writer(threading.Thread):
-    """Changes rows of all tables until told to stop."""
+    """Changes rows of all tables until it is to stop."""
 
     def __init__(self, server: AnyBinlogServer) -> None:
         super().__init__()

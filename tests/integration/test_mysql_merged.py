@@ -151,7 +151,7 @@ def dropped(a: Shard, b: Shard, orders: Any) -> None:
 
 
 def conflicting(a: Shard, b: Shard, orders: Any) -> None:
-    """What cannot be merged stops its source with a hint, and goes on as somebody decides."""
+    """What cannot be merged stops its source with a hint, and continues as somebody decides."""
     a.run("ALTER TABLE T ADD COLUMN size INT", "INSERT INTO T (id, size) VALUES (9, 900)")
     a.source.catch_up(a.server)
     b.run("ALTER TABLE T ADD COLUMN size VARCHAR(9) DEFAULT '1'")

@@ -154,7 +154,7 @@ def test_a_file_of_the_same_name_after_a_reset_is_not_taken_for_ours(
     begun_s = read_header(source.file(FIRST).read_bytes(), 4).timestamp_s
     eventually(lambda: _now(source) > begun_s, LONG_S)
     source.reset_binlog()
-    source.insert(30)  # Longer than what was relayed: only the first event tells.
+    source.insert(30)  # Longer than what was relayed: only the first event shows it.
     with relaying(tmp_path, source) as relay:
         relay.catch_up(source)
     _, second = sub_dirs(tmp_path)

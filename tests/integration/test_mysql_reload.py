@@ -1,4 +1,4 @@
-"""A table is loaded again while its source goes on with all others, each change exactly once."""
+"""A table is loaded again while its source continues with all others, each change exactly once."""
 
 from __future__ import annotations
 

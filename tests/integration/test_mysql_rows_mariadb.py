@@ -24,7 +24,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 
 Make = Callable[[random.Random], Any]
 Kind = tuple[str, str, Make, dict[str, Any]]
-"""SQL type, expression over `{}` that selects it, a maker of values, and what a map is told."""
+"""SQL type, expression over `{}` that selects it, a maker of values, and what a map is given."""
 
 UNSIGNED, SIGNED = {"is_unsigned": True}, {"is_unsigned": False}
 WORDS = ["", "a", "é", "Ærø", "x" * 90, "tab\tnew\nline", "'quote\"", "ß" * 20]

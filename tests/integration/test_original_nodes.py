@@ -64,7 +64,7 @@ def test_pumps_of_both_kinds_are_listed_and_steered_alike(
     assert dict((name, addr) for name, addr, _ in lines)["host-1:8250"] == old.address
     assert main(["status", "host-1:8250", "--etcd-urls", etcd_server.url]) == 0
     assert main(["status", "host-1:8250", "-o", "json", "--etcd-urls", etcd_server.url]) == 0
-    # A state is not changed by hand while the node lives, in whichever spelling.
+    # A state is not changed by hand while the node is alive, in whichever spelling.
     for state in ("offline", "paused", "online"):
         code, _, err = run("-cmd", "update-pump", "-node-id", "host-1:8250", "-state", state)
         assert (code, "host-1:8250 is alive" in err) == (2, True), err

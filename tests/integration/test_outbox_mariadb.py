@@ -1,4 +1,4 @@
-"""The outbox in a real MariaDB: its locks and its primary key decide, whoever is first."""
+"""The outbox in a real MariaDB: its locks and its primary key decide, no matter who is first."""
 
 from __future__ import annotations
 

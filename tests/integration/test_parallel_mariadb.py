@@ -41,7 +41,7 @@ START = Checkpoint(0, 0)
 
 
 class Died(Exception):
-    """A life ended here."""
+    """A run ended here."""
 
 
 def partitions(table: TableInfo, changes: Changes, connections: int) -> Partitions:
@@ -52,7 +52,7 @@ def partitions(table: TableInfo, changes: Changes, connections: int) -> Partitio
 
 
 def opened(server: MariadbServer) -> MysqlSink:
-    """Begin another life, as a Drainer does: with the checkpoint that it found."""
+    """Begin another run, as a Drainer does: with the checkpoint that it found."""
     sink = open_sink(server.url, cluster_id=9)
     assert isinstance(sink, MysqlSink)
     sink.save_checkpoint(sink.load_checkpoint() or START)
@@ -60,7 +60,7 @@ def opened(server: MariadbServer) -> MysqlSink:
 
 
 def dies(monkeypatch: pytest.MonkeyPatch, after: int) -> Callable[[], object]:
-    """Let the life end when so many partitions are committed; return what lets it live again."""
+    """Let the run end when so many partitions are committed; return what lets one run again."""
     left = iter(range(after))
     lock = threading.Lock()
 

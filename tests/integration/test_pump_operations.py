@@ -123,7 +123,7 @@ def test_a_scrape_counts_what_was_written_refused_left_open_and_pulled(
     assert found["penstock_pump_storage_log_bytes"] > 32
 
 
-# All that the original's Pump shows and that has a meaning here; pump/README.md says what has none.
+# All that TiDB-Binlog's Pump shows and has a meaning here; pump/README.md says what has none.
 TIDB_BINLOG_METRICS = (
     "rpc_duration_seconds_bucket{label=succ,le=+Inf,method=WriteBinlog}",
     "rpc_duration_seconds_bucket{label=fail,le=+Inf,method=WriteBinlog}",

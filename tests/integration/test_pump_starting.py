@@ -1,4 +1,4 @@
-"""A Pump that waits for etcd says so, on its pages and to whoever calls."""
+"""A Pump that waits for etcd says so, on its pages and to its callers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_pump_that_waits_for_etcd_says_so_when_asked_and_continues(
         assert asked(f"http://{pages}/metrics")[1] == 'penstock_pump_state{state="starting"} 1\n'
         stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
         refused = pytest.raises(grpc.RpcError, match="this Pump is starting: etcd at")
-        with refused as caught:  # Not UNIMPLEMENTED: that would be the original's Pump.
+        with refused as caught:  # Not UNIMPLEMENTED: that would be a Pump of TiDB-Binlog.
             stub.Status(penstock_pb2.StatusRequest(), timeout=30)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         with refused:

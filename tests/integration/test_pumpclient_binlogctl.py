@@ -258,7 +258,7 @@ def test_every_command_about_nodes_speaks_json(
 def test_lost_in_json_says_what_is_declared_lost_before_and_after(
     run: Run, registry: Registry, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
 ) -> None:
-    pump_factory(etcd_server.url)  # Who tells the time.
+    pump_factory(etcd_server.url)  # The one that has the time.
     dead = NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=5)
     registry.put(NodeKind.PUMP, dead)
     drainer = replace(dead, node_id="d", max_commit_ts=4)

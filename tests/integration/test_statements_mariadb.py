@@ -150,7 +150,7 @@ def test_a_drainer_that_dies_between_a_batch_s_transactions_continues_in_safe_mo
         drainer.wait_for("safe mode")
         drainer.wait_until(writer.transact(30))
         assert in_mariadb(mariadb) == writer.expected()
-        # A row that somebody else removed is missed, and told of.
+        # A row that somebody else removed is missed, and reported.
         victim = next(iter(writer.items))
         mariadb.query(f"DELETE FROM shop.item WHERE id = {victim}")
         with client.begin("shop") as txn:

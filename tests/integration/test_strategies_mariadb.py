@@ -1,6 +1,6 @@
 """Histories over several tables end alike in every strategy, on a real MariaDB.
 
-Foreign keys: the upstream is a MariaDB that enforces them, cascades included; the stream tells of
+Foreign keys: the upstream is a MariaDB that enforces them, cascades included; the stream has
 every row that a transaction changed, those that a cascade changed too, as TiDB's does.
 """
 
@@ -49,7 +49,7 @@ MERGED = [
 
 
 def wide(case: Case) -> str:
-    """The table downstream: with the columns that tell the source, and keys that hold them."""
+    """The table downstream: with the columns that name the source, and keys that hold them."""
     added = [f"c_{of} VARCHAR(20) COLLATE utf8mb4_bin NOT NULL" for of in ("table", "schema")]
     columns = f"{case.columns}, {', '.join(added)}, c_source VARCHAR(20) NOT NULL"
     keys = table_of(case.sql)
@@ -152,7 +152,7 @@ Kept = dict[int, tuple[Any, ...]]
 
 
 class Family:
-    """The upstream's tables, whose server enforces foreign keys, and what its stream would tell."""
+    """The upstream's tables, whose server enforces foreign keys, and what its stream would have."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -1,6 +1,6 @@
 """TLS and mutual TLS between real processes: who gets in, who does not, and why, and for how long.
 
-Refusals are judged by what the refused one, or the Pump's log, is told.
+Refusals are judged by the answer that the refused one gets, or by the Pump's log.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
     first = pump_factory(etcd_server.url, **settings)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{downstream}", **settings)
     drainer.wait_for("drainer .* is online|pulling from Pump")
-    # This one must tell the Drainer, the other is the oracle for both.
+    # This one must notify the Drainer, the other is the oracle for both.
     second = pump_factory(etcd_server.url, **settings)
     second.wait_for("drainer drainer-1 was notified")
     with PumpClient.connect(etcd_server.url, tls=writer.tls) as client:
@@ -181,7 +181,7 @@ def test_a_pump_that_cannot_prove_itself_is_not_trusted(
     assert ask(mutual, good.tls) == "online"
 
 
-def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_live_on(
+def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_stay_open(
     etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
 ) -> None:
     pair = authority.issue("node")

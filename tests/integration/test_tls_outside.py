@@ -86,7 +86,7 @@ def test_one_set_of_certificates_serves_for_nodes_and_etcd(
     assert main(["status", pump.node_id, "--etcd-urls", tls_etcd.url, *pair.flags]) == 0
 
 
-@pytest.mark.parametrize("shown", ["nothing", "a stranger's", "an expired one"])
+@pytest.mark.parametrize("shown", ["nothing", "another authority's", "an expired one"])
 def test_whose_certificate_etcd_refuses_hears_so_at_once(
     tls_etcd: EtcdServer, outside: Authority, tmp_path: Path, shown: str
 ) -> None:

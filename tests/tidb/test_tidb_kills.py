@@ -13,9 +13,9 @@ from tests.kit.workloads.tidb_writers import TidbWriters, changes, changes_witho
 
 KILLS = 3
 LOCK_S_MAX = 20
-"""How long a lock lives that a dead TiDB has left, when it was in use until then."""
+"""How long a lock lasts that a dead TiDB has left, when it was in use until then."""
 DECIDED_S_MAX = 5
-"""How much longer it may take until the stream goes on."""
+"""How much longer it may take until the stream continues."""
 
 pytestmark = pytest.mark.fault
 
