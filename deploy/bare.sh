@@ -59,7 +59,7 @@ make_root() {  # RELEASE: a root as an installer leaves it
   touch "$root/made"
 }
 
-# A root of its own by pivot_root: the kernel refuses user namespaces, which tests make, to whoever is in a chroot. All
+# A root of its own by pivot_root: the kernel refuses user namespaces, which tests make, to a process in a chroot. All
 # that the command starts ends with it, because it has its own process ids, and so do its mounts.
 enter() {  # ROOT COMMAND...
   local root=$1 environment code=0; shift

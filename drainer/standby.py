@@ -1,6 +1,6 @@
 """Standby: waits for another Drainer of the same downstream to end, with all of its own ready.
 
-    checkpoint in my downstream ── names run W ──> is W alive? ──no──> go on as the active one
+    checkpoint in my downstream ── names run W ──> is W alive? ──no──> continue as the active one
              ^                                        │ yes
              └───────── look again, twice a second ───┘      Spark warm, all settings checked
 
@@ -238,7 +238,7 @@ class _Waiting:
         active = self._role.active
         if verdict is Verdict.TAKE_OVER:
             log.warning("drainer %s at %s writes no more: taking over", active.node_id, active.host)
-        if verdict is Verdict.GO_ON:
+        if verdict is Verdict.CONTINUE:
             log.warning(
                 "the downstream is a copy of the one that drainer %s writes, and stands still while"
                 " that one moves on: this Drainer continues with it", active.node_id,

@@ -31,7 +31,7 @@ class Counters:
 
 
 class Workload:
-    """Writers over one client and one store; `counters` tells how far they are."""
+    """Writers over one client and one store; `counters` says how far they are."""
 
     def __init__(
         self, client: PumpClient, store: Store, *, threads: int, rows_max: int | None

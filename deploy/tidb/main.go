@@ -1,6 +1,6 @@
 // A PD and a TiKV for a TiDB that is tried out, in one process beside it: TiDB's own test store, which it otherwise has
 // within itself, answers as a TiKV by gRPC, an etcd and the services of a PD share a second port. So a TiDB can be
-// killed without its store, several can share one, and whoever asks a TiKV about a transaction meets a real answer.
+// killed without its store, several can share one, and a caller that asks a TiKV about a transaction gets a real answer.
 //
 // There is no data to keep in it: locks are in memory, and there is one replica.
 package main

@@ -2,12 +2,12 @@
 
     the row in my downstream names run W      etcd lists W?     W's process answers?
     ────────────────────────────────────      ─────────────     ────────────────────
-    yes, and it moves with W's checkpoint     yes               yes, or no answer     wait
-                                              yes               refused, twice        take over
-                                              no                yes                   wait
-                                              no                refused               take over
-                                              no                no answer, twice      take over
-    it stands still while W's moves on        yes               yes                   a copy: go on
+    yes, and it moves with W's checkpoint     yes               yes, or no answer   wait
+                                              yes               refused, twice      take over
+                                              no                yes                 wait
+                                              no                refused             take over
+                                              no                no answer, twice    take over
+    it stands still while W's moves on        yes               yes                 a copy: continue
 
 Nothing here keeps two Drainers from writing at a time: the checkpoint's fence does. This only keeps
 the second one from taking what is in good hands, and lets it be quick once it is not.
@@ -39,7 +39,7 @@ class Verdict(Enum):
 
     WAIT = "wait"
     TAKE_OVER = "take over"
-    GO_ON = "go on"
+    CONTINUE = "continue"
     """The downstream is a copy of the one that the other Drainer writes, so no one writes it."""
 
 
@@ -77,7 +77,7 @@ class ActiveWatch:
         if self._is_gone(look):
             return Verdict.TAKE_OVER
         if self._is_copy(look):
-            return Verdict.GO_ON
+            return Verdict.CONTINUE
         return Verdict.WAIT
 
     def _is_gone(self, look: Look) -> bool:

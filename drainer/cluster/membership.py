@@ -131,7 +131,7 @@ class Membership:
             log.info("drainer %s has begun nothing and is listed no longer", self.node_id)
 
     async def refuse_duplicate(self) -> None:
-        """Raise `NeedsOperator` when a living Drainer at another address bears our node id."""
+        """Raise `NeedsOperator` when a running Drainer at another address bears our node id."""
         try:
             other = await asyncio.to_thread(self._registry.get, NodeKind.DRAINER, self.node_id)
         except Retryable:

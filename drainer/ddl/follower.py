@@ -208,7 +208,7 @@ class JobHistory(Protocol):
         """Return a job, None when there is none of that id. May be Retryable."""
 
 
-def _told(waits_for: str) -> None:
+def _unreported(waits_for: str) -> None:
     """Do nothing."""
 
 
@@ -217,27 +217,27 @@ async def fetch_job(
     step: DdlStep,
     *,
     absent_s_max: float = ABSENT_S_MAX,
-    tell: Callable[[str], None] = _told,
+    report: Callable[[str], None] = _unreported,
 ) -> DdlJob:
-    """Return the job of a DDL; wait for the history as long as it takes, and `tell` for what.
+    """Return the job of a DDL; wait for the history as long as it takes, and `report` for what.
 
     Where a job is written before its binlog, one that stays absent is not late but lost: after
     `absent_s_max` that raises `NeedsOperator`. A TiDB's comes once all its servers have the
     schema, for which one may wait for a transaction's end.
     """
     pause_s = _RETRY_S_MIN
-    asked_s = said_s = time.monotonic()
+    asked_s = logged_s = time.monotonic()
     what = f"the DDL at {step.commit_ts} waits for its job {step.job_id}"
     while True:
         try:
             job = await asyncio.to_thread(history.get, step.job_id)
         except Retryable as error:
-            tell(f"{what}: {error}")
+            report(f"{what}: {error}")
             log.error("%s: %s", what, error)
             asked_s = time.monotonic()
         else:
             if job is not None:
-                tell("")
+                report("")
                 return job
             now_s = time.monotonic()
             if history.rules.is_fenced and now_s - asked_s > absent_s_max:
@@ -247,10 +247,10 @@ async def fetch_job(
                     hint="was etcd wiped? Restore /penstock/v1/ddl, or start on a fresh copy of "
                     "the downstream with initial-commit-ts above this DDL",
                 )
-            tell(f"{what}, which is not in {history.place} yet")
-            if history.rules.is_fenced or now_s - said_s > absent_s_max:
+            report(f"{what}, which is not in {history.place} yet")
+            if history.rules.is_fenced or now_s - logged_s > absent_s_max:
                 log.warning("%s, which is not in %s yet", what, history.place)
-                said_s = now_s
+                logged_s = now_s
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, _RETRY_S_MAX)
 
@@ -273,7 +273,7 @@ class NotedJobs:
 
     async def fetch(self, step: DdlStep) -> DdlJob:
         """Return the job of a DDL that is about to be followed, as `fetch_job` does."""
-        job = await fetch_job(self._history, step, tell=self._wait_for)
+        job = await fetch_job(self._history, step, report=self._wait_for)
         if self._schema.file is not None:
             await self._schema.file.before(self._schema.tracker, job)
         self._relay.note_job(job)

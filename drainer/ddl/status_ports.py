@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from penstock.cluster.etcd import EtcdClient, read, read_prefix
 from penstock.errors import Malformed, PenstockError, Retryable
-from penstock.security.tls import Tls
+from penstock.security.tls import Tls, open_http
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class StatusPorts:
         for server in self.servers():
             where, has_begun = f"{server}{path}", False
             try:
-                with closing(self._connection(server)) as connection:
+                with closing(self._opened(server)) as connection:
                     connection.connect()
                     connection.sock.settimeout(self._timeout_s)
                     connection.request("GET", path)
@@ -116,13 +116,9 @@ class StatusPorts:
         self._failed.add(server)
         self._last = None if self._last == server else self._last
 
-    def _connection(self, server: TidbServer) -> http.client.HTTPConnection:
-        host, port, timeout_s = server.host, server.port, min(_CONNECT_S, self._timeout_s)
-        if self._tls is None:
-            return http.client.HTTPConnection(host, port, timeout=timeout_s)
-        context = self._tls.client_context()
-        context.set_alpn_protocols(["http/1.1"])
-        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    def _opened(self, server: TidbServer) -> http.client.HTTPConnection:
+        timeout_s = min(_CONNECT_S, self._timeout_s)
+        return open_http(f"{server.host}:{server.port}", self._tls, timeout_s)
 
 
 def _server(key: str, value: bytes) -> TidbServer | None:
@@ -185,7 +181,7 @@ class _Array:
                 self._wanted_chars = 2 * (len(self._text) - at)
                 break
             if end == len(self._text) and not is_over:
-                break  # A number could go on.
+                break  # A number could have more digits.
             yield element
             at, self._wanted_chars = end, 0
         self._text = self._text[at:]

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 PAGE_JOBS = 256
 """Servers refuse more than 1,024."""
 _PATH = "/ddl/history"
-_TOLD_AFTER_S = 1.0
+_LISTED_AFTER_S = 1.0
 """How long a TiDB may take to say that a version is there, once it is: usually milliseconds."""
 _LIMITS = (2, 16, 256)
 """How many are asked for to find one: two where `start_job_id` counts, more where it does not."""
@@ -55,11 +55,15 @@ class TidbJobs:
     place = "the DDL history of the TiDB"
 
     def __init__(
-        self, ports: JsonArrays, *, page_jobs: int = PAGE_JOBS, told_after_s: float = _TOLD_AFTER_S
+        self,
+        ports: JsonArrays,
+        *,
+        page_jobs: int = PAGE_JOBS,
+        listed_after_s: float = _LISTED_AFTER_S,
     ) -> None:
         self._ports = ports
         self._page_jobs = page_jobs
-        self._told_after_s = told_after_s
+        self._listed_after_s = listed_after_s
 
     def get(self, job_id: int) -> DdlJob | None:
         """Return a job, None when it is not in the history, or not yet."""
@@ -96,7 +100,7 @@ class TidbJobs:
 
     def check_settled(self) -> None:
         """Raise Retryable while a job is under way: it may have taken effect without being here."""
-        time.sleep(self._told_after_s)
+        time.sleep(self._listed_after_s)
         wanted = self._ports.schema_version()
         newest = max(map(_version, self._elements(_page(self._page_jobs))), default=0)
         if newest < wanted:
@@ -105,7 +109,7 @@ class TidbJobs:
             raise Retryable(
                 f"a DDL of the TiDB is under way: its schema version is {wanted}, and its history"
                 f" leads to {newest}. What begins at the present waits for its end. A DDL that was"
-                " cancelled midway leaves a version of which no job tells: then any further one,"
+                " cancelled midway leaves a version that no job is about: then any further one,"
                 " as CREATE DATABASE, ends the wait"
             )
 

@@ -14,8 +14,8 @@ Why the order is right:
    with the range. Who takes part is in the checkpoint (`pumps`), so a Drainer that starts waits for
    the same Pumps, even for one that etcd does not list any more. When a Pump came into the cluster
    stands apart from its status (`/penstock/v1/entered/`): one that a Drainer meets only after it
-   has taken binlogs is pulled from there. A Pump that comes back after the merge went on without it
-   is pulled from where it was left: a transaction from there that has no place in the order any
+   has taken binlogs is pulled from there. A Pump that comes back after the merge continued without
+   it is pulled from where it was left: a transaction from there that has no place in the order any
    more stops the Drainer with the range, or is left out and counted (`late_transactions_left_out`)
    when it is in `ignore-txn-commit-ts`.
 3. A Pump that joins lists itself in etcd, *then* notifies every Drainer whose status is fresh,

@@ -16,7 +16,7 @@ offline one is let go when its own last word says that all of it is here:
     no last word, and it takes part in the merge               it is waited for, whatever etcd says
     no last word, and it took no part since our checkpoint     let go, if we are as far as it was
 
-A state in etcd can be anybody's, by a command or by hand, and a Pump that lives corrects it only at
+A state in etcd can be anybody's, by a command or by hand, and a Pump that runs corrects it only at
 its next heartbeat. What a Pump holds is its own word alone (`penstock.cluster.departed_pumps`).
 TiDB-Binlog's Pumps leave none: of those, what they said in their last status has to do.
 
@@ -140,7 +140,7 @@ class Pumps:
             started_s = self._now_s()
             statuses = await self._around.publish_and_list()
             if self._is_closed:
-                return  # A batch is under way still, and this Drainer shows that it lives.
+                return  # A batch is under way still, and this Drainer shows that it runs.
             lost = self._around.lost
             for status in statuses:
                 if status.node_id in lost:
@@ -171,7 +171,7 @@ class Pumps:
             await asyncio.wait((self._failure,), timeout=interval_s)
 
     async def close(self) -> None:
-        """Stop pulling from everyone, for good; passes go on, and no Pump enters the merge."""
+        """Stop pulling from everyone, for good; passes continue, and no Pump enters the merge."""
         self._is_closed = True
         tasks = [task for _, task in self._pullers.values()]
         for task in tasks:
@@ -361,7 +361,7 @@ class Pumps:
     async def _look_for_expected(self, listed: Set[str]) -> None:
         """List Pumps again that took part at the checkpoint and that etcd does not know any more.
 
-        So they are waited for and shown like others that are away; one that lives lists itself.
+        So they are waited for and shown like others that are away; one that runs lists itself.
         """
         for name in self._expected - listed:
             lost, word = self._around.lost.get(name), self._around.last_words.get(name)

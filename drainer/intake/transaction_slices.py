@@ -110,7 +110,7 @@ def slices(
 ) -> Iterator[bytes]:
     """Yield the `PrewriteValue` in [start, end) as small ones within `limits`, in order.
 
-    `version` is its schema version, which `survey` tells. Raises `Malformed` for anything that is
+    `version` is its schema version, which `survey` says. Raises `Malformed` for anything that is
     no `PrewriteValue`, and for a mutation whose lists and sequence disagree; mutations that need
     not be cut are passed on unread.
     """

@@ -105,7 +105,7 @@ class ToConfig:
         default=0.0,
         metadata={
             "help": "how long a statement other than DDL may be without an answer before it is "
-            "tried again on another connection; 0: for as long as the server lives",
+            "tried again on another connection; 0: for as long as the server runs",
             "parse": lambda value: duration_s(str(value)),
         },
     )
@@ -245,7 +245,7 @@ def downstream_url(
     if syncer.db_type and (syncer.db_type == "sqlite") != (scheme == "sqlite"):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
-            hint="leave db-type out: the sink's URL tells it",
+            hint="leave db-type out: the sink's URL says it",
         )
     options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
     if syncer.loopback_control:

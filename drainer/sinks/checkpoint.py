@@ -19,7 +19,7 @@ runs and true after a clean stop. `ts-map` is for downstreams with timestamps of
 is above `commitTS`, is up to where changes may be there already: a batch of several transactions
 is, or was, under way. It stays until `commitTS` has passed it. `writer` names the run of the
 Drainer that wrote the row. It is what makes two Drainers on one downstream visible: every
-transaction first locks the row and compares its text with what this run last knew. Equal: go on.
+transaction first locks the row and compares its text with what this run last knew. Equal: continue.
 Equal to what this run is just writing: an earlier attempt, whose answer got lost, did commit. The
 same writer with anything else: an operator has changed the overrides, and the row is to be read
 again. Any other writer: another Drainer works here, and this one must stop.
@@ -181,7 +181,7 @@ class TakenOver(NeedsOperator):
 
 
 class Overridden(TakenOver):
-    """It was an operator, who changed overrides: read the checkpoint again and go on."""
+    """It was an operator, who changed overrides: read the checkpoint again and continue."""
 
 
 OverrideChange = Callable[[Checkpoint], Mapping[int, Override]]

@@ -247,7 +247,7 @@ class Partitions:
 
     @cached_property
     def content(self) -> str:
-        """What tells this batch, cut in this way, from every other (hex)."""
+        """An id that only this batch, cut in this way, has (hex)."""
         digest = hashlib.blake2b(digest_size=16)
         for number, statements in self.numbered():
             digest.update(b"%d %d\n" % (number, len(statements)))

@@ -48,10 +48,12 @@ class SinkThread:
                 value, error = function(), None
             except BaseException as raised:
                 value, error = None, raised
-            self._tell(done, value, error)
+            self._hand_back(done, value, error)
             del call, function, done, value, error  # A batch of SQL must not outlive its commit.
 
-    def _tell(self, done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    def _hand_back(
+        self, done: asyncio.Future[Any], value: Any, error: BaseException | None
+    ) -> None:
         def resolve() -> None:
             if done.cancelled():
                 return

@@ -48,7 +48,7 @@ _LINES_KEPT = 60
 _END_S = 5.0
 _POLL_S = 0.02
 _NOISY_LOGGERS = ("py4j", "pyspark")
-_TELLING = re.compile(r"error|exception|invalid|cannot|unable|refused|killed", re.IGNORECASE)
+_PROBLEM = re.compile(r"error|exception|invalid|cannot|unable|refused|killed", re.IGNORECASE)
 _TRACE = ("at ", "File ", "...", "Traceback", "WARNING: Using incubator")
 
 Gateway = Any
@@ -91,7 +91,7 @@ class Output:
         lines = [line.strip() for line in tuple(self._lines)]
         lines = [line for line in lines if line and not line.startswith(_TRACE)]
         for number, line in enumerate(lines):
-            if _TELLING.search(line):
+            if _PROBLEM.search(line):
                 return " ".join(lines[number : number + 2])
         return ""
 

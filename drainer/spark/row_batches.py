@@ -186,7 +186,7 @@ class Fetching:
 
 
 def packed_catalog(schemas: SchemaTracker) -> Catalog:
-    """Return a schema as tasks get it, with a number that tells it from any other."""
+    """Return a schema as tasks get it, with a number that no other has."""
     origin = SnapshotOrigin(
         cluster_id=0,
         commit_ts=0,

@@ -16,7 +16,7 @@ and collations, for S the table at the batch's start and E the table at its end:
 2. So each upsert adds a row of E among rows of E: they cannot collide, for E was real upstream.
 3. Keys are compared byte for byte, which is finer than a collation ('a' and 'A', 'a' and 'a ')
    or a prefix key. In E at most one of a class of equal keys is alive. The others were touched,
-   since their last event is a del, so they are deleted; that this may hit their living equal
+   since their last event is a del, so they are deleted; that this may hit their present equal
    does no harm, because it is touched as well, and its upsert, which comes later, is complete.
 4. The first event of a key says whether it was in S: put of an insert, or of an update that
    came from another key: no. Its before image, otherwise, is what S holds.
@@ -364,7 +364,7 @@ def groups(tables: Sequence[TableRows], bounds: Bounds = BOUNDS) -> list[list[Ta
 
 @lru_cache(maxsize=4096)
 def layout_of(table: TableInfo) -> TableInfo | None:
-    """Return the table without what tells it from others of its layout, None without a key."""
+    """Return the table without what others of its layout have otherwise, None without a key."""
     if apply_key(table) is None:
         return None
     return replace(table, id=0, name="", comment="", partitions=None)

@@ -127,7 +127,7 @@ class Selection:
         return self._routed(change)
 
     def _verdicts(self, change: SchemaChange) -> set[bool]:
-        """Return whether each part of a change is to run; nothing to tell means that it is."""
+        """Return whether each part of a change is to run; nothing to say means that it is."""
         runs: set[bool] = set()
         for name in change.schemas_created:
             runs.add(not self._other_schemas(name))
@@ -164,17 +164,17 @@ class Selection:
         return True
 
     def _check_drop_schema(self, name: str, change: SchemaChange) -> None:
-        """Refuse to drop a schema downstream that others live in, or that leaves tables behind."""
+        """Refuse to drop a schema downstream that others are in, or that leaves tables behind."""
         target = self._rules.target(name, "")[0].lower()
         homes = {self._rules.target(s, t.name)[0].lower() for s, t in change.dropped
                  if self._rules.is_replicated(s, t.name)}  # fmt: skip
-        living = {
+        present = {
             self._rules.target(s, t.name)[0].lower()
             for s, t in self._schemas.catalog.tables()
             if self._rules.is_replicated(s, t.name)
         }
         marked = any(self._constants(*each) for each in change.dropped)
-        if marked or self._other_schemas(name) or target in living or homes - {target}:
+        if marked or self._other_schemas(name) or target in present or homes - {target}:
             raise _shared(target, change)
 
     def _other_schemas(self, name: str) -> list[str]:

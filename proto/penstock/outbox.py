@@ -1,6 +1,6 @@
 """The outbox: a table in a writer's own database that says which transactions are committed.
 
-A writer changes its database and tells Penstock. If it dies in between, only the database can
+A writer changes its database and notifies Penstock. If it dies in between, only the database can
 say whether the change happened: so the same local transaction also puts a row here.
 
     column        MySQL, MariaDB      SQLite     value

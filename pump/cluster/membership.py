@@ -64,7 +64,7 @@ _SAME_NAME_WITHIN_S = 2.0
 _STOPPED_WITHIN_S = 3.0
 
 Notify = Callable[[NodeStatus, Tls | None], Coroutine[Any, Any, None]]
-"""Tells a Drainer to look at the list of Pumps now; `Retryable` when it did not."""
+"""Asks a Drainer to look at the list of Pumps now; `Retryable` when it did not."""
 
 
 class Membership:
@@ -226,7 +226,7 @@ class Membership:
         await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)
 
     async def _check_name(self) -> None:
-        """Raise `NeedsOperator` when we were declared lost, or another living Pump has our name.
+        """Raise `NeedsOperator` when we were declared lost, or another running Pump has our name.
 
         One whose heartbeat is fresh but that does not answer may still run: `Retryable` until that
         is stale. Where no one listens, no process is left.

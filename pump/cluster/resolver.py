@@ -107,7 +107,7 @@ class TimeoutResolver:
     """Knows nothing but the time: a transaction older than the timeout is rolled back.
 
     A writer acknowledges a commit to its caller only when the Pump has acknowledged the Commit
-    binlog, and gives up within ten minutes: so what is dropped here no one was promised.
+    binlog, and stops trying within ten minutes: so what is dropped here no one was promised.
     """
 
     def __init__(self, now_ts: Callable[[], int], *, txn_timeout_s: float) -> None:

@@ -5,10 +5,10 @@ commit_ts, commits in TiKV, and only then sends the Commit to the Pump, without 
 what a Pump has heard says nothing about the outcome, and TiKV decides alone:
 
     COMMITTED, ROLLED_BACK   final in TiKV, and therefore here, however early it is asked
-    LOCKED                   the transaction may still commit. Who lives renews its lock; the lock
-                             of one that is dead ends with its TTL, and then TiKV itself rolls it
-                             back when it is asked (3 s after the start of a small optimistic
-                             transaction, up to 20 s after the last sign of any other)
+    LOCKED                   the transaction may still commit. A TiDB that runs renews its lock;
+                             the lock of one that is dead ends with its TTL, and then TiKV itself
+                             rolls it back when it is asked (3 s after the start of a small
+                             optimistic transaction, up to 20 s after the last sign of any other)
     ABSENT                   the lock has not come yet, or never will
 
 **When an absent lock can no longer come.** Waiting alone never makes that certain: a TiDB may have
@@ -20,7 +20,7 @@ the other: had the lock come first, the answer were LOCKED. One-phase and async 
 lock alone may already be a commit, are refused by the record as well; TiDB uses neither as long as
 it writes binlogs, and the lock of an async commit counts here as one that never ends.
 
-So the wait before is not for safety. It keeps a Pump from interrupting a TiDB that lives and is
+So the wait before is not for safety. It keeps a Pump from interrupting a TiDB that runs and is
 only slow: `lock_wait_s`, 2 s, makes 3 s with the second before the first look, and that is what
 TiDB grants itself, being the TTL of its smallest locks. It counts from the first of an unbroken run
 of answers ABSENT: while a region cannot answer, its locks cannot come either, and a TiDB that waits
@@ -39,7 +39,7 @@ guesses could be wrong; that takes a Pump that was away for longer than TiDB's `
 on any transaction that TiKV does know.
 
 Current time is a timestamp of PD, since TTLs are judged by it; one serves for a fifth of a second,
-and being late it only lets a lock live longer.
+and being late it only lets a lock last longer.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _resolution(found: TransactionStatus, start_ts: int, now_ts: int) -> Resolut
     left_s = (physical_ms(start_ts) + found.ttl_ms - physical_ms(now_ts)) / 1000
     if found.is_async_commit:
         return _unknown("its lock in TiKV is that of an async commit", again_s=_AGAIN_S)
-    why = f"its lock in TiKV lives for {max(left_s, 0):.1f} s more, unless it is renewed"
+    why = f"its lock in TiKV lasts {max(left_s, 0):.1f} s more, unless it is renewed"
     return _unknown(why, again_s=min(max(left_s, 0) + _JUST_AFTER_S, _AGAIN_S))
 
 

@@ -1,4 +1,4 @@
-"""Placement: where a key lives just now, by PD; and up to when TiKV may have forgotten its past.
+"""Placement: where a key is just now, by PD; and up to when TiKV may have forgotten its past.
 
     key ── memcomparable ── GetRegion ──> region, its epoch, the peer that leads it
                             GetStore  ──> that peer's store: host:port

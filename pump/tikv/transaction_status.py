@@ -1,6 +1,6 @@
 """Transaction status: what TiKV says of a transaction, asked at its primary key.
 
-    lock, whose TTL is not over      LOCKED      whoever has it may still commit
+    lock, whose TTL is not over      LOCKED      its owner may still commit
     a commit record                  COMMITTED   final
     a rollback record                ROLLED_BACK final: TiKV takes no lock and no commit for it
     a lock whose TTL is over         ROLLED_BACK TiKV replaces the lock by a rollback record

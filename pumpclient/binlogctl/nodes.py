@@ -144,7 +144,7 @@ def _of_original(arguments: argparse.Namespace, kind: NodeKind) -> int:
         "max_commit_ts": str(status.max_commit_ts),
         "committed": time_of(status.max_commit_ts, now_s),
         "heartbeat": time_of(status.update_ts, now_s),
-        "address": f"{status.host}, a node of TiDB-Binlog, which tells no more",
+        "address": f"{status.host}, a node of TiDB-Binlog, which says no more",
     }
     show(arguments, {**_listed(status, now_s), "answers": True}, _columns(lines))
     return 0

@@ -3,7 +3,7 @@
     PUT http://<host>/state/<node id>/pause | close      {"message": …, "code": 200, "data": …}
 
 They serve HTTP at the address where they serve gRPC, know nothing of our methods, and answer with
-status 200 whatever comes of it: the code in the body tells.
+status 200 whatever comes of it: the code in the body says what.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from urllib.parse import quote
 
 from penstock.cluster.node_registry import NodeStatus
 from penstock.errors import NeedsOperator, Retryable
-from penstock.security.tls import Tls
+from penstock.security.tls import Tls, open_http
 
 _DONE: Final = 200
 _ANSWER_BYTES_MAX: Final = 64 << 10
 
 
 def steer(status: NodeStatus, action: str, within_s: float, tls: Tls | None) -> None:
-    """Ask a node to `pause` or to `close`; it goes on by itself.
+    """Ask a node to `pause` or to `close`; it continues by itself.
 
     Raises `NeedsOperator` with the node's words when it refuses, `Retryable` when it is away.
     """
@@ -43,12 +43,7 @@ def steer(status: NodeStatus, action: str, within_s: float, tls: Tls | None) -> 
 
 
 def _put(host: str, path: str, within_s: float, tls: Tls | None) -> bytes:
-    connection: Any
-    if tls is None:
-        connection = http.client.HTTPConnection(host, timeout=within_s)
-    else:
-        context = tls.client_context()
-        connection = http.client.HTTPSConnection(host, timeout=within_s, context=context)
+    connection = open_http(host, tls, within_s)
     try:
         connection.request("PUT", path)
         body: bytes = connection.getresponse().read(_ANSWER_BYTES_MAX)

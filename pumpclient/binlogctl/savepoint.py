@@ -3,7 +3,7 @@
     generate_meta     writes `commitTS = N` to <data-dir>/savepoint, and says N
     encrypt           what to write as encrypted_password; prefer password-file
 
-The file is for programs that read TiDB-Binlog's; a Drainer is told N itself, as initial-commit-ts.
+The file is for programs that read TiDB-Binlog's; a Drainer takes N itself, as initial-commit-ts.
 With a time zone it also says, in comments, what time N is in UTC and there.
 """
 

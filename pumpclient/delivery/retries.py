@@ -5,7 +5,7 @@ stream stands still. So they are tried again each second, for as long as it can 
 may be restarting.
 
 Why a Rollback never hides a commit. A Prewrite whose try ended without an answer may be stored
-on Pump A although the transaction went on with Pump B. A gets a Rollback, under these rules:
+on Pump A although the transaction continued with Pump B. A gets a Rollback, under these rules:
 
   1. A Rollback is sent only when it is settled that no Commit of this start_ts will ever go to
      that Pump: either the transaction failed before its Commit was sent anywhere, or its

@@ -251,13 +251,13 @@ def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_w
     (each,) = tidb.waiting()
     assert (each["start_ts"], each["key"]) == (start_ts, KEY.hex())
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:.]+Z", each["open_since"])
-    assert re.match(r"its lock in TiKV lives for 5\d\.\d s more", each["waits"])
+    assert re.match(r"its lock in TiKV lasts 5\d\.\d s more", each["waits"])
     after_ts = tidb.transaction()
     assert tidb.pump.status().max_commit_ts < after_ts, "nothing overtakes it"
     assert main(["status", tidb.pump.node_id, "--etcd-urls", shared.etcd_url]) == 0
     printed = capsys.readouterr().out
     assert re.search(rf"transaction {start_ts} key +{KEY.hex()}\n", printed)
-    assert re.search(rf"transaction {start_ts} waits +its lock in TiKV lives", printed)
+    assert re.search(rf"transaction {start_ts} waits +its lock in TiKV lasts", printed)
     assert re.search(r"transactions_waiting +1\n", printed)
     commit_ts = tidb.commit(start_ts)  # It was alive, only its Commit is lost.
     assert [ts for _, ts in tidb.streamed()] == [after_ts, commit_ts]

@@ -29,7 +29,7 @@ PLAN = (
     Step(0.20, ("UPDATE sbtest1 SET note = CONCAT('row ', id) WHERE id % 10 = 0",)),
     # Rows change in between the four states of an index that is being filled.
     Step(0.30, ("ALTER TABLE sbtest2 ADD INDEX pad_1 (pad)",)),
-    # Every row is written anew, into a column of another id.
+    # Every row is written again, into a column of another id.
     Step(0.45, ("ALTER TABLE sbtest3 MODIFY COLUMN k DECIMAL(14,2) NOT NULL DEFAULT 0",)),
     Step(0.60, kills=True),
     Step(

@@ -104,10 +104,10 @@ def wait_for_ddl(connection: Any, query: str, closing: threading.Event) -> None:
 
     An account that may not read the jobs finds none. Raises `Retryable` when `closing` is set.
     """
-    is_told = False
+    is_logged = False
     while _is_under_way(connection, query):
-        if not is_told:
-            is_told = True
+        if not is_logged:
+            is_logged = True
             log.info("waiting for a DDL that the downstream still runs: %s", query)
         if closing.wait(_POLL_S):
             raise Retryable("the sink was closed while the downstream ran a DDL")

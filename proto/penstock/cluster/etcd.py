@@ -167,7 +167,7 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
     except PenstockError:
         raise
     except grpc.RpcError as error:
-        # A call that failed is a grpc.Call too, which is where code and details live.
+        # A call that failed is a grpc.Call too, which is where code and details are.
         code = error.code()
         if code in _REFUSALS:
             raise NeedsOperator(
@@ -291,7 +291,7 @@ class Watch:
                 self._items.pop(key, None)
             else:
                 self._items[key] = event.kv.value
-        self._tell()
+        self._notify()
 
     def _relist(self) -> int:
         """List until etcd answers; return the revision listed."""
@@ -307,11 +307,11 @@ class Watch:
                 continue
             if items != self._items:
                 self._items = items
-                self._tell()
+                self._notify()
             return revision
         return 0
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._stopped.is_set():
             return
         try:

@@ -12,7 +12,7 @@ A writer lists `pending` after it has put its key, a DDL lists writers after it 
 one of the two sees the other. A writer that dies drops out with its lease. One that was only
 thought dead must not commit: leaving a pin fails unless the lease was still held *after*
 `commit_ts` was known, so that a DDL which continued without it draws a larger one. And since
-`pending` lives on the lock's lease, a DDL whose fence fell has lost its lock: history refuses it.
+`pending` is on the lock's lease, a DDL whose fence fell has lost its lock: history refuses it.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ class WriterFence:
                 now_s = time.monotonic()
                 deadline_s = deadline_s or now_s + wait_s_max
                 self._check_hope(deadline_s - now_s)
-                # A lease that is held again tells no one, hence no longer wait than this.
+                # A lease that is held again notifies no one, hence no longer wait than this.
                 self._changed.wait(min(deadline_s - now_s, _CHECK_S))
 
     def _check_hope(self, left_s: float) -> None:
-        """Raise what keeps us from going on, when it will not pass or time is up."""
+        """Raise what keeps us from continuing, when it will not pass or time is up."""
         if self._closed:
             raise Retryable("this writer's fence is closed")
         if isinstance(self._problem, NeedsOperator):

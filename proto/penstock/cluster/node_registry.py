@@ -58,7 +58,7 @@ class NodeState(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """The two kinds of node; the value is the folder they live in."""
+    """The two kinds of node; the value is the folder they are in."""
 
     PUMP = "pumps"
     DRAINER = "drainers"

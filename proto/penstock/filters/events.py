@@ -93,7 +93,7 @@ def operations(change: SchemaChange) -> list[Names]:
         return [frozenset({"drop index"})]
     if job.type in _BY_TYPE and not words.startswith("ALTER TABLE"):
         return [frozenset({_BY_TYPE[job.type]})]
-    found = list(_told(change, words))
+    found = list(_kinds(change, words))
     if not found:
         return [frozenset({"alter table"})]
     several = {"multi schema change"} if len(found) > 1 else set()
@@ -115,7 +115,7 @@ def _shown(token: Token) -> str:
     return token.text if token.kind is Kind.SIGN else "_"
 
 
-def _told(change: SchemaChange, words: str) -> Iterator[set[str]]:
+def _kinds(change: SchemaChange, words: str) -> Iterator[set[str]]:
     for _, before, after in change.altered:
         yield from _differences(before, after)
     for _, before, _, after in change.renamed:

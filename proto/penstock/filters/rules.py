@@ -65,7 +65,7 @@ class Rules:
     ) -> None:
         """Compile; `lists` must agree as well, `protected` schemas stay untouched downstream.
 
-        `source_id` is what routes with extract-source tell about every row.
+        `source_id` is what routes with extract-source add to every row.
         """
         config = config or FilterConfig()
         own = SYSTEM_SCHEMAS | {name.lower() for name in protected}

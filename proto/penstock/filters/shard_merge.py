@@ -38,7 +38,7 @@ class Vote(Enum):
 
 
 def stable_id(*names: str) -> int:
-    """Return an id for a thing with these names, the same for all sources and lives."""
+    """Return an id for a thing with these names, the same for all sources and runs."""
     joined = "\0".join(name.lower() for name in names)
     return int.from_bytes(blake2b(joined.encode(), digest_size=7).digest(), "big") | 1 << 56
 

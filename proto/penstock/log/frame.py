@@ -12,7 +12,7 @@ Why two checksums: a crash may leave half a frame at the end of a file. It was n
 so it reads as the end. With one checksum a flipped bit in `length` would look just like that and
 hide every frame after it; it would also decide how much memory a reader allocates.
 
-Why `synced`: the frame after a damaged one tells whether that one had reached the disk. If it had,
+Why `synced`: the frame after a damaged one says whether that one had reached the disk. If it had,
 it was acknowledged, and the damage must be reported; if not, it is the torn end of a crash.
 
 Why seed and offset: a header proves its own place. Bytes of another file, or of this file at

@@ -295,7 +295,7 @@ class Segments:
 class MissingSegments(Corrupt):
     """Segments `first` to `last` are not there, later ones are.
 
-    All that was in them has timestamps in (after_ts, up_to_ts], which the headers beside them tell.
+    All that was in them has timestamps in (after_ts, up_to_ts], which the headers beside them say.
     """
 
     def __init__(

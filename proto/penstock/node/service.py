@@ -44,13 +44,13 @@ def run(
     with grpc_lines_as_ours():
         logs = start_logging(log_level, log_file, log_format)
         try:
-            return _lived(main, logs, extra)
+            return _run(main, logs, extra)
         finally:
             logs.tell_left_out(log)
 
 
-def _lived(main: Main, logs: Logs, extra: str) -> int:
-    """Run `main` and return the exit code that tells how it ended."""
+def _run(main: Main, logs: Logs, extra: str) -> int:
+    """Run `main` and return the exit code that says how it ended."""
     command.outlive_hangup()
     try:
         asyncio.run(_with_signals(main, logs))

@@ -1,10 +1,10 @@
 """PD: finds the one that leads among the PDs of a TiDB cluster, and whose cluster it is.
 
 Every PD knows the others and who leads them. Asked are those that are configured, then those that
-they named, so that a list that has become too short still leads to a PD that lives.
+they named, so that a list that has become too short still leads to a PD that runs.
 
 The cluster id is the one thing that must never change: timestamps of another cluster have nothing
-to do with ours. So whoever was once told an id takes no other one.
+to do with ours. So a client that was once given an id takes no other one.
 """
 
 from __future__ import annotations

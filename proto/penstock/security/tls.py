@@ -17,6 +17,7 @@ it finds out why by itself (`refusal`). A wrong common name it gets as UNAUTHENT
 from __future__ import annotations
 
 import contextlib
+import http.client
 import inspect
 import logging
 import ssl
@@ -284,6 +285,15 @@ def open_aio_channel(address: str, tls: Tls | None, options: Options = ()) -> An
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
     return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+
+
+def open_http(address: str, tls: Tls | None, timeout_s: float) -> http.client.HTTPConnection:
+    """Return a connection to a page of a node; nothing is sent yet."""
+    if tls is None:
+        return http.client.HTTPConnection(address, timeout=timeout_s)
+    context = tls.client_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
 
 
 class Security:

@@ -56,7 +56,7 @@ def is_true(value: Any) -> bool:
 class Translation:
     """From the other program's settings to ours; `notes` is what the log should say about it.
 
-    `flags` tells the key of each flag, which may begin with one dash; `switches` are those without
+    `flags` has the key of each flag, which may begin with one dash; `switches` are those without
     a value, `switched` those of our keys that are. An `opposite` key is dropped when its
     counterpart is there. Keys below `gathered` become one list of name=value.
     """

@@ -124,14 +124,14 @@ class Purger:
             for file in old:
                 path = folder / str(file)
                 if not may_go(path):
-                    return self._told(gone)
+                    return self._reported(gone)
                 path.unlink()
                 gone.append(f"{sub_dir}/{file}")
             if sub_dir.suffix < end.suffix:
                 shutil.rmtree(folder)
-        return self._told(gone)
+        return self._reported(gone)
 
-    def _told(self, gone: list[str]) -> list[str]:
+    def _reported(self, gone: list[str]) -> list[str]:
         self.purged += len(gone)
         if gone:
             log.info("purged %d relay log files, %s to %s", len(gone), gone[0], gone[-1])

@@ -290,7 +290,7 @@ class RelayReceiver:
             transformer.take(batch)
             transformer.writer.flush()
             transformer.is_idle = transformer.is_idle or not batch
-            self._tell(transformer, batch)
+            self._report(transformer, batch)
             self._sync_when_due(transformer, stream)
 
     def _place(self, folder: RelayFolder, stream: BinlogStream) -> tuple[str, int]:
@@ -316,7 +316,7 @@ class RelayReceiver:
         transformer.writer.close()
         return Recovered(file, transformer.safe, transformer.tracker.gtids)
 
-    def _tell(self, transformer: Transformer, batch: list[bytes]) -> None:
+    def _report(self, transformer: Transformer, batch: list[bytes]) -> None:
         assert self._folder is not None
         assert self._folder.current is not None
         writer = transformer.writer

@@ -119,7 +119,7 @@ class MysqlSide:
         self._moment.connection.decoders = {}  # Values as text.
 
     def moment(self) -> Moment:
-        """Return the present, as a downstream's checkpoint tells it."""
+        """Return the present, as a downstream's checkpoint has it."""
         assert self.flavor is not None
         with self._address.session() as connection:
             if self.session.is_tidb:

@@ -7,7 +7,7 @@ import pytest
 from drainer.cluster.active_watch import ActiveWatch, Look, RunAnswer, Verdict
 
 IT_IS, REFUSED, NONE = RunAnswer.IT_IS, RunAnswer.REFUSED, RunAnswer.NONE
-WAIT, TAKE_OVER, GO_ON = Verdict.WAIT, Verdict.TAKE_OVER, Verdict.GO_ON
+WAIT, TAKE_OVER, CONTINUE = Verdict.WAIT, Verdict.TAKE_OVER, Verdict.CONTINUE
 
 
 def look(
@@ -55,7 +55,7 @@ def test_an_answer_between_two_failures_begins_the_count_again() -> None:
 
 def test_a_copy_of_the_downstream_stands_still_while_the_other_one_moves() -> None:
     seen = [look(IT_IS, published=6 + n, at_s=2.0 * n) for n in range(4)]
-    assert verdicts(*seen) == [WAIT, WAIT, WAIT, GO_ON]
+    assert verdicts(*seen) == [WAIT, WAIT, WAIT, CONTINUE]
 
 
 @pytest.mark.parametrize("stored", [6, 100])

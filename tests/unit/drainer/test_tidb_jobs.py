@@ -174,8 +174,8 @@ def test_servers_of_a_cluster_with_tls_are_asked_with_its_certificates(
     pair = authority.issue("tidb")
     ports([of(1)], pair=pair)
     assert TidbJobs(StatusPorts(etcd, pair.tls)).get(1) is not None
-    foreign = Authority(tmp_path, "other").issue("stranger")
-    for tls in (None, foreign.tls):
+    stranger = Authority(tmp_path, "other").issue("stranger")
+    for tls in (None, stranger.tls):
         with pytest.raises(Retryable, match=r"no TiDB server's status port answers: 127\.0\.0\.1"):
             TidbJobs(StatusPorts(etcd, tls)).get(1)
 
@@ -222,7 +222,7 @@ def test_a_ddl_waits_for_a_job_that_comes_late_and_says_so(etcd: Any, ports: Any
             jobs.append(of(7))
 
     source, step = TidbJobs(StatusPorts(etcd, None)), DdlStep(99, 7, "CREATE TABLE t (a INT)")
-    job = asyncio.run(fetch_job(source, step, absent_s_max=0.0, tell=report))
+    job = asyncio.run(fetch_job(source, step, absent_s_max=0.0, report=report))
     assert job.id == 7
     assert "job 7, which is not in the DDL history of the TiDB yet" in said[0]
     assert "no TiDB server's status port answers" in said[2]
@@ -283,7 +283,7 @@ def test_a_beginning_at_the_present_waits_for_the_end_of_a_ddl_under_way(
     jobs = [of(n, id=100 - n) for n in range(1, 30)]
     jobs.sort(key=lambda job: job["id"])
     ports(jobs)
-    source = TidbJobs(StatusPorts(etcd, None), page_jobs=5, told_after_s=0)
+    source = TidbJobs(StatusPorts(etcd, None), page_jobs=5, listed_after_s=0)
     source.check_settled()
     etcd.put(GLOBAL_VERSION, "29")
     source.check_settled()

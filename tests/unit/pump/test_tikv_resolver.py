@@ -114,7 +114,7 @@ def test_a_live_lock_keeps_its_transaction_open_and_says_for_how_long() -> None:
     world.now_s = 5.0
     found = world.ask()
     assert found == UNKNOWN
-    assert found.why == "its lock in TiKV lives for 15.0 s more, unless it is renewed"
+    assert found.why == "its lock in TiKV lasts 15.0 s more, unless it is renewed"
     assert found.again_s == 2.0
     world.now_s = 19.5
     assert 0.5 < world.ask().again_s < 0.6, "it is asked again right after the lock's end"

@@ -120,7 +120,7 @@ class SessionCollations:
 
 
 DatabaseOf = Callable[[TableRef], str | None]
-"""The collation of a table's database where the catalog would not tell the right one, else None."""
+"""The collation of a table's database where the catalog has not the right one, else None."""
 
 
 def _as_catalogued(table: TableRef) -> str | None:

@@ -3,7 +3,7 @@
 No row depends on them; they are tracked so that a statement about a partition that is not there is
 found before it is in the stream, and not by a server that runs it. `TableInfo.partitions` is
 
-    None    not known: the table is from a history that does not tell, or has subpartitions
+    None    not known: the table is from a history that does not say, or has subpartitions
     ()      the table is not partitioned
     names   in their order
 

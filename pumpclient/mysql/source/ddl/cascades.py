@@ -156,7 +156,7 @@ class Cascades:
         self._are_logged = are_logged
         self._is_replicated = is_replicated
         self._online = online
-        self._told: set[Cascade] = set()
+        self._reported: set[Cascade] = set()
 
     @classmethod
     def of(cls, config: SourceConfig) -> Cascades:
@@ -201,8 +201,8 @@ class Cascades:
             raise NeedsOperator(
                 f"{what}: {names}" + (f" and {more} more" if more > 0 else ""), hint=hint
             )
-        new = [each for each in found if each not in self._told]
-        self._told.update(new)
+        new = [each for each in found if each not in self._reported]
+        self._reported.update(new)
         if new:
             log.warning("%s: %s: compare with penstock verify", what, "; ".join(map(str, new)))
 

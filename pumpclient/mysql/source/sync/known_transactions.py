@@ -32,7 +32,7 @@ _KEPT = frozenset(
 
 
 class KnownTransactions:
-    """Tells of each event whether it belongs to a transaction that is left out."""
+    """Says of each event whether it belongs to a transaction that is left out."""
 
     def __init__(self, gtids: GtidSet | None, since_s: int) -> None:
         """Leave out what `gtids` has, and what was before `since_s` until the first that was not.

@@ -147,7 +147,7 @@ def stand_in(column: ColumnInfo) -> bytes | None:
         try:
             return missing_datum(replace(column, origin_default=column.default))
         except Malformed:
-            pass  # CURRENT_TIMESTAMP: no one can tell which.
+            pass  # CURRENT_TIMESTAMP: no one can know which.
     return None if column.is_not_null and not column.is_generated else NULL
 
 
