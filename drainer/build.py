@@ -267,7 +267,7 @@ async def build_active(
     """
     open_source = functools.partial(open_job_source, config, components.etcd, components.security)
     source = await insist(stop, "the source of DDL jobs", open_source)
-    checkpoint = await _starting_point(config, components, source, stop)
+    checkpoint = await starting_point(config, components, source, stop)
     schema = await _starting_schema(config, components, source, checkpoint, stop, former)
     checkpoint = replace(checkpoint, overrides=schema.overrides, has_all_overrides=True)
     relay = await _relay_stage(components, checkpoint, schema.jobs, stack)
@@ -312,7 +312,7 @@ def _count(counters: Counters, lag_s: Callable[[], float], step: Step, commit_s:
     counters.committed(commit_s, lag_s(), is_ddl=is_ddl, has_changes=has_changes)
 
 
-async def _starting_point(
+async def starting_point(
     config: DrainerConfig, components: Components, source: JobSource, stop: asyncio.Event
 ) -> Checkpoint:
     """Return where to continue; on a fresh downstream, where the settings say to start."""
@@ -328,7 +328,8 @@ async def _starting_point(
     start_ts = config.initial_commit_ts
     if start_ts < 0:
         start_ts = await insist(stop, "the present timestamp", components.oracle.get_ts)
-        await insist(stop, "the schema of the present", source.check_settled)
+    if start_ts > 0:  # A DDL that was committed by then may still be without a job.
+        await insist(stop, "the schema of the beginning", source.check_settled)
     log.info("the downstream has no checkpoint; starting after commit_ts %d", start_ts)
     fresh = Checkpoint(start_ts, 0)
     if found is None:

@@ -108,8 +108,8 @@ class TidbJobs:
         if newest < wanted:
             raise Retryable(
                 f"a DDL of the TiDB is under way: its schema version is {wanted}, and its history"
-                f" leads to {newest}. What begins at the present waits for its end. A DDL that was"
-                " cancelled midway leaves a version that no job is about: then any further one,"
+                f" leads to {newest}. A Drainer without a checkpoint waits for its end. A DDL that"
+                " was cancelled midway leaves a version that no job is about: then any further one,"
                 " as CREATE DATABASE, ends the wait"
             )
 

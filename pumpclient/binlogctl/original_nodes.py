@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from penstock.cluster.node_registry import NodeStatus

@@ -420,8 +420,9 @@ class MysqlSink:
 def _spelled(connection: Connection, change: SchemaChange) -> str:
     """Return a job's statement as the server can read it; say what of it that leaves out."""
     query = change.job.query
-    is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
-    flavor = Flavor.MARIADB if is_mariadb else Flavor.MYSQL
+    version = str(connection.get_server_info())
+    flavor = Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
+    flavor = Flavor.TIDB if tidb.is_tidb(version) else flavor
     before = [old for _, old, _ in change.altered] + [old for _, old, _, _ in change.renamed]
     try:
         spelled = spelled_for(flavor, query, [n for t in before for n in t.expression_indexes])

@@ -276,6 +276,9 @@ def test_what_runs_is_the_text_of_the_binlog_in_the_database_as_it_is_written(
          " ADD c TEXT COLLATE utf8mb4_general_ci"),
         ("ALTER TABLE t CONVERT TO CHARACTER SET latin1",
          "ALTER TABLE t CONVERT TO CHARACTER SET latin1 COLLATE latin1_bin"),
+        ("CREATE TABLE u (a INT) /*!50100 PARTITION BY HASH (a) PARTITIONS 2 */ /*T! POLICY=p */",
+         "CREATE TABLE u (a INT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+         " /*!50100 PARTITION BY HASH (a) PARTITIONS 2 */ /*T! POLICY=p */"),
         ("CREATE TABLE u LIKE t", "CREATE TABLE u LIKE t"),
         ("CREATE VIEW v AS SELECT 1 AS one", "CREATE VIEW v AS SELECT 1 AS one"),
     ],

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.batching.planner import DdlStep
+from drainer.build import starting_point
 from drainer.ddl.follower import fetch_job
 from drainer.ddl.job_source import EtcdJobs, open_job_source
 from drainer.ddl.status_ports import GLOBAL_VERSION, SERVERS, StatusPorts, read_array
@@ -275,6 +277,37 @@ def test_a_failed_job_is_given_out_to_who_asks_for_it(etcd: Any, ports: Any) -> 
     assert job is not None
     assert job.has_failed
     assert [each.has_failed for each in source.jobs()] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("setting", "begins", "asked"),
+    [(-1, 99, ["present", "settled"]), (77, 77, ["settled"]), (0, 0, [])],
+)
+def test_a_drainer_without_a_checkpoint_begins_when_no_ddl_is_under_way(
+    setting: int, begins: int, asked: list[str]
+) -> None:
+    called: list[str] = []
+
+    def get_ts() -> int:
+        called.append("present")
+        return 99
+
+    async def call(function: Any) -> Any:
+        return function()
+
+    components: Any = SimpleNamespace(
+        thread=SimpleNamespace(call=call),
+        sink=SimpleNamespace(load_checkpoint=lambda: None),
+        oracle=SimpleNamespace(get_ts=get_ts),
+    )
+    source: Any = SimpleNamespace(check_settled=lambda: called.append("settled"))
+    config = DrainerConfig(initial_commit_ts=setting)
+
+    async def start() -> int:
+        found = await starting_point(config, components, source, asyncio.Event())
+        return found.commit_ts
+
+    assert (asyncio.run(start()), called) == (begins, asked)
 
 
 def test_a_beginning_at_the_present_waits_for_the_end_of_a_ddl_under_way(

@@ -124,6 +124,18 @@ def test_a_mysql_gets_no_sequences_and_no_defaults_of_them() -> None:
     assert spelled(Flavor.MARIADB, sequence, table) == queries(sequence, table)
 
 
+def test_a_tidb_gets_its_own_words_and_sequences_but_not_what_only_a_mariadb_has() -> None:
+    own = [
+        "CREATE TABLE t (a INT /*T![auto_rand] AUTO_RANDOM(5) */ PRIMARY KEY) /*T! SHARD 1 */",
+        "CREATE SEQUENCE s",
+        "CREATE TABLE t (a INT DEFAULT NEXTVAL(s))",
+    ]
+    assert [spelled_for(Flavor.TIDB, sql).sql for sql in own] == own
+    foreign = spelled_for(Flavor.TIDB, "CREATE TABLE t (a TEXT COMPRESSED, u UUID)")
+    assert foreign.sql.startswith("CREATE TABLE t (a TEXT , u CHAR(36)")
+    assert foreign.lacking == ("columns that are COMPRESSED", "columns of type UUID")
+
+
 def test_a_mysql_gets_no_options_that_only_a_mariadb_has() -> None:
     sql = "CREATE TABLE t (a TEXT COMPRESSED=zlib, y YEAR(2)) ENGINE=Aria TRANSACTIONAL=1"
     assert spelled(Flavor.MYSQL, sql) == [f"CREATE TABLE `t` (a TEXT , y YEAR) {TAIL}"]

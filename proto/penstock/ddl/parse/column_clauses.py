@@ -15,6 +15,7 @@ from penstock.ddl.parse.cursor import TABLE_COMMENT_MAX, Cursor
 from penstock.ddl.parse.key_clauses import enforcement, reference
 from penstock.ddl.syntax.lexer import Kind
 from penstock.ddl.syntax.statements import (
+    SEQUENCE_DEFAULTS,
     CharsetClause,
     ColumnDef,
     ColumnPlace,
@@ -273,7 +274,7 @@ def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
     value_start, refs = cur.token.start, len(cur.refs)
     value = cur.value()
     if len(cur.refs) > refs:
-        cur.lacks(Flavor.MYSQL, start, "sequences as defaults")
+        cur.lacks(Flavor.MYSQL, start, SEQUENCE_DEFAULTS)
     elif value.kind is ValueKind.NOW and column.type.name in _TIMES:
         return _same_decimals(cur, column, value, value_start)
     elif value.kind is ValueKind.NOW:

@@ -148,14 +148,13 @@ def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
     """
     source, statements = parse(sql)
     assert len(source.text) == len(sql), "a comment leaves its place empty"
-    out = []
+    edits: list[Edit] = []
     for statement in statements:
         if isinstance(made, SchemaInfo):
-            edits = list(_schema_as_made(statement, made))
+            edits += _schema_as_made(statement, made)
         else:
-            edits = list(_table_as_made(statement, made))
-        out.append(edited(sql, statement.start, statement.end, edits))
-    return "; ".join(out)
+            edits += _table_as_made(statement, made)
+    return edited(sql, 0, len(sql), edits)
 
 
 def _schema_as_made(statement: Statement, made: SchemaInfo) -> Iterator[Edit]:

@@ -10,6 +10,9 @@
     CHECK … NOT ENFORCED, ALTER CHECK          as written                none
     ALTER COLUMN … SET VISIBLE                 as written                none
 
+A TiDB lacks what MySQL does, but it has sequences; and it reads a statement as it was written, with
+the words of its own that stand in comments, unless something has to be left out.
+
 No row depends on what is left out. The sink says once what a downstream does not have.
 """
 
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.statements import (
+    SEQUENCE_DEFAULTS,
     AlterSequence,
     AlterTable,
     CreateSequence,
@@ -27,6 +31,7 @@ from penstock.ddl.syntax.statements import (
     DropTables,
     Edit,
     Flavor,
+    ForeignEdit,
     IndexStatement,
     Part,
     RenameKey,
@@ -49,6 +54,8 @@ def spelled_for(flavor: Flavor, sql: str, expression_indexes: Iterable[str] = ()
     Raises NeedsOperator for what is no statement of ours.
     """
     source, statements = parse(sql)
+    if flavor is Flavor.TIDB and not any(_lacks_of_tidb(each) for each in statements):
+        return Spelled(sql, ())
     gone = {name.lower() for name in expression_indexes} if flavor is Flavor.MARIADB else set()
     texts: list[str] = []
     lacking: dict[str, None] = {}
@@ -56,11 +63,19 @@ def spelled_for(flavor: Flavor, sql: str, expression_indexes: Iterable[str] = ()
         if flavor is Flavor.MYSQL and _is_about_sequences(statement):
             lacking["sequences"] = None
             continue
-        own = [each for each in statement.foreign if each.flavor is flavor]
+        if flavor is Flavor.TIDB:
+            own = _lacks_of_tidb(statement)
+        else:
+            own = [each for each in statement.foreign if each.flavor is flavor]
         lacking |= dict.fromkeys(each.what for each in own if each.what)
         text = _spelled(statement, source.text, [each.edit for each in own], gone)
         texts += [text] if text else []
     return Spelled("; ".join(texts), tuple(lacking))
+
+
+def _lacks_of_tidb(statement: Statement) -> list[ForeignEdit]:
+    of_mysql = (each for each in statement.foreign if each.flavor is Flavor.MYSQL)
+    return [each for each in of_mysql if each.what != SEQUENCE_DEFAULTS]
 
 
 def _is_about_sequences(statement: Statement) -> bool:

@@ -32,6 +32,11 @@ class Flavor(Enum):
 
     MYSQL = "MySQL"
     MARIADB = "MariaDB"
+    TIDB = "TiDB"
+
+
+SEQUENCE_DEFAULTS = "sequences as defaults"
+"""What MySQL lacks and a TiDB has."""
 
 
 @dataclass(frozen=True, slots=True)
