@@ -35,7 +35,7 @@ def _alter(writer: RandomWriter, round_number: int) -> None:
         writer.execute_ddl("DROP INDEX by_price ON shop.item")
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
     replication: Replication,
@@ -86,6 +86,7 @@ def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(replication: R
     replication.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_once(
     replication: Replication,
@@ -130,6 +131,7 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
     replication.check()
 
 
+@pytest.mark.slow
 def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
     replication: Replication,
 ) -> None:

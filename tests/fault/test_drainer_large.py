@@ -57,6 +57,7 @@ def test_two_gibibytes_are_applied_in_bounded_memory(replication: Replication) -
     assert _found(path) == _all(huge)
 
 
+@pytest.mark.slow
 def test_a_downstream_that_dies_within_a_large_transaction_gets_it_again_from_its_start(
     replication: Replication, mariadb: MariadbServer
 ) -> None:

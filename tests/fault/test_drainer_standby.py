@@ -84,6 +84,7 @@ def test_a_standby_takes_over_from_a_killed_drainer_which_then_stands_by_itself(
     replication.check()
 
 
+@pytest.mark.slow
 def test_a_hand_over_changes_who_writes_and_back_again(
     replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +165,7 @@ class Overriding:
         return self.by_hand('SELECT * FROM "shop.parts" ORDER BY id')
 
 
+@pytest.mark.slow
 def test_an_override_counts_at_once_for_a_drainer_that_runs(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -111,6 +111,7 @@ def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
     assert "Too small" in (drainer.data_dir / "spark.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
     etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
 ) -> None:

@@ -251,6 +251,7 @@ def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
     assert ids(mariadb) == [3, 4]
 
 
+@pytest.mark.slow
 def test_a_drainer_that_is_killed_between_partitions_continues_there(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -66,6 +66,7 @@ def test_a_state_is_written_for_a_drainer_that_is_dead_and_what_follows_is_said(
     assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
 
 
+@pytest.mark.slow
 def test_where_no_one_has_the_time_a_heartbeat_is_watched(
     run: Run, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

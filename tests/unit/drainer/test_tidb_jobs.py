@@ -176,8 +176,8 @@ def test_servers_of_a_cluster_with_tls_are_asked_with_its_certificates(
     pair = authority.issue("tidb")
     ports([of(1)], pair=pair)
     assert TidbJobs(StatusPorts(etcd, pair.tls)).get(1) is not None
-    stranger = Authority(tmp_path, "other").issue("stranger")
-    for tls in (None, stranger.tls):
+    foreign = Authority(tmp_path, "other").issue("foreign")
+    for tls in (None, foreign.tls):
         with pytest.raises(Retryable, match=r"no TiDB server's status port answers: 127\.0\.0\.1"):
             TidbJobs(StatusPorts(etcd, tls)).get(1)
 
