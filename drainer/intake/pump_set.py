@@ -312,11 +312,12 @@ class Pumps:
         name, known = status.node_id, self._pullers.get(status.node_id)
         word = self._around.last_words.get(name)
         if known is None:
-            if word is None and name in self._left_ts:
+            has_entered = name in self._around.entered
+            if word is None and name in self._left_ts and not has_entered:
                 return True  # It went with its word, which is withdrawn as it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
             # One that has entered and not left, whatever its state says, holds what no one knows.
-            takes_part = name in self._expected or name in self._around.entered
+            takes_part = name in self._expected or has_entered
             return may_part(status, word, received_ts, takes_part=takes_part)
         received_ts, is_ours = self._merger.received_ts(name), not known[0].is_original
         parts = may_part(status, word, received_ts, takes_part=is_ours)

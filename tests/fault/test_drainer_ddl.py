@@ -190,4 +190,4 @@ def test_a_drainer_whose_history_was_wiped_refuses_to_start(replication: Replica
     assert drainer.stop() == 0
     replication.etcd.delete_prefix(JOBS)
     drainer.spawn()
-    stopped(drainer, "was etcd wiped or put back")
+    stopped(drainer, "was the history wiped or put back")

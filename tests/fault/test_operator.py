@@ -358,10 +358,10 @@ class RealNodes:
     def finish(self) -> None:
         """Start what does not run; then everything that was acknowledged has to be downstream."""
         self._stopping.set()
-        self._writer.join()
         for node in (*self._drainers, *self._pumps):
             if not node.is_running:
                 node.spawn()
+        self._writer.join()  # After that: its end waits for Pumps that owe it an answer.
         assert self.committed
         last_ts = max(self.committed.values())
         try:

@@ -430,6 +430,19 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
     run(test)
 
 
+def test_a_pump_that_came_back_and_was_killed_is_waited_for_whatever_etcd_says() -> None:
+    async def test() -> None:
+        cluster, stood = Cluster(), {"a": 0, "b": 4}
+        for entered, sources in (({"b": 1}, ["a", "b"]), ({}, ["a"])):
+            async with two_pumps(cluster, merger := Merger(4), stood) as (pumps, _, b):
+                cluster.entered = entered
+                cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+                await pumps.refresh()  # Its word was withdrawn as it started again.
+                assert merger.sources == sources
+
+    run(test)
+
+
 def test_a_pump_of_tidb_binlog_leaves_by_its_state_also_while_no_drainer_runs() -> None:
     async def test() -> None:
         cluster, merger, old = Cluster(), Merger(0), FakePump(1, 2, 4, batched=False)
