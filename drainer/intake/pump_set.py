@@ -226,11 +226,15 @@ class Pumps:
     def standing(self) -> dict[str, int]:
         """Return who takes part, for the checkpoint: 0; or up to where it was received.
 
-        The latter for those that were declared lost, and for one that came back from there and is
-        not with the others yet. TiDB-Binlog's Pumps are not among the former: they leave no word
-        when they go, but never vanish from etcd, and what they held is in their last status.
+        The latter for those that were declared lost; for one that was let go by its last word but
+        has not left the cluster by itself, so that it does not come back from where it entered; and
+        for one that came back and is not with the others yet. TiDB-Binlog's Pumps are not among the
+        former: they leave no word when they go, but never vanish from etcd, and what they held is
+        in their last status.
         """
         stands = {name: left_ts for name, (_, left_ts) in self._lost.items()}
+        entered = self._around.entered
+        stands |= {name: ts for name, ts in self._left_ts.items() if ts and name in entered}
         for name, (puller, _) in self._pullers.items():
             received_ts = self._merger.received_ts(name)
             is_behind = received_ts < self._merger.emitted_ts

@@ -443,6 +443,29 @@ def test_a_pump_that_came_back_and_was_killed_is_waited_for_whatever_etcd_says()
     run(test)
 
 
+def test_a_pump_that_was_let_go_but_never_left_comes_back_from_there_after_a_restart() -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        cluster.entered = {"a": 1, "b": 1}
+        async with two_pumps(cluster, merger := Merger(0)) as (pumps, _, b):
+            await pumps.refresh()
+            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+            cluster.stop("b", 4)  # It is only paused: someone else has written that it is offline.
+            await pumps.refresh()
+            assert await merged(merger, pumps, 5) == [5]
+            standing = pumps.standing()
+            assert standing == {"a": 0, "b": 4}
+        cluster.last_words = {}
+        async with two_pumps(cluster, merger := Merger(5), standing) as (pumps, a, b):
+            b.add(6)
+            a.add(7)
+            await pumps.refresh()
+            assert await merged(merger, pumps, 6) == [6]
+            assert pumps.standing() == {"a": 0, "b": 0}
+
+    run(test)
+
+
 def test_a_pump_of_tidb_binlog_leaves_by_its_state_also_while_no_drainer_runs() -> None:
     async def test() -> None:
         cluster, merger, old = Cluster(), Merger(0), FakePump(1, 2, 4, batched=False)
