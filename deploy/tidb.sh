@@ -5,8 +5,7 @@
 #
 # They are built from Go modules of the versions that follow from deploy/tidb/go.mod, each checked against
 # sum.golang.org by Go itself, and kept by what they are built from in ${XDG_CACHE_HOME:-~/.cache}/penstock: the first
-# time takes some ten minutes on two cores, 4 GB of disk for Go's own caches and a network. `deploy/local/tidb.py`
-# starts what is built.
+# time takes minutes, 3 GB of disk for Go's own caches and a network. `deploy/local/tidb.py` starts what is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 GO_VERSION=1.20.14
