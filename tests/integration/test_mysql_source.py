@@ -154,5 +154,5 @@ def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
         eventually(lambda: "mysql-bin.000001" in ask("purge", "inactive"), LONG_S)
         assert 'penstock_source_ddl_total{source="db-1"}' in source.page("metrics")
     finally:
-        assert source.stop() == 0
+        assert source.stop() == 0, source.text()[-3000:]
     assert downstream(etcd, etcd_server.url, pumps).rows("shop.t") == [(2, "b", 4)]
