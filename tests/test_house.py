@@ -68,6 +68,21 @@ def test_no_document_is_wider_than_a_hundred_columns() -> None:
             assert not is_prose or is_shown or len(line) <= 100, f"{named(path)}:{number}"
 
 
+OLD_WORDS = re.compile(
+    r"\b(anew|whoever|nobody|in vain|gladly|for ever|went on|hungry|tally|newcomer|tamed"
+    r"|told(?! apart))\b",
+    re.IGNORECASE,
+)
+"""What the field has plain terms for, or another word that means one thing only."""
+
+
+def test_no_module_and_no_document_uses_a_word_that_the_house_has_replaced() -> None:
+    documents = (*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/**/*.md"))
+    for path in (*modules(), *sorted(documents)):
+        found = OLD_WORDS.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{named(path)}: {found and found[0]}"
+
+
 SHARED_NAMES = {"sink", "command"}
 """A downstream's sink and a program's command are the same in each folder that has one."""
 
