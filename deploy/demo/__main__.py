@@ -27,7 +27,7 @@ from deploy.demo.tidb import run as from_tidb
 from deploy.demo.watch import Watch
 from deploy.demo.workload import Workload
 from deploy.local.cluster import Cluster, lag_s
-from penstock.errors import PenstockError, Retryable
+from penstock.errors import PenstockError
 from penstock.node.logs import start_logging
 from pumpclient import PumpClient
 
@@ -82,7 +82,8 @@ class Demo:
         self.workload.churn(self.transactions)
         disturber.join()
         self.stage = "catching up"
-        self._catch_up()
+        last_ts = self.store.ledger.last_commit_ts
+        self.watch.until("the Drainer", CATCH_UP_S_MAX, lambda: self.watch.applied_ts() >= last_ts)
 
     def _reached(self, share: float, since: int) -> None:
         """Wait until that share of the mixed transactions is committed."""
@@ -106,15 +107,6 @@ class Demo:
         time.sleep(PUMP_DOWN_S)
         pump.start()
         display.say(f"restarted {name}")
-
-    def _catch_up(self) -> None:
-        deadline = time.monotonic() + CATCH_UP_S_MAX
-        while self.watch.applied_ts() < self.store.ledger.last_commit_ts:
-            self.watch.check()
-            if time.monotonic() > deadline:
-                tail = self.cluster.drainer.log_tail()
-                raise Retryable(f"the Drainer does not catch up:\n{tail}")
-            time.sleep(0.05)
 
 
 def report(demo: Demo) -> bool:

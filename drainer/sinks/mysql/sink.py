@@ -405,7 +405,8 @@ class MysqlSink:
         """Return a job's statement as the downstream is to run it; empty when that is nothing."""
         if not change.job.query:
             return ""
-        return self._collations.query_of(connection, change, _spelled(connection, change))
+        spelled = _spelled(connection, change, is_tidb=self._session.is_tidb)
+        return self._collations.query_of(connection, change, spelled)
 
     def _check_sizes(self, statements: Sequence[str | bytes]) -> None:
         largest = max(map(len, statements), default=0)
@@ -417,12 +418,11 @@ class MysqlSink:
             )
 
 
-def _spelled(connection: Connection, change: SchemaChange) -> str:
+def _spelled(connection: Connection, change: SchemaChange, *, is_tidb: bool) -> str:
     """Return a job's statement as the server can read it; say what of it that leaves out."""
     query = change.job.query
-    version = str(connection.get_server_info())
-    flavor = Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
-    flavor = Flavor.TIDB if tidb.is_tidb(version) else flavor
+    is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
+    flavor = Flavor.TIDB if is_tidb else Flavor.MARIADB if is_mariadb else Flavor.MYSQL
     before = [old for _, old, _ in change.altered] + [old for _, old, _, _ in change.renamed]
     try:
         spelled = spelled_for(flavor, query, [n for t in before for n in t.expression_indexes])

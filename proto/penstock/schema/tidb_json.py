@@ -226,35 +226,32 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _column_to_json(column: ColumnInfo) -> Json:
-    ours: Json = {"native_type": column.native} if column.native else {}
-    hidden = {"hidden": True} if column.hidden else {}
-    return (
-        ours
-        | hidden
-        | {
-            "id": column.id,
-            "name": name_to_json(column.name),
-            "offset": column.offset,
-            "origin_default": column.origin_default,
-            "origin_default_bit": _bit_bytes(column, column.origin_default),
-            "default": column.default,
-            "default_bit": _bit_bytes(column, column.default),
-            "default_is_expr": column.default_is_expr,
-            "generated_expr_string": column.generated_expr,
-            "generated_stored": column.generated_stored,
-            "type": {
-                "Tp": int(column.tp),
-                "Flag": int(column.flag),
-                "Flen": column.flen,
-                "Decimal": column.decimal,
-                "Charset": column.charset,
-                "Collate": column.collate,
-                "Elems": list(column.elems) or None,
-            },
-            "state": column.state,
-            "comment": column.comment,
-        }
-    )
+    extras: Json = {"native_type": column.native} if column.native else {}
+    if column.hidden:
+        extras["hidden"] = True
+    return extras | {
+        "id": column.id,
+        "name": name_to_json(column.name),
+        "offset": column.offset,
+        "origin_default": column.origin_default,
+        "origin_default_bit": _bit_bytes(column, column.origin_default),
+        "default": column.default,
+        "default_bit": _bit_bytes(column, column.default),
+        "default_is_expr": column.default_is_expr,
+        "generated_expr_string": column.generated_expr,
+        "generated_stored": column.generated_stored,
+        "type": {
+            "Tp": int(column.tp),
+            "Flag": int(column.flag),
+            "Flen": column.flen,
+            "Decimal": column.decimal,
+            "Charset": column.charset,
+            "Collate": column.collate,
+            "Elems": list(column.elems) or None,
+        },
+        "state": column.state,
+        "comment": column.comment,
+    }
 
 
 def _column(fields: Mapping[str, Any]) -> ColumnInfo:

@@ -54,7 +54,7 @@ def spelled_for(flavor: Flavor, sql: str, expression_indexes: Iterable[str] = ()
     Raises NeedsOperator for what is no statement of ours.
     """
     source, statements = parse(sql)
-    if flavor is Flavor.TIDB and not any(_lacks_of_tidb(each) for each in statements):
+    if flavor is Flavor.TIDB and not any(_own(each, flavor) for each in statements):
         return Spelled(sql, ())
     gone = {name.lower() for name in expression_indexes} if flavor is Flavor.MARIADB else set()
     texts: list[str] = []
@@ -63,19 +63,18 @@ def spelled_for(flavor: Flavor, sql: str, expression_indexes: Iterable[str] = ()
         if flavor is Flavor.MYSQL and _is_about_sequences(statement):
             lacking["sequences"] = None
             continue
-        if flavor is Flavor.TIDB:
-            own = _lacks_of_tidb(statement)
-        else:
-            own = [each for each in statement.foreign if each.flavor is flavor]
+        own = _own(statement, flavor)
         lacking |= dict.fromkeys(each.what for each in own if each.what)
         text = _spelled(statement, source.text, [each.edit for each in own], gone)
         texts += [text] if text else []
     return Spelled("; ".join(texts), tuple(lacking))
 
 
-def _lacks_of_tidb(statement: Statement) -> list[ForeignEdit]:
-    of_mysql = (each for each in statement.foreign if each.flavor is Flavor.MYSQL)
-    return [each for each in of_mysql if each.what != SEQUENCE_DEFAULTS]
+def _own(statement: Statement, flavor: Flavor) -> list[ForeignEdit]:
+    """Return how a statement reads on servers of this flavor."""
+    if flavor is Flavor.TIDB:
+        return [e for e in _own(statement, Flavor.MYSQL) if e.what != SEQUENCE_DEFAULTS]
+    return [each for each in statement.foreign if each.flavor is flavor]
 
 
 def _is_about_sequences(statement: Statement) -> bool:
