@@ -150,3 +150,20 @@ def test_a_lost_source_is_taken_again_only_with_the_checkpoint_that_was_left(etc
     finally:
         mine.close()
         other.close()
+
+
+def test_a_source_that_lost_its_lease_before_it_read_its_checkpoint_is_taken_again(
+    etcd: Any,
+) -> None:
+    before, mine = SourceStore(etcd, "db-1"), SourceStore(etcd, "db-1")
+    before.own("before")
+    before.save(BEGUN)
+    before.close()
+    mine.own("mine")
+    try:
+        lose(etcd, mine)
+        assert mine.load() == BEGUN
+        save_with_retries(mine, threading.Event(), replace(BEGUN, epoch=2))
+        assert mine.load() == replace(BEGUN, epoch=2)
+    finally:
+        mine.close()

@@ -164,19 +164,23 @@ class SourceStore:
                     compare=[do.create(self._owner_key) == 0, *more],
                     success=[
                         do.put(self._owner_key, holder, lease=lease.id),
+                        do.get(self._key),
                         do.get(self._owner_key),
                     ],
                     failure=[do.get(self._owner_key)],
                 )
-            found = answers[-1]
+            owner = answers[-1]
         except BaseException:
             lease.close()
             raise
         if not won:
             lease.close()
-            who = found[0][0].decode() if found else "another process"
+            who = owner[0][0].decode() if owner else "another process"
             raise SourceTaken(f"{who} runs this source; a dead one is forgotten in {self._ttl_s} s")
-        self._holder, self._lease, self._created = holder, lease, found[0][1].create_revision
+        self._holder, self._lease, self._created = holder, lease, owner[0][1].create_revision
+        with self._lock:
+            # Seen in the same moment: a lease that ends before the first `load` loses nothing.
+            self._stored = {answers[1][0][0] if answers[1] else None}
 
     def is_ours(self) -> bool:
         """Return whether no other process can have the source; answers from the local clock."""
@@ -188,10 +192,7 @@ class SourceStore:
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None before the first; raises `Retryable`, `Malformed`."""
-        with self._lock:
-            found = read(self._etcd, self._key)
-            if self.is_ours():
-                self._stored = {found}
+        found = read(self._etcd, self._key)
         return None if found is None else Checkpoint.parse(found, self._key)
 
     def save(self, checkpoint: Checkpoint) -> None:
